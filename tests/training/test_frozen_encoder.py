@@ -1,4 +1,4 @@
-"""A frozen encoder stays as it is bit for bit, and is asked once for each row where nothing before it changes."""
+"""A frozen encoder stays as it is bit for bit, and encodes each row once where its output does not change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
+import attentune.training.components as components_module
 import attentune.training.frozen_encoder as frozen_module
 import attentune.training.train as run_module
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.frozen_encoder import FrozenStates, not_cached_reason, states_bytes
+from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze, not_cached_reason, states_bytes
 from attentune.training.train import train
 from helpers.interrupted import log_of
 from helpers.samples import settings
@@ -37,10 +38,11 @@ EXACT = {**FROZEN, "model__head__dropout": 0}
 
 
 class Calls:
-    """What the encoder was asked while the model was training."""
+    """What the encoder was asked while the model was training, and how many texts while it was evaluated."""
 
     def __init__(self) -> None:
         self.texts: list[int] = []
+        self.evaluated = 0
         self.modes: set[bool] = set()
         self.graphs: set[bool] = set()
         self.parts: Any = None
@@ -55,6 +57,8 @@ class Calls:
             self.texts.append(len(output.last_hidden_state))
             self.modes.add(encoder.training)
             self.graphs.add(output.last_hidden_state.requires_grad)
+        else:
+            self.evaluated += len(output.last_hidden_state)
 
 
 @pytest.fixture
@@ -170,6 +174,51 @@ def test_losses_and_weights_are_those_without_it(run, monkeypatch: pytest.Monkey
     assert sum(calls.texts) == 3 * ROWS
     assert_close(kept, anew, atol=2e-5)
     assert abs(losses_of(kept)[-1] - losses_of(kept)[0]) > 0.01, "something was learnt, so that this says something"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("method", "is_cached"),
+    [
+        ({}, True),
+        ({"training__precision": "bf16"}, True),
+        ({"preset": "ssa-hybrid"}, True),
+        ({"training__load_best_model_at_end": True}, True),
+        ({"model__layer_mix__kind": "mean-all"}, False),
+        ({"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5}, False),
+    ],
+    ids=["bert", "bf16", "token labels", "best", "layer mix", "learnt blur"],
+)
+def test_validation_rows_are_encoded_once_and_scored_as_before(
+    run, monkeypatch: pytest.MonkeyPatch, method: dict, is_cached: bool
+) -> None:
+    options = FROZEN | {"training__eval_strategy": "epoch"} | method
+    cached, calls = run("cached", **options)
+    rows = len(calls.parts.evaluator.splits["validation"])
+    # After each epoch; the best weights are scored once more.
+    evaluations = FROZEN["training__num_train_epochs"] + ("training__load_best_model_at_end" in method)
+    others = calls.evaluated - (rows if is_cached else evaluations * rows)
+    monkeypatch.setattr(components_module, "evaluation_caches", lambda *_, **__: {})
+    anew, calls = run("anew", **options)
+    assert calls.evaluated == others + evaluations * rows
+    first, second = ((folder / "predictions_validation.csv").read_text() for folder in (cached, anew))
+    assert first == second
+    assert [line.get("validation") for line in log_of(cached)] == [line.get("validation") for line in log_of(anew)]
+
+
+def test_states_of_validation_rows_beyond_the_limit_are_not_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = build(tiny("bert"))
+    features = {
+        name: encode_rows(rows_of([FIRST] * count), tokenizer, max_length=24)
+        for name, count in (("train", 3), ("validation", 2), ("validation_other", 2))
+    }
+    sizes = {name: states_bytes(model, one) for name, one in features.items()}
+    splits = ("validation", "validation_other")
+    assert evaluation_caches(model, features, splits, frozen=None) == {}, "the encoder is not frozen"
+    frozen, _ = freeze(model, features["train"], "none", pad_token_id=0, accelerator=None)
+    assert list(evaluation_caches(model, features, splits, frozen=frozen)) == list(splits)
+    monkeypatch.setattr(frozen_module, "LIMIT_BYTES", sizes["train"] + sizes["validation"])
+    assert list(evaluation_caches(model, features, splits, frozen=frozen)) == ["validation"]
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features
@@ -90,6 +90,7 @@ class ModelEvaluator(Evaluator):
         model: the model, on the device of the accelerator.
         features: the tokens of each split.
         batch_size: rows per batch; None for batches by number of tokens.
+        encoded: of a frozen encoder: the hidden states of each split whose states are kept, by batch; see `score_rows`.
     """
 
     model: nn.Module
@@ -97,6 +98,7 @@ class ModelEvaluator(Evaluator):
     features: Mapping[str, Features]
     pad_token_id: int
     batch_size: int | None
+    encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Run the model over a split."""
@@ -106,5 +108,6 @@ class ModelEvaluator(Evaluator):
             pad_token_id=self.pad_token_id,
             batch_size=self.batch_size,
             accelerator=self.accelerator,
+            encoded=self.encoded.get(split),
             progress=progress,
         )

@@ -143,6 +143,7 @@ def score_rows(
     attention_excluded: Sequence[np.ndarray | None] | None = None,
     with_details: bool = False,
     attribution_head: AttributionHead | None = None,
+    encoded: dict[int, torch.Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
     """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
@@ -160,6 +161,9 @@ def score_rows(
         attention_excluded: for each row the positions that attention ignores, or None.
         with_details: also return token scores and layer weights (one process only).
         attribution_head: also return what it estimates, on the same device (one process only).
+        encoded: of a frozen encoder: the hidden states of each batch, used where they are and added where they are not,
+            so that later calls for the same rows do not run the encoder. Not with an argument that changes what the
+            encoder reads, nor with an attribution head.
         progress: called with the number of rows of each finished batch; an exception stops the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
@@ -173,7 +177,8 @@ def score_rows(
     is_half = next(model.parameters()).dtype == torch.bfloat16
     precision = contextlib.nullcontext() if is_half else accelerator.autocast()
     with _evaluating(model), frozen_weights(model), precision:
-        for places in batches[accelerator.process_index :: accelerator.num_processes]:
+        for number in range(accelerator.process_index, len(batches), accelerator.num_processes):
+            places = batches[number]
             batch = pad_batch(
                 features,
                 rows[places],
@@ -185,6 +190,10 @@ def score_rows(
                 else [attention_excluded[place] for place in places],
             )
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
+            if encoded is not None:
+                if number not in encoded:
+                    encoded[number] = _inner(model, accelerator).encode(**inputs).last_hidden_state.cpu()
+                inputs["encoded_BTD"] = encoded[number].to(accelerator.device)
             if attribution_head is None:
                 collected.add(places, model(**inputs))
             else:
@@ -260,6 +269,7 @@ def predict_logits(
     pad_token_id: int,
     batch_size: int | None,
     accelerator: Accelerator,
+    encoded: dict[int, torch.Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """Compute the (N, C) float32 logits of all rows; see `score_rows`."""
@@ -270,6 +280,7 @@ def predict_logits(
             pad_token_id=pad_token_id,
             batch_size=batch_size,
             accelerator=accelerator,
+            encoded=encoded,
             progress=progress,
         ).logits_NC
 

@@ -107,7 +107,7 @@ def check_size(shell: nn.Module, folder: Path) -> None:
     wanted = sum(weight.numel() for weight in shell.parameters())
     there = sum(math.prod(shape) for shape in weights_in(folder).values())
     if wanted > there + _SLACK:
-        raise ValueError(f"config.json describes a model of {wanted} weights, but its files freeze_weights {there}")
+        raise ValueError(f"config.json describes a model of {wanted} weights, but its files hold {there}")
 
 
 def _problem_of_entry(entry: Path, folder: Path) -> str | None:

@@ -91,7 +91,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.dropout = nn.Dropout(config.head["dropout"])
         self.classifier = classifier_slot(config)
         self.outputs = build_outputs(config.loss)
-        self._encoder_is_frozen = False
+        self.encoder_is_frozen = False
         self.special_ids: Tensor
         self.register_buffer("special_ids", torch.tensor(config.special_token_ids, dtype=torch.long), persistent=False)
         self.post_init()
@@ -129,14 +129,14 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def freeze_encoder(self) -> None:
         """Freeze the encoder: no gradients for its parameters and no dropout in it, from now on."""
-        self._encoder_is_frozen = True
+        self.encoder_is_frozen = True
         self.encoder.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> AttentuneForSequenceClassification:
         """Set the mode as `nn.Module.train` does, but keep a frozen encoder in evaluation mode."""
         super().train(mode)
-        if self._encoder_is_frozen:
+        if self.encoder_is_frozen:
             self.encoder.eval()
         return self
 
@@ -191,7 +191,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
                 input_ids, attention_mask, token_type_ids
             )
         texts = self._texts_of(attention_mask.bool(), second_start)
-        # What is read: the rows, or of rows that freeze_weights two texts, these.
+        # What is read: the rows, or of rows that hold two texts, these.
         read_ids = input_ids if texts is None else texts.texts(input_ids)
         read_mask = attention_mask.bool() if texts is None else texts.mask_NU
         if encoded_BTD is not None and self.layer_mix is not None:

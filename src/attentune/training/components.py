@@ -30,7 +30,7 @@ from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.callbacks import Scores
 from attentune.training.defaults import chosen
-from attentune.training.frozen_encoder import FrozenStates, freeze
+from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze
 from attentune.training.inputs import RunInputs
 from attentune.training.linear_probe import is_probed, start_classifier
 from attentune.training.loop import LoopConfig, TrainingLoop
@@ -338,6 +338,7 @@ def assemble(
         metrics=inputs.metrics,
         pad_token_id=tokenizer.pad_token_id,
         batch_size=training.per_device_eval_batch_size,
+        encoded=evaluation_caches(model, inputs.features, inputs.validation, frozen=frozen),
     )
 
     def evaluate(state: TrainingState) -> Scores:

@@ -1,7 +1,8 @@
-"""The hidden states of a frozen encoder on the training rows: computed once and cached for all epochs."""
+"""The hidden states of a frozen encoder: computed once and cached for all epochs and evaluations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,14 +81,49 @@ def not_cached_reason(model: Any, features: Features, generator: str) -> str | N
     """
     if generator != "none":
         return f"labels.generator {generator} asks the model for masked rows or trains on them"
-    if model.blur is not None and any(True for _ in model.blur.parameters()):
-        return "the blur inside the encoder is learnt (model.blur.learnable)"
-    if model.layer_mix is not None:
-        return "the layer mix needs all layers (model.layer_mix)"
+    reason = _not_constant_reason(model)
+    if reason is not None:
+        return reason
     size_bytes = states_bytes(model, features)
     if size_bytes > LIMIT_BYTES:
         return f"they would take {size_bytes / (1 << 30):.1f} GiB, and at most {LIMIT_BYTES / (1 << 30):.0f} are kept"
     return None
+
+
+def _not_constant_reason(model: Any) -> str | None:
+    """Return why the last hidden states of a frozen encoder are not all that is needed of it; None if they are."""
+    if model.blur is not None and any(True for _ in model.blur.parameters()):
+        return "the blur inside the encoder is learnt (model.blur.learnable)"
+    if model.layer_mix is not None:
+        return "the layer mix needs all layers (model.layer_mix)"
+    return None
+
+
+def evaluation_caches(
+    model: Any, features: Mapping[str, Features], splits: Sequence[str], *, frozen: FrozenStates | None
+) -> dict[str, dict[int, Tensor]]:
+    """Return an empty cache of hidden states for each split to evaluate, for `ModelEvaluator`.
+
+    Args:
+        model: the model itself.
+        features: the tokens of each split.
+        splits: the splits that are evaluated during training.
+        frozen: the cached hidden states of the training rows, if any; they count towards the limit.
+
+    Returns:
+        A cache by split; without the splits that would exceed `LIMIT_BYTES`, and empty if the encoder is not frozen or
+        its last hidden states are not all that is needed of it.
+    """
+    if not model.encoder_is_frozen or _not_constant_reason(model) is not None:
+        return {}
+    free_bytes = LIMIT_BYTES - (0 if frozen is None else states_bytes(model, features["train"]))
+    caches: dict[str, dict[int, Tensor]] = {}
+    for split in splits:
+        size_bytes = states_bytes(model, features[split])
+        if size_bytes <= free_bytes:
+            caches[split] = {}
+            free_bytes -= size_bytes
+    return caches
 
 
 def states_bytes(model: Any, features: Features) -> int:
