@@ -38,7 +38,13 @@ OURS: dict[str, dict[str, Any]] = {
 }
 DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
 MAX_LENGTHS = {"cfimdb": 512}  # of the other tasks 128 tokens
+SCORED_ROWS = os.environ.get("ATTENTUNE_BENCH_SCORED_ROWS")  # of the validation file; all if not set
 EPOCHS = 2  # the first epoch of SSA has no labels yet
+
+
+def uses_bf16() -> bool:
+    """Whether contenders at their best compute in bf16: where the hardware does, unless the environment says fp32."""
+    return os.environ.get("ATTENTUNE_BENCH_PRECISION") != "fp32" and has_fast_bf16(DEVICE)
 
 
 def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
@@ -58,6 +64,8 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
             "training.overwrite_output_dir": True,
             "training.use_cpu": DEVICE.type == "cpu",
             "training.per_device_train_batch_size": 32,
+            "training.precision": "auto" if uses_bf16() else "fp32",
+            **({"data.max_eval_samples": int(SCORED_ROWS)} if SCORED_ROWS else {}),
             **changes,
         },
     )
@@ -97,7 +105,7 @@ def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
     config = settings(task, rows, "unused")
     examples, tokenizer, tokens = examples_of(config)
     best: dict[str, Any] = {
-        "bf16": has_fast_bf16(DEVICE),
+        "bf16": uses_bf16(),
         "train_sampling_strategy": "group_by_length",
         "optim": "adamw_torch_fused",
     }

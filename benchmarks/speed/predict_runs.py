@@ -10,6 +10,7 @@ them in transformers' own class.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -25,10 +26,9 @@ from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
-from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
 from benchmarks.speed import roofline
-from benchmarks.speed.peer_runs import score_of, settings
+from benchmarks.speed.peer_runs import MAX_LENGTHS, score_of, settings, uses_bf16
 
 Labels = Callable[[TextRows], np.ndarray]
 
@@ -45,15 +45,16 @@ def stock_model(saved: Predictor) -> BertForSequenceClassification:
     return model.eval()
 
 
-def ours(precision: str | None, saved: Predictor) -> Labels:
+def ours(precision: str | None, saved: Predictor, max_length: int) -> Labels:
     """`attentune predict`, from texts on."""
+    precision = precision or (None if uses_bf16() else "fp32")
     return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
 
 
-def stock(at_best: bool, saved: Predictor) -> Labels:
+def stock(at_best: bool, saved: Predictor, max_length: int) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
     model = stock_model(saved)
-    if at_best and has_fast_bf16(roofline.CPU):
+    if at_best and uses_bf16():
         model = model.to(torch.bfloat16)
     classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device="cpu")
     more: dict[str, Any] = {"batch_size": 32} if at_best else {}
@@ -64,7 +65,7 @@ def stock(at_best: bool, saved: Predictor) -> Labels:
             texts = [{"text": one, "text_pair": two} for one, two in zip(rows.texts, rows.pairs, strict=True)]
         sizes = [len(text) + len(pair) for text, pair in zip(rows.texts, rows.pairs or rows.texts, strict=True)]
         order = np.argsort(sizes)[::-1] if at_best else np.arange(len(texts))
-        said = classify([texts[place] for place in order], truncation=True, max_length=128, **more)
+        said = classify([texts[place] for place in order], truncation=True, max_length=max_length, **more)
         found = np.empty(len(texts), dtype=np.int64)
         found[order] = [model.config.label2id[one["label"]] for one in said]
         return found
@@ -72,7 +73,7 @@ def stock(at_best: bool, saved: Predictor) -> Labels:
     return labels
 
 
-CONTENDERS: dict[str, Callable[[Predictor], Labels]] = {
+CONTENDERS: dict[str, Callable[[Predictor, int], Labels]] = {
     "pipeline": partial(stock, False),
     "pipeline at its best": partial(stock, True),
     "attentune": partial(ours, None),
@@ -86,7 +87,8 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
     saved = Predictor.load(run)
     data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
     texts, dev = data.splits["train"], data.splits["validation"]
-    labels = CONTENDERS[contender](saved)
+    max_length = MAX_LENGTHS.get(task, 128)
+    labels = CONTENDERS[contender](saved, max_length)
     score = score_of(task, labels(dev), dev.labels)
     times = []
     for _ in range(repeats):
@@ -95,7 +97,7 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
         times.append(time.perf_counter() - began)
     facts = {
         "seconds": statistics.median(times),
-        "tokens": int(encode_rows(texts, saved.tokenizer, max_length=128).lengths.sum()),
+        "tokens": int(encode_rows(texts, saved.tokenizer, max_length=max_length).lengths.sum()),
         "score": score,
         "peak_memory_bytes": peak_memory_bytes(roofline.CPU),
     }
@@ -103,4 +105,6 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("ATTENTUNE_BENCH_CLOCK") == "cpu":
+        time.perf_counter = time.process_time
     main(*sys.argv[1:4], *map(int, sys.argv[4:]))

@@ -57,6 +57,21 @@ def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.integration
 @needs_native
+def test_options_of_the_environment_come_last_and_have_a_library_of_their_own(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native.load_library()
+    monkeypatch.setenv("ATTENTUNE_CFLAGS", "-O1 -no-such-option")
+    native.attempt_load.cache_clear()
+    assert "-no-such-option" in str(unavailable_reason())
+    monkeypatch.setenv("ATTENTUNE_CFLAGS", "-O1")
+    native.attempt_load.cache_clear()
+    assert unavailable_reason() is None
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.integration
+@needs_native
 @pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs /proc, which nobody writes to")
 def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")

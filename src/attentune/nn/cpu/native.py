@@ -4,7 +4,8 @@ The kernels are compiled on first use with the machine's C compiler, not at inst
 instead on systems other than Linux, without a compiler, or if PyTorch does not use GNU OpenMP. The compiled library is
 cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor;
 without a cache that can be written to, each process compiles it. `self_check` compares the library with PyTorch.
-$CC selects a compiler other than `cc`, `gcc` or `clang`; ATTENTUNE_NATIVE=0 disables the kernels.
+$CC selects a compiler other than `cc`, `gcc` or `clang`, $ATTENTUNE_CFLAGS adds options (such as -march=x86-64-v3, for an older
+processor than this one); ATTENTUNE_NATIVE=0 disables the kernels.
 """
 
 from __future__ import annotations
@@ -108,7 +109,12 @@ def _cached_or_compiled() -> ctypes.CDLL:
 def _key() -> str:
     """Hash what the library depends on: the sources, the flags and the processor."""
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
-    return hashlib.sha256("\0".join((*texts, *COMPILER_FLAGS, processor_name())).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join((*texts, *_flags(), processor_name())).encode()).hexdigest()[:16]
+
+
+def _flags() -> list[str]:
+    """Return the compiler's options; of two that contradict each other the last one counts, so that of $ATTENTUNE_CFLAGS."""
+    return [*COMPILER_FLAGS, *shlex.split(os.environ.get("ATTENTUNE_CFLAGS", ""))]
 
 
 def _digest(file: Path) -> str | None:
@@ -144,7 +150,7 @@ def _compile(target: Path) -> Path:
     compiler = find_compiler()
     try:
         done = subprocess.run(
-            [*compiler, *COMPILER_FLAGS, "-o", str(target), *sources(), "-lm"],
+            [*compiler, *_flags(), "-o", str(target), *sources(), "-lm"],
             capture_output=True,
             text=True,
             timeout=_COMPILER_TIMEOUT_S,
