@@ -5,9 +5,9 @@
 
 oneDNN, MKL and PyTorch are told which instructions they may use, and our C code is compiled for these, so one machine
 stands for older ones; clock rates, caches and memory stay its own. Contenders compute in bf16 for `amx` and
-`avx512-bf16`, in float32 for the others. `--clock cpu` measures processor time, on one thread, where other programs use
-the machine. Adds a line for each kind to results/bench/processors.jsonl and prints a table. Texts are cut at 128 tokens,
-those of cfimdb at 512. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
+`avx512-bf16`, in float32 for the others. `--clock cpu` measures processor time, on one thread, where other programs
+use the machine. Adds a line for each kind to results/bench/processors.jsonl and prints a table. Texts are cut at 128
+tokens, those of cfimdb at 512. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
