@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import evaluate
+from attentune.models.fused import use_bf16_gradients
 from attentune.training.train import train
 from helpers.interrupted import assert_same, die_after_step, outcome, run
 from helpers.native import needs_native
@@ -47,6 +49,28 @@ def losses(folder: Path) -> list[float]:
 def test_what_a_run_says_of_it(tiny: Tiny, tmp_path: Path, changes: dict[str, Any], layers: int) -> None:
     assert trained(tmp_path, tiny, **changes)["fused_layers"] == layers
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["fused_layers"] == layers
+
+
+@pytest.mark.integration
+@needs_native
+@pytest.mark.parametrize("steps", [1, 2], ids=["one batch a step", "two batches a step"])
+def test_gradients_in_bf16_give_the_weights_of_gradients_in_float32(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    changes = STEPS | {"training__gradient_accumulation_steps": steps}
+    kept: dict[str, int] = {}
+
+    def note(model: Any) -> None:
+        use_bf16_gradients(model)
+        kept["weights"] = sum(one.grad_dtype == torch.bfloat16 for one in model.parameters())
+
+    for name, used in (("bf16", note), ("float32", lambda model: None)):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr("attentune.training.components.use_bf16_gradients", used)
+        run(tmp_path / name, encoder(tiny), **changes)
+    # With two batches in a step gradients are added, and bf16 would round their sums.
+    assert kept == ({"weights": 18} if steps == 1 else {})
+    assert_same(outcome(tmp_path / "bf16" / "run"), outcome(tmp_path / "float32" / "run"))
 
 
 @pytest.mark.integration

@@ -110,6 +110,15 @@ def use_fused_layers(model: Any) -> int:
     return len(layers)
 
 
+def use_bf16_gradients(model: Any) -> None:
+    """Keep the gradients of the fused layers' weight matrices in bf16, in which the fused layer computes them."""
+    for module in model.modules():
+        if isinstance(module, _FusedLayerMixin):
+            for linear in _linears(module):
+                if linear.weight.requires_grad:
+                    linear.weight.grad_dtype = torch.bfloat16
+
+
 def fused_layers(model: Any) -> int:
     """Count the layers that `use_fused_layers` has replaced."""
     return sum(isinstance(module, _FusedLayerMixin) for module in model.modules())

@@ -20,10 +20,11 @@ from attentune.inference.evaluator import ModelEvaluator
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.counting import count_parameters
-from attentune.models.fused import fused_layers, use_fused_layers
+from attentune.models.fused import fused_layers, use_bf16_gradients, use_fused_layers
 from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
 from attentune.models.vocabulary_subset import VocabularySubset
+from attentune.nn.cpu.adamw import CompiledAdamW
 from attentune.nn.cpu.dropout import use_fast_dropout
 from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
@@ -104,7 +105,9 @@ def build_components(inputs: RunInputs) -> TrainingComponents:
     frozen, note = freeze_encoder(inputs, model)
     embeddings = VocabularySubset(model.encoder, used_token_ids(inputs))
     planner = build_planner(inputs, model)
-    wrapped, optimizer = inputs.accelerator.prepare(model, new_optimizer(training, model))
+    wrapped, optimizer = inputs.accelerator.prepare(
+        model, new_optimizer(training, model, processes=inputs.accelerator.num_processes)
+    )
     schedule = build_schedule(inputs, planner)
     weight_decay = embedding_weight_decay(training)
     return assemble(
@@ -248,9 +251,13 @@ def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
     return EpochPlanner(build_generator(config.labels, source))
 
 
-def new_optimizer(training: TrainingConfig, model: nn.Module) -> torch.optim.AdamW:
-    """Build the optimiser over a model's trainable parameters."""
-    return build_optimizer(
+def new_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int) -> torch.optim.AdamW:
+    """Build the optimiser over a model's trainable parameters.
+
+    Where its step reads bf16 gradients, fused layers keep theirs in bf16, in which they are computed: fewer passes over
+    memory and the same numbers, as long as nothing is added to them.
+    """
+    optimizer = build_optimizer(
         model,
         learning_rate=chosen(training.learning_rate),
         encoder_learning_rate=training.encoder_learning_rate,
@@ -259,6 +266,9 @@ def new_optimizer(training: TrainingConfig, model: nn.Module) -> torch.optim.Ada
         betas=(training.adam_beta1, training.adam_beta2),
         eps=training.adam_epsilon,
     )
+    if isinstance(optimizer, CompiledAdamW) and training.gradient_accumulation_steps == 1 and processes == 1:
+        use_bf16_gradients(model)
+    return optimizer
 
 
 def embedding_weight_decay(training: TrainingConfig) -> float:

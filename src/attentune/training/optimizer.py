@@ -14,11 +14,14 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from attentune.nn.cpu.adamw import CompiledAdamW
 from attentune.nn.cpu.kernels import sum_of_squares
 from attentune.nn.cpu.self_check import unavailable_reason
 
 # The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.
 _START = "start"
+# The dtypes of gradients whose squares the C code sums.
+_SUMMED = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +138,7 @@ def build_optimizer(
     """Build AdamW over the trainable parameters, in groups with and without weight decay.
 
     If the encoder has its own learning rate, its parameters form two further groups; empty groups are then left out.
-    Each group stores its peak learning rate as `peak_lr`.
+    Each group stores its peak learning rate as `peak_lr`. On a CPU the step is C code, where that is available.
 
     Args:
         model: the model; the encoder's parameters have names that start with "encoder.".
@@ -164,7 +167,14 @@ def build_optimizer(
         "eps": eps,
         "fused": trainable[0][1].device.type in ("cpu", "cuda"),
     }
-    return AdamWL2SP(groups, l2_sp=l2_sp, **options) if l2_sp > 0 else torch.optim.AdamW(groups, **options)
+    if l2_sp > 0:
+        return AdamWL2SP(groups, l2_sp=l2_sp, **options)
+    is_compiled = unavailable_reason() is None and all(_fits_compiled_step(one) for _, one in trainable)
+    return CompiledAdamW(groups, **options) if is_compiled else torch.optim.AdamW(groups, **options)
+
+
+def _fits_compiled_step(parameter: nn.Parameter) -> bool:
+    return parameter.device.type == "cpu" and parameter.dtype == torch.float32 and parameter.is_contiguous()
 
 
 def clip_gradients(
@@ -191,7 +201,7 @@ def clip_gradients(
 
 def _total_norm(gradients: list[torch.Tensor]) -> float:
     """Return the norm of all gradients together, on the CPU."""
-    if unavailable_reason() is None and all(one.dtype == torch.float32 and one.is_contiguous() for one in gradients):
+    if unavailable_reason() is None and all(one.dtype in _SUMMED and one.is_contiguous() for one in gradients):
         return math.sqrt(sum_of_squares(gradients))
     return float(torch.nn.utils.get_total_norm(gradients))
 

@@ -249,6 +249,9 @@ def test_the_sum_of_squares() -> None:
     tables = [made(*shape, seed=number) for number, shape in enumerate([(1,), (17,), (300, 70), (3, 5, 7), (0,)])]
     wanted = sum(float(table.double().square().sum()) for table in tables)
     assert kernels.sum_of_squares(tables) == pytest.approx(wanted, rel=1e-6)
+    rounded = [table.to(HALF) if number % 2 else table for number, table in enumerate(tables)]
+    wanted = sum(float(table.double().square().sum()) for table in rounded)
+    assert kernels.sum_of_squares(rounded) == pytest.approx(wanted, rel=1e-6)
     assert kernels.sum_of_squares([torch.full((10,), 1e20)]) == math.inf  # as in PyTorch, float32 overflows
 
 

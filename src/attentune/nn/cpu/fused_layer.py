@@ -287,5 +287,5 @@ class _OutputAndFeedForward(torch.autograd.Function):
 
 
 def _weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
-    """Compute the gradient of a weight, (O, I) float32."""
-    return torch.mm(d_out_NO.t(), input_NI).float()
+    """Compute the gradient of a weight, (O, I) bf16; autograd converts it to the weight's `grad_dtype`."""
+    return torch.mm(d_out_NO.t(), input_NI)

@@ -21,7 +21,8 @@ _ARGUMENTS = {
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
-    "squares": [_NUMBER, _THREADS, *[_POINTER] * 3],
+    "squares": [_NUMBER, _THREADS, *[_POINTER] * 4],
+    "adamw": [_NUMBER, _THREADS, *[_POINTER] * 6, *[_REAL] * 9],
 }
 _ALL_BITS = 1 << 32
 # float32 elements in a vector; feature sizes must be multiples of it.
@@ -216,12 +217,69 @@ def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor) -> tuple[Tensor, T
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
-    """Sum the squares of all elements of these float32 tensors."""
-    pointers = (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-    counts = (_NUMBER * len(tensors))(*(tensor.numel() for tensor in tensors))
+    """Sum the squares of all elements of these tensors, each float32 or bf16."""
     total = ctypes.c_double()
-    _call("squares", len(tensors), torch.get_num_threads(), pointers, counts, ctypes.byref(total))
+    _call("squares", *_sizes(tensors), _pointers(tensors), ctypes.byref(total))
     return total.value
+
+
+class AdamWNumbers(NamedTuple):
+    """The numbers of a step of AdamW.
+
+    Attributes:
+        rate: the learning rate.
+        decay: the factor of the weights, 1 - rate x weight decay.
+        share_1: the share of a gradient in the running mean of gradients, 1 - beta_1.
+        beta_2: the decay of the running mean of squares.
+        share_2: 1 - beta_2.
+        epsilon: added to the root of that mean.
+        correction_1: 1 - beta_1^step.
+        correction_2: sqrt(1 - beta_2^step).
+        scale: gradients are divided by it.
+    """
+
+    rate: float
+    decay: float
+    share_1: float
+    beta_2: float
+    share_2: float
+    epsilon: float
+    correction_1: float
+    correction_2: float
+    scale: float
+
+
+def adamw(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    numbers: AdamWNumbers,
+) -> None:
+    """Update weights and both moments in place, in one pass.
+
+    Args:
+        weights: float32.
+        gradients: of the weights, each float32 or bf16.
+        means: running means of the gradients, float32.
+        squares: running means of their squares, float32.
+        numbers: see `AdamWNumbers`.
+
+    Source: Loshchilov and Hutter 2019, algorithm 2.
+    """
+    tables = (_pointers(each) for each in (weights, gradients, means, squares))
+    _call("adamw", *_sizes(gradients), *tables, *numbers)
+
+
+def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return what describes a list of tensors to the C code: how many, threads, their elements, and which are bf16."""
+    counts = (_NUMBER * len(tensors))(*(tensor.numel() for tensor in tensors))
+    is_bf16 = (ctypes.c_int8 * len(tensors))(*(tensor.dtype == torch.bfloat16 for tensor in tensors))
+    return len(tensors), torch.get_num_threads(), counts, is_bf16
+
+
+def _pointers(tensors: Sequence[Tensor]) -> Any:
+    return (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
 def _scaling(hidden: int, heads: int) -> float:

@@ -136,7 +136,7 @@ def build_multitask_components(inputs: Mapping[str, RunInputs], training: Traini
     )
     inputs = {task: _with_max_steps(task_inputs, steps[task]) for task, task_inputs in inputs.items()}
     schedules = {task: build_schedule(task_inputs, planners[task]) for task, task_inputs in inputs.items()}
-    optimizer = accelerator.prepare_optimizer(new_optimizer(training, model))
+    optimizer = accelerator.prepare_optimizer(new_optimizer(training, model, processes=accelerator.num_processes))
     states = {task: TrainingState() for task in inputs}
 
     def decay() -> float:

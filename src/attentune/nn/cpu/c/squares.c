@@ -1,8 +1,21 @@
-/* The sum of squares over many float32 tensors. */
+/* The sum of squares over many tensors in float32 or bf16. */
 #include "threads.h"
 #include "vectors.h"
 
-typedef struct { int64_t tables; const float *const *table; const int64_t *counts; double *parts; } squares_t;
+typedef struct {
+    int64_t tables;
+    const int64_t *counts;
+    const int8_t *is_bf16; /* for each tensor */
+    const void *const *table;
+    double *parts;
+} squares_t;
+
+static inline float widened(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
 
 static void squares_body(void *pointer) {
     squares_t g = *(squares_t *)pointer;
@@ -14,9 +27,16 @@ static void squares_body(void *pointer) {
         while (at < own.end) { /* float32 sums over at most 4096 elements, float64 between them */
             int64_t stop = own.end - at < 4096 ? own.end : at + 4096;
             vf some = {};
-            for (; at + W <= stop; at += W) some += load(g.table[k] + at) * load(g.table[k] + at);
             float rest = 0;
-            for (; at < stop; at++) rest += g.table[k][at] * g.table[k][at];
+            if (g.is_bf16[k]) {
+                const uint16_t *half = g.table[k];
+                for (; at + W <= stop; at += W) some += load_bf16(half + at) * load_bf16(half + at);
+                for (; at < stop; at++) rest += widened(half[at]) * widened(half[at]);
+            } else {
+                const float *wide = g.table[k];
+                for (; at + W <= stop; at += W) some += load(wide + at) * load(wide + at);
+                for (; at < stop; at++) rest += wide[at] * wide[at];
+            }
             total += (double)reduce_sum(some) + rest;
         }
     }
@@ -24,10 +44,11 @@ static void squares_body(void *pointer) {
 }
 
 /* Write the sum to `out`. Returns 1 if memory is short. */
-int attentune_squares(int64_t tables, int threads, const float *const *table, const int64_t *counts, double *out) {
+int attentune_squares(int64_t tables, int threads, const int64_t *counts, const int8_t *is_bf16, const void *const *table,
+                      double *out) {
     double *parts = calloc(threads, 64); /* one cache line per thread */
     if (!parts) return 1;
-    squares_t given = {tables, table, counts, parts};
+    squares_t given = {tables, counts, is_bf16, table, parts};
     attentune_in_parallel(squares_body, &given, threads);
     *out = 0;
     for (int number = 0; number < threads; number++) *out += parts[8 * number];
