@@ -39,9 +39,7 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
     batch, length, width = hidden.shape
     first, second, third = (
         DropoutMask.of(chance, seed)
-        for chance, seed in zip(
-            (settings.attention_dropout, settings.hidden_dropout, settings.hidden_dropout), seeds, strict=True
-        )
+        for chance, seed in zip((settings.attention_dropout, *settings.hidden_dropouts), seeds, strict=True)
     )
 
     def heads(x: Tensor) -> Tensor:
@@ -60,7 +58,8 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
         rows
     )
     middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
-    lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
+    form = "tanh" if settings.is_gelu_tanh else "none"
+    lowered = linear(gelu(linear(middle, w.up, w.up_bias), approximate=form), w.down, w.down_bias)
     lowered = lowered * factors(third, batch * length, width).view(rows)
     return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)
 
@@ -76,9 +75,9 @@ def far(ours: Tensor, wanted: Tensor) -> float:
     return float((ours.double() - wanted).norm() / wanted.norm())
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.2])
-def test_values_and_gradients(chance: float) -> None:
-    settings = LayerSettings(HEADS, chance, chance / 2, 1e-6)
+@pytest.mark.parametrize(("chance", "is_tanh"), [(0.0, False), (0.2, False), (0.1, True)])
+def test_values_and_gradients(chance: float, is_tanh: bool) -> None:
+    settings = LayerSettings(HEADS, chance, (chance / 2, chance / 3), 1e-6, is_gelu_tanh=is_tanh)
     hidden, mask = batch()
     d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
     own, wide = weights(), weights(torch.float64)
@@ -100,7 +99,7 @@ def test_values_and_gradients(chance: float) -> None:
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -112,7 +111,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
 
 
 def test_what_is_beside_a_text_does_not_change_it() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     whole = fused_prediction(hidden, mask, own, half, settings)[1, :6]
@@ -122,20 +121,20 @@ def test_what_is_beside_a_text_does_not_change_it() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, 0.3, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, (0.3, 0.3), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = LayerWeights(*(one.detach().to(dtype) for one in own))
     predicted = fused_prediction(hidden, mask, given, half, settings)
-    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, 0.0, 1e-6))
+    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6))
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))
 
 
 def test_gradients_add_up_over_several_passes() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, 0.0, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     for _ in range(2):
         fused_layer(hidden, mask, own, half, settings).square().sum().backward()

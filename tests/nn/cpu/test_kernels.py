@@ -220,15 +220,17 @@ def test_norm_and_its_gradients(rows: int, chance: float) -> None:
     torch.testing.assert_close(d_alone, d_residual)
 
 
-def test_gelu_and_its_gradients() -> None:
-    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor([0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3] * 2)])
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu_and_its_gradients(form: str) -> None:
+    odd = [0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3, 7.3, 11.0, -11.0, 1e25, -1e25, 1e-3, 5.0, -5.0]
+    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor(odd)])
     x = x.view(-1, 16).to(HALF)
     bias, d_out = made(16, seed=1) / 8, made(*x.shape, seed=2, half=True)
     wide = x.double().requires_grad_(), bias.double().requires_grad_()
-    wanted = torch.nn.functional.gelu(wide[0] + wide[1])
+    wanted = torch.nn.functional.gelu(wide[0] + wide[1], approximate=form)
     wanted_back = torch.autograd.grad(wanted, wide, d_out.double())
-    ours, d_x = kernels.gelu(x, bias), d_out.clone()
-    again, d_bias = kernels.gelu_back(x, bias, d_x)
+    ours, d_x = kernels.gelu(x, bias, is_tanh=form == "tanh"), d_out.clone()
+    again, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
     for found in (ours, again):
         torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
     torch.testing.assert_close(d_x.double(), wanted_back[0], rtol=0.004, atol=1e-6)
@@ -238,7 +240,7 @@ def test_gelu_and_its_gradients() -> None:
 def test_what_is_no_number_is_seen() -> None:
     x = torch.full((1, 16), float("nan")).to(HALF)
     zero = torch.zeros(16)
-    assert kernels.gelu(x, zero).isnan().all()
+    assert all(kernels.gelu(x, zero, is_tanh=is_tanh).isnan().all() for is_tanh in (False, True))
     assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).out_bf16.isnan().all()
     projected = torch.full((2, 48), float("nan")).to(HALF)
     assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()

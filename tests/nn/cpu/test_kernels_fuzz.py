@@ -112,18 +112,19 @@ def test_norm_and_its_gradients(rows: int, columns: int, scale: float, seed: int
         assert_close(one, other, share)
 
 
+@pytest.mark.parametrize("form", ["none", "tanh"])
 @given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
-def test_gelu_and_its_gradients(rows: int, columns: int, scale: float, seed: int) -> None:
+def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     width = kernels.VECTOR * columns
     x, d_out = (random(rows, width, generator=generator, scale=one).to(HALF) for one in (scale, 1.0))
     bias = random(width, generator=generator, scale=scale)
     exact = x.double().requires_grad_(), bias.double().requires_grad_()
-    wanted = torch.nn.functional.gelu(exact[0] + exact[1])
+    wanted = torch.nn.functional.gelu(exact[0] + exact[1], approximate=form)
     back = torch.autograd.grad(wanted, exact, d_out.double())
-    assert_close(kernels.gelu(x, bias), wanted, 0.01)
+    assert_close(kernels.gelu(x, bias, is_tanh=form == "tanh"), wanted, 0.01)
     d_x = d_out.clone()
-    out, d_bias = kernels.gelu_back(x, bias, d_x)
+    out, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
     assert_close(out, wanted, 0.01)
     assert_close(d_x, back[0], 0.01)
     assert_close(d_bias, back[1], 0.001)

@@ -56,14 +56,16 @@ class LayerSettings:
     Attributes:
         heads: number of attention heads.
         attention_dropout: dropout probability of attention weights.
-        hidden_dropout: dropout probability before each residual connection.
+        hidden_dropouts: dropout probabilities before the two residual connections.
         epsilon: added to the variance by both layer normalisations.
+        is_gelu_tanh: whether GELU is its approximation by tanh.
     """
 
     heads: int
     attention_dropout: float
-    hidden_dropout: float
+    hidden_dropouts: tuple[float, float]
     epsilon: float
+    is_gelu_tanh: bool = False
 
 
 class BFloat16Weights:
@@ -202,7 +204,8 @@ def _output_and_feed_forward(
     norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
     middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, masks[0], keep=keep)
     raised_NI = torch.mm(middle.out_bf16, half.up.t())
-    lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
+    active_NI = gelu(raised_NI, weights.up_bias, is_tanh=settings.is_gelu_tanh)
+    lowered_ND = torch.mm(active_NI, half.down.t())
     norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
     last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, masks[1], keep=keep)
     return last, (context_ND, *middle[1:], raised_NI, *last[2:])
@@ -255,12 +258,12 @@ class _OutputAndFeedForward(torch.autograd.Function):
         settings: LayerSettings,
         *parameters: Tensor,
     ) -> Any:
-        masks = _draw_masks(settings.hidden_dropout, settings.hidden_dropout)
+        masks = _draw_masks(*settings.hidden_dropouts)
         with torch.autocast("cpu", enabled=False):
             context_ND, residual_ND = _rows(context_BTD.to(_HALF)), _rows(hidden_BTD)
             last, saved = _output_and_feed_forward(context_ND, residual_ND, weights, half, settings, masks, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
-        ctx.half, ctx.masks, ctx.dtype = half, masks, context_BTD.dtype
+        ctx.half, ctx.masks, ctx.dtype, ctx.is_tanh = half, masks, context_BTD.dtype, settings.is_gelu_tanh
         return last.out.view(hidden_BTD.shape)
 
     @staticmethod
@@ -273,7 +276,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
                 _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
             )
             d_raised = torch.mm(d_lowered, half.down)
-            active, d_up_bias = gelu_back(raised, up_bias, d_raised)
+            active, d_up_bias = gelu_back(raised, up_bias, d_raised, is_tanh=ctx.is_tanh)
             d_down, d_up = _weight_gradient(d_lowered, active), _weight_gradient(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_attention_output, sums_1 = norm_back(

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from attentune.nn.cpu.native import load_library
 
-_POINTER, _NUMBER, _THREADS, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
 _ARGUMENTS = {
     "attention": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
     "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
-    "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
-    "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
+    "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
+    "gelu_back": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 3],
 }
 _ALL_BITS = 1 << 32
@@ -201,17 +201,18 @@ def norm_back(
     return d_residual, d_x, sums_3D
 
 
-def gelu(x_NI: Tensor, bias_I: Tensor) -> Tensor:
-    """Compute the exact GELU of x + bias; x and the result are bf16, the bias float32."""
+def gelu(x_NI: Tensor, bias_I: Tensor, *, is_tanh: bool = False) -> Tensor:
+    """Compute the GELU of x + bias, exact or approximated by tanh; x and the result are bf16, the bias float32."""
     out_NI = torch.empty_like(x_NI)
-    _call("gelu", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, out_NI)
+    _call("gelu", *x_NI.shape, torch.get_num_threads(), is_tanh, x_NI, bias_I, out_NI)
     return out_NI
 
 
-def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor, *, is_tanh: bool = False) -> tuple[Tensor, Tensor]:
     """Overwrite `d_out_NI` with the gradient of x; return `gelu`'s output, recomputed, and the gradient of the bias."""
     out_NI, d_bias_I = torch.empty_like(x_NI), torch.empty_like(bias_I)
-    _call("gelu_back", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, d_out_NI, out_NI, d_bias_I)
+    given = (x_NI, bias_I, d_out_NI)
+    _call("gelu_back", *x_NI.shape, torch.get_num_threads(), is_tanh, *given, out_NI, d_bias_I)
     return out_NI, d_bias_I
 
 

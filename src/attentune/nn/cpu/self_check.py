@@ -78,7 +78,7 @@ def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     mask = torch.zeros(batch, 1, 1, length)
     mask[0, ..., length // 2 :] = torch.finfo(torch.float32).min
     direction_BTD = torch.randn(batch, length, _HIDDEN, generator=generator)
-    settings = LayerSettings(heads=_HEADS, attention_dropout=0.0, hidden_dropout=0.0, epsilon=1e-12)
+    settings = LayerSettings(heads=_HEADS, attention_dropout=0.0, hidden_dropouts=(0.0, 0.0), epsilon=1e-12)
 
     compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings)
     plain_BTD = _plain_layer(hidden_BTD, mask, weights, settings)
