@@ -22,8 +22,8 @@ from helpers.tiny_models import FIRST, SECOND, build, encoded
 pytestmark = needs_native
 
 Tiny = Callable[..., Path]
-ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert")
-KEY_BIASES = ("key.bias", "k_lin.bias")
+ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet")
+KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias")
 
 
 def built(tiny: Tiny, family: str = "bert", **settings: Any) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -100,9 +100,12 @@ def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> N
     assert calls == ["fused_layer"] * 3
 
 
-@pytest.mark.parametrize("learnable", ["no", "layer", "head"])
-def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, learnable: str, calls: list[str]) -> None:
-    model, inputs = built(tiny, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
+@pytest.mark.parametrize(
+    ("family", "learnable"),
+    [("bert", "no"), ("bert", "layer"), ("bert", "head"), ("distilbert", "no"), ("albert", "no"), ("mpnet", "no")],
+)
+def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learnable: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
     with torch.no_grad():
         right = model(**inputs).logits
     check_training(without_dropout(model), inputs)
@@ -231,6 +234,16 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
     encoder = BertModel(BertConfig(**{**sizes, setting: value}))
     assert use_fused_layers(encoder) == 0
+
+
+def test_attention_probabilities_of_mpnet_are_its_own(tiny: Tiny, calls: list[str]) -> None:
+    model, inputs = built(tiny, "mpnet")
+    with torch.no_grad():
+        right = model.encoder(**inputs, output_attentions=True).attentions
+        use_fused_layers(model)
+        found = model.encoder(**inputs, output_attentions=True).attentions
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+    assert calls == []
 
 
 def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,14 +35,22 @@ class _FusedLayerMixin:
     _are_weights_frozen = False
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        out = None if kwargs.get("output_attentions") else self._fused(hidden_states, attention_mask)
+        if out is None:
+            out = super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[misc]
+        return out
+
+    def _fused(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, position_bias: Tensor | None = None
+    ) -> Tensor | None:
+        """Compute the layer's output by the fused layer; None if it must not be used here."""
         layer: Any = self
         parts = find_parts(layer)
-        program = None
-        if parts is not None and _is_plain(layer, parts, attention_mask) and not kwargs.get("output_attentions"):
-            program = _fused_function(layer, parts, hidden_states)
-        if parts is None or program is None:
-            plain: Tensor = super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[misc]
-            return plain
+        if parts is None or not _is_plain(layer, parts, attention_mask):
+            return None
+        program = _fused_function(layer, parts, hidden_states)
+        if program is None:
+            return None
         weights, half = _weights(parts), self._half
         is_fresh = half is not None and self._are_weights_frozen
         if half is None:
@@ -53,7 +61,7 @@ class _FusedLayerMixin:
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's embeddings end with a projection, so they are bf16 here
         mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
-        return program(hidden_states, mask, weights, half, _settings(parts), _context_transform(parts))
+        return program(hidden_states, mask, weights, half, _settings(parts), _context_transform(parts), position_bias)
 
     def freeze_weights(self) -> None:
         """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused."""
@@ -66,6 +74,47 @@ class _FusedLayerMixin:
     def __getstate__(self) -> dict[str, Any]:
         """Drop the buffers from copies, which need their own."""
         return {**self.__dict__, "_half": None, "_are_weights_frozen": False}
+
+
+class _FusedMPNetLayerMixin(_FusedLayerMixin):
+    """MPNet's layer gets a position bias from its encoder and returns a tuple."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        if not output_attentions:
+            out = self._fused(hidden_states, attention_mask, position_bias)
+            if out is not None:
+                return (out,)
+        bias_BHTT = None if position_bias is None else _by_query(position_bias)
+        plain: tuple[Tensor, ...] = super(_FusedLayerMixin, self).forward(  # type: ignore[misc]
+            hidden_states, attention_mask, bias_BHTT, output_attentions, **kwargs
+        )
+        return plain
+
+
+class _MPNetEncoderMixin:
+    """Mixin placed before `MPNetEncoder` whose layers are fused: its position bias is a number for each distance."""
+
+    def compute_position_bias(self, x: Tensor, position_ids: None = None, num_buckets: int = 32) -> Tensor:
+        """Return the bias by the key's position minus the query's, (heads, 2 length - 1)."""
+        encoder: Any = self
+        distances = torch.arange(1 - x.shape[1], x.shape[1], device=x.device)
+        buckets = encoder.relative_position_bucket(distances, num_buckets=num_buckets)
+        bias_HR: Tensor = encoder.relative_attention_bias(buckets).t().contiguous()
+        return bias_HR
+
+
+def _by_query(bias_HR: Tensor) -> Tensor:
+    """Return a position bias for each query and key, (1, heads, length, length)."""
+    length = (bias_HR.shape[1] + 1) // 2
+    places = torch.arange(length, device=bias_HR.device)
+    return bias_HR[:, places - places[:, None] + length - 1].unsqueeze(0)
 
 
 @contextlib.contextmanager
@@ -100,13 +149,18 @@ def use_fused_layers(model: Any) -> int:
     if not layers or unavailable_reason() is not None:
         return 0
     for layer in layers:
-        layer_class = type(layer)
-        if isinstance(layer, _FusedLayerMixin):
-            continue
-        layer.__class__ = type(
-            layer_class.__name__, (_FusedLayerMixin, layer_class), {"__module__": layer_class.__module__}
-        )
+        if not isinstance(layer, _FusedLayerMixin):
+            _put_before(_FusedMPNetLayerMixin if type(layer).__name__ == "MPNetLayer" else _FusedLayerMixin, layer)
+    for module in model.modules():
+        if type(module).__name__ == "MPNetEncoder" and not isinstance(module, _MPNetEncoderMixin):
+            _put_before(_MPNetEncoderMixin, module)
     return len(layers)
+
+
+def _put_before(mixin: type, module: Any) -> None:
+    """Replace a module's class by one of the same name that has the mixin before it."""
+    own = type(module)
+    module.__class__ = type(own.__name__, (mixin, own), {"__module__": own.__module__})
 
 
 def fused_layers(model: Any) -> int:

@@ -68,6 +68,21 @@ _ALBERT = LayerPaths(
     "attention.num_attention_heads",
     "attention.config",
 )
+_MPNET = LayerPaths(
+    (
+        "attention.attn.q",
+        "attention.attn.k",
+        "attention.attn.v",
+        "attention.attn.o",
+        "intermediate.dense",
+        "output.dense",
+    ),
+    ("attention.LayerNorm", "output.LayerNorm"),
+    "intermediate.intermediate_act_fn",
+    ("attention.attn.dropout", "attention.dropout", "output.dropout"),
+    "attention.attn.num_attention_heads",
+    None,
+)
 LAYERS = {
     "BertLayer": _BERT,
     "RobertaLayer": _BERT,
@@ -75,6 +90,7 @@ LAYERS = {
     "ElectraLayer": _BERT,
     "TransformerBlock": _DISTILBERT,
     "AlbertLayer": _ALBERT,
+    "MPNetLayer": _MPNET,  # its attention has a position bias too
 }
 
 

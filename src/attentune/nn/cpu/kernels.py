@@ -14,9 +14,11 @@ from attentune.nn.cpu.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
+_MASKS = [_POINTER, *[_NUMBER] * 2, _POINTER, _NUMBER]
+_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 2, *_MASKS]
 _ARGUMENTS = {
-    "attention": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
-    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
+    "attention": [*_ATTENTION, *[_POINTER] * 2],
+    "attention_back": [*_ATTENTION, *[_POINTER] * 5],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
@@ -80,9 +82,10 @@ def attention(
     heads: int,
     dropout: DropoutMask,
     *,
+    position_bias: Tensor | None = None,
     keep: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
+    """Compute softmax(query key' / sqrt(width) + mask + bias) value for each head, with dropout on the probabilities.
 
     With Intel AMX (`use_amx`) the products of longer texts have bf16 factors; all others are computed in float32.
 
@@ -93,6 +96,8 @@ def attention(
         batch: number of texts.
         heads: number of heads; the head width, D / heads, must be a multiple of `VECTOR`.
         dropout: the dropout mask.
+        position_bias: added to the scores of each head by the key's position minus the query's, from 1 - length to
+            length - 1: (heads, 2 length - 1) float32; or None.
         keep: whether a backward pass will follow.
 
     Returns:
@@ -103,17 +108,8 @@ def attention(
     context_ND = projected_N3D.new_empty(rows, hidden)
     log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    _call(
-        "attention",
-        *sizes,
-        *dropout,
-        _scaling(hidden, heads),
-        projected_N3D,
-        biases_3D,
-        *_mask(mask),
-        context_ND,
-        log_sums,
-    )
+    given = (projected_N3D, biases_3D, *_mask(mask), *_padded(position_bias))
+    _call("attention", *sizes, *dropout, _scaling(hidden, heads), *given, context_ND, log_sums)
     return context_ND, log_sums
 
 
@@ -124,15 +120,20 @@ def attention_back(
     log_sums: Tensor,
     d_context_ND: Tensor,
     dropout: DropoutMask,
-) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of `attention`'s first two arguments from that of the context."""
+    *,
+    position_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute the gradients of `attention`'s projections, biases and position bias from that of the context."""
     batch, heads, length = log_sums.shape
     hidden = d_context_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
+    padded, step = _padded(position_bias)
+    d_padded = None if padded is None else torch.empty_like(padded)
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    before = (projected_N3D, biases_3D, *_mask(mask), log_sums)
-    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, d_projected, d_biases)
-    return d_projected, d_biases
+    before = (projected_N3D, biases_3D, *_mask(mask), padded, step, log_sums)
+    after = (d_projected, d_biases, d_padded)
+    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, *after)
+    return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * length - 1]
 
 
 class Normed(NamedTuple):
@@ -234,3 +235,11 @@ def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     if mask is None:
         return None, 0, 0
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
+
+
+def _padded(position_bias: Tensor | None) -> tuple[Tensor | None, int]:
+    """Return the bias with room for whole vectors after each head's numbers, and the numbers of a head with it."""
+    if position_bias is None:
+        return None, 0
+    padded = torch.nn.functional.pad(position_bias.detach(), (0, VECTOR))
+    return padded, padded.shape[1]
