@@ -47,11 +47,11 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:
-    """Write a record as a line of a file that has one for each module, named by its command, and processor.
+    """Write a record as a line of a file that has one for each module, named by its command, name and processor.
 
     Args:
-        file: the file; a line of the same module and processor is replaced.
-        record: has the command (see `command_of`).
+        file: the file; a line of the same module, name and processor is replaced.
+        record: has the command (see `command_of`) and perhaps a name, `record`.
     """
     record = {**record, "processor": processor(), "versions": versions()}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
@@ -61,9 +61,9 @@ def write_line(file: Path, record: dict[str, Any]) -> None:
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
 
 
-def _made_by(record: dict[str, Any]) -> tuple[str, str | None]:
-    """Return the module and the processor; older records do not name it."""
-    return str(record["command"]).split()[2], record.get("processor")
+def _made_by(record: dict[str, Any]) -> tuple[str, str | None, str | None]:
+    """Return the module, the record's name if it has one, and the processor, which older records do not name."""
+    return str(record["command"]).split()[2], record.get("record"), record.get("processor")
 
 
 def processor() -> str:

@@ -1,7 +1,9 @@
-"""Run one contender's training once, for `peers.py`: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS`.
+"""Run one contender's training once: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS [ENCODER]`.
 
-Prints a line of JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on
-the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
+For `peers.py` and, with the folder of an encoder in place of the embedded one, for `families.py`. Prints a line of
+JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on the validation file.
+$ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda". If $ATTENTUNE_BENCH_CLOCK is "cpu", seconds are processor time
+instead of elapsed time: equal on one thread of a quiet machine, and nearly so where others use it too.
 """
 
 from __future__ import annotations
@@ -71,10 +73,16 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
     )
 
 
-def ours(method: str, task: str, rows: int) -> dict[str, float]:
+def encoder_settings(encoder: str) -> dict[str, Any]:
+    """Return the settings of a run with this encoder; those with random weights are scored on few rows."""
+    return {} if encoder == "embedded" else {"model.name_or_path": encoder, "data.max_eval_samples": 64}
+
+
+def ours(method: str, task: str, rows: int, encoder: str = "embedded") -> dict[str, float]:
     """Our own loop; making labels counts as training."""
     with tempfile.TemporaryDirectory() as folder:
-        result = train(settings(task, rows, folder, **OURS[method]), display=ProgressDisplay(quiet=True))
+        config = settings(task, rows, folder, **OURS[method], **encoder_settings(encoder))
+        result = train(config, display=ProgressDisplay(quiet=True))
     scores = next(iter(result.scores.values()))
     facts = result.train
     seconds = facts["seconds"] + facts.get("label_seconds", 0)
@@ -91,8 +99,12 @@ def examples_of(config: Config) -> tuple[dict[str, list[dict[str, Any]]], Any, i
         made[split] = [
             {
                 "input_ids": features.ids[features.row(row)].tolist(),
-                "token_type_ids": features.type_ids[features.row(row)].tolist(),
                 "labels": int(rows.labels[row]),
+                **(
+                    {}
+                    if features.type_ids is None
+                    else {"token_type_ids": features.type_ids[features.row(row)].tolist()}
+                ),
             }
             for row in range(len(features))
         ]
@@ -100,9 +112,9 @@ def examples_of(config: Config) -> tuple[dict[str, list[dict[str, Any]]], Any, i
     return made, tokenizer, tokens
 
 
-def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
+def trainer(at_best: bool, task: str, rows: int, encoder: str = "embedded") -> dict[str, float]:
     """transformers' Trainer: as `run_glue` sets it (fp32, padded to 128), or at its best on this machine."""
-    config = settings(task, rows, "unused")
+    config = settings(task, rows, "unused", **encoder_settings(encoder))
     examples, tokenizer, tokens = examples_of(config)
     best: dict[str, Any] = {
         "bf16": uses_bf16(),
@@ -112,7 +124,7 @@ def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
     padding: dict[str, Any] = {} if at_best else {"padding": "max_length", "max_length": config.data.max_length}
     with tempfile.TemporaryDirectory() as folder:
         peer = Trainer(
-            AutoModelForSequenceClassification.from_pretrained(resolve_encoder("embedded"), num_labels=2),
+            AutoModelForSequenceClassification.from_pretrained(resolve_encoder(encoder), num_labels=2),
             TrainingArguments(
                 output_dir=folder,
                 per_device_train_batch_size=32,
@@ -190,7 +202,7 @@ def score_of(task: str, predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(matthews_corrcoef(gold, predicted) if task == "cola" else accuracy_score(gold, predicted))
 
 
-CONTENDERS: dict[str, Callable[[str, int], dict[str, float]]] = {
+CONTENDERS: dict[str, Callable[..., dict[str, float]]] = {
     "Trainer as run_glue": partial(trainer, False),
     "Trainer at its best": partial(trainer, True),
     "CrossEncoder": cross_encoder,
@@ -199,6 +211,8 @@ CONTENDERS: dict[str, Callable[[str, int], dict[str, float]]] = {
 
 
 if __name__ == "__main__":
-    facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    if os.environ.get("ATTENTUNE_BENCH_CLOCK") == "cpu":
+        time.perf_counter = time.process_time
+    facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     facts["peak_memory_bytes"] = peak_memory_bytes(DEVICE)
     print(json.dumps(facts))

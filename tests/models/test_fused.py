@@ -22,7 +22,8 @@ from helpers.tiny_models import FIRST, SECOND, build, encoded
 pytestmark = needs_native
 
 Tiny = Callable[..., Path]
-ABLE = ("bert", "roberta", "xlm-roberta", "electra")
+ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet")
+KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias")
 
 
 def built(tiny: Tiny, family: str = "bert", **settings: Any) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -57,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_which_families_can(tiny: Tiny, family: str) -> None:
     model, _ = built(tiny, family)
-    count = 3 if family in ABLE else 0
+    count = {"albert": 1}.get(family, 3) if family in ABLE else 0  # ALBERT's layers share their weights
     assert use_fused_layers(model) == fused_layers(model) == count
     assert use_fused_layers(model) == count  # and not twice over
 
@@ -88,7 +89,7 @@ def check_training(model: Any, inputs: dict[str, torch.Tensor]) -> None:
     assert ours.keys() == wanted.keys()
     assert far(logits, right) < 2 * far(by_autocast, right) + 0.01
     for name, gradient in wanted.items():
-        if not name.endswith("key.bias"):  # zero but for rounding
+        if not name.endswith(KEY_BIASES):  # zero but for rounding
             assert far(ours[name], gradient) < 2 * far(theirs[name], gradient) + 0.01, name
 
 
@@ -99,9 +100,12 @@ def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> N
     assert calls == ["fused_layer"] * 3
 
 
-@pytest.mark.parametrize("learnable", ["no", "layer", "head"])
-def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, learnable: str, calls: list[str]) -> None:
-    model, inputs = built(tiny, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
+@pytest.mark.parametrize(
+    ("family", "learnable"),
+    [("bert", "no"), ("bert", "layer"), ("bert", "head"), ("distilbert", "no"), ("albert", "no"), ("mpnet", "no")],
+)
+def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learnable: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
     with torch.no_grad():
         right = model(**inputs).logits
     check_training(without_dropout(model), inputs)
@@ -216,7 +220,13 @@ def test_hidden_states_are_seen_and_hooks_on_a_whole_layer_work(tiny: Tiny, call
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("hidden_act", "relu"), ("hidden_act", "gelu_new"), ("is_decoder", True), ("num_attention_heads", 8)],
+    [
+        ("hidden_act", "relu"),
+        ("hidden_act", "gelu_fast"),
+        ("hidden_act", "gelu_python"),
+        ("is_decoder", True),
+        ("num_attention_heads", 8),
+    ],
 )
 def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     from transformers import BertConfig, BertModel
@@ -224,6 +234,16 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
     encoder = BertModel(BertConfig(**{**sizes, setting: value}))
     assert use_fused_layers(encoder) == 0
+
+
+def test_attention_probabilities_of_mpnet_are_its_own(tiny: Tiny, calls: list[str]) -> None:
+    model, inputs = built(tiny, "mpnet")
+    with torch.no_grad():
+        right = model.encoder(**inputs, output_attentions=True).attentions
+        use_fused_layers(model)
+        found = model.encoder(**inputs, output_attentions=True).attentions
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+    assert calls == []
 
 
 def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

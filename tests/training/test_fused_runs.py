@@ -13,11 +13,12 @@ import torch
 from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import evaluate
-from attentune.models.fused import use_bf16_gradients
+from attentune.models.fused import use_bf16_gradients, use_fused_layers
 from attentune.training.train import train
 from helpers.interrupted import assert_same, die_after_step, outcome, run
 from helpers.native import needs_native
 from helpers.samples import settings
+from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
 BF16 = {"training__precision": "bf16"}
@@ -71,6 +72,17 @@ def test_gradients_in_bf16_give_the_weights_of_gradients_in_float32(
     # With two batches in a step gradients are added, and bf16 would round their sums.
     assert kept == ({"weights": 18} if steps == 1 else {})
     assert_same(outcome(tmp_path / "bf16" / "run"), outcome(tmp_path / "float32" / "run"))
+
+
+@needs_native
+@pytest.mark.parametrize(("family", "matrices"), [("bert", 18), ("distilbert", 18), ("mpnet", 18), ("albert", 0)])
+def test_gradients_are_bf16_where_a_layer_is_used_once(tiny: Tiny, family: str, matrices: int) -> None:
+    model, _ = build(tiny(family, hidden=64))
+    use_bf16_gradients(model)
+    assert not any(one.grad_dtype == torch.bfloat16 for one in model.parameters()), "no layer is fused yet"
+    assert use_fused_layers(model) > 0
+    use_bf16_gradients(model)
+    assert sum(one.grad_dtype == torch.bfloat16 for one in model.parameters()) == matrices
 
 
 @pytest.mark.integration

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import GELUActivation
 
 from attentune.models.attention import LONG, PLAIN
+from attentune.models.layer_parts import LayerParts, find_parts, gelu_form
 from attentune.nn.cpu.attention import added_mask
 from attentune.nn.cpu.fused_layer import (
     BFloat16Weights,
@@ -22,9 +22,6 @@ from attentune.nn.cpu.fused_layer import (
 )
 from attentune.nn.cpu.kernels import VECTOR
 from attentune.nn.cpu.self_check import unavailable_reason
-
-# Layer classes that compute exactly what BERT's does.
-_LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")
 
 # transformers leaves hooks of this module on every attention once hidden states were requested; they do nothing unless
 # attention probabilities are requested.
@@ -38,13 +35,23 @@ class _FusedLayerMixin:
     _are_weights_frozen = False
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        out = None if kwargs.get("output_attentions") else self._fused(hidden_states, attention_mask)
+        if out is None:
+            out = super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[misc]
+        return out
+
+    def _fused(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, position_bias: Tensor | None = None
+    ) -> Tensor | None:
+        """Compute the layer's output by the fused layer; None if it must not be used here."""
         layer: Any = self
-        is_plain = _is_plain(layer, attention_mask) and not kwargs.get("output_attentions")
-        program = _fused_function(layer, hidden_states) if is_plain else None
+        parts = find_parts(layer)
+        if parts is None or not _is_plain(layer, parts, attention_mask):
+            return None
+        program = _fused_function(layer, parts, hidden_states)
         if program is None:
-            plain: Tensor = super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[misc]
-            return plain
-        weights, half = _weights(layer), self._half
+            return None
+        weights, half = _weights(parts), self._half
         is_fresh = half is not None and self._are_weights_frozen
         if half is None:
             half = BFloat16Weights(weights)
@@ -54,7 +61,7 @@ class _FusedLayerMixin:
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's embeddings end with a projection, so they are bf16 here
         mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
-        return program(hidden_states, mask, weights, half, _settings(layer), _context_transform(layer))
+        return program(hidden_states, mask, weights, half, _settings(parts), _context_transform(parts), position_bias)
 
     def freeze_weights(self) -> None:
         """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused."""
@@ -67,6 +74,47 @@ class _FusedLayerMixin:
     def __getstate__(self) -> dict[str, Any]:
         """Drop the buffers from copies, which need their own."""
         return {**self.__dict__, "_half": None, "_are_weights_frozen": False}
+
+
+class _FusedMPNetLayerMixin(_FusedLayerMixin):
+    """MPNet's layer gets a position bias from its encoder and returns a tuple."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        if not output_attentions:
+            out = self._fused(hidden_states, attention_mask, position_bias)
+            if out is not None:
+                return (out,)
+        bias_BHTT = None if position_bias is None else _by_query(position_bias)
+        plain: tuple[Tensor, ...] = super(_FusedLayerMixin, self).forward(  # type: ignore[misc]
+            hidden_states, attention_mask, bias_BHTT, output_attentions, **kwargs
+        )
+        return plain
+
+
+class _MPNetEncoderMixin:
+    """Mixin placed before `MPNetEncoder` whose layers are fused: its position bias is a number for each distance."""
+
+    def compute_position_bias(self, x: Tensor, position_ids: None = None, num_buckets: int = 32) -> Tensor:
+        """Return the bias by the key's position minus the query's, (heads, 2 length - 1)."""
+        encoder: Any = self
+        distances = torch.arange(1 - x.shape[1], x.shape[1], device=x.device)
+        buckets = encoder.relative_position_bucket(distances, num_buckets=num_buckets)
+        bias_HR: Tensor = encoder.relative_attention_bias(buckets).t().contiguous()
+        return bias_HR
+
+
+def _by_query(bias_HR: Tensor) -> Tensor:
+    """Return a position bias for each query and key, (1, heads, length, length)."""
+    length = (bias_HR.shape[1] + 1) // 2
+    places = torch.arange(length, device=bias_HR.device)
+    return bias_HR[:, places - places[:, None] + length - 1].unsqueeze(0)
 
 
 @contextlib.contextmanager
@@ -97,26 +145,37 @@ def use_fused_layers(model: Any) -> int:
     Returns:
         How many layers are replaced.
     """
-    layers = [module for module in model.modules() if type(module).__name__ in _LAYERS and _fits(module)]
+    layers = [module for module in model.modules() if _fits(module)]
     if not layers or unavailable_reason() is not None:
         return 0
     for layer in layers:
-        layer_class = type(layer)
-        if isinstance(layer, _FusedLayerMixin):
-            continue
-        layer.__class__ = type(
-            layer_class.__name__, (_FusedLayerMixin, layer_class), {"__module__": layer_class.__module__}
-        )
+        if not isinstance(layer, _FusedLayerMixin):
+            _put_before(_FusedMPNetLayerMixin if type(layer).__name__ == "MPNetLayer" else _FusedLayerMixin, layer)
+    for module in model.modules():
+        if type(module).__name__ == "MPNetEncoder" and not isinstance(module, _MPNetEncoderMixin):
+            _put_before(_MPNetEncoderMixin, module)
     return len(layers)
 
 
 def use_bf16_gradients(model: Any) -> None:
-    """Keep the gradients of the fused layers' weight matrices in bf16, in which the fused layer computes them."""
-    for module in model.modules():
-        if isinstance(module, _FusedLayerMixin):
-            for linear in _linears(module):
-                if linear.weight.requires_grad:
-                    linear.weight.grad_dtype = torch.bfloat16
+    """Keep the gradients of the fused layers' weight matrices in bf16, in which the fused layer computes them.
+
+    Not where a layer is used several times in a pass, as ALBERT's is: the sum of its gradients would be rounded.
+    """
+    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
+    if len(layers) < model.encoder.config.num_hidden_layers:
+        return
+    for layer in layers:
+        parts = find_parts(layer)
+        for linear in () if parts is None else parts.linears:
+            if linear.weight.requires_grad:
+                linear.weight.grad_dtype = torch.bfloat16
+
+
+def _put_before(mixin: type, module: Any) -> None:
+    """Replace a module's class by one of the same name that has the mixin before it."""
+    own = type(module)
+    module.__class__ = type(own.__name__, (mixin, own), {"__module__": own.__module__})
 
 
 def fused_layers(model: Any) -> int:
@@ -126,25 +185,26 @@ def fused_layers(model: Any) -> int:
 
 def _fits(layer: Any) -> bool:
     """Whether `fused_layer` computes what this layer does."""
-    attention, inner = layer.attention.self, layer.intermediate
+    parts = find_parts(layer)
+    if parts is None:
+        return False
+    hidden, first, second = parts.down.out_features, *parts.norms
     return (
-        not (layer.is_decoder or layer.add_cross_attention)
-        and isinstance(inner.intermediate_act_fn, (nn.GELU, GELUActivation))
-        and getattr(inner.intermediate_act_fn, "approximate", "none") == "none"
-        and getattr(inner.intermediate_act_fn, "act", nn.functional.gelu) is nn.functional.gelu
-        and attention.attention_head_size % VECTOR == 0
-        and attention.all_head_size == layer.output.dense.out_features
-        and inner.dense.out_features % VECTOR == 0
-        and layer.attention.output.LayerNorm.eps == layer.output.LayerNorm.eps
-        and layer.chunk_size_feed_forward == 0
+        not (getattr(layer, "is_decoder", False) or getattr(layer, "add_cross_attention", False))
+        and gelu_form(parts.activation) is not None
+        and hidden % (parts.heads * VECTOR) == 0
+        and parts.query.out_features == hidden
+        and parts.up.out_features % VECTOR == 0
+        and first.eps == second.eps
+        and not any(getattr(module, "chunk_size_feed_forward", 0) for module in layer.modules())
     )
 
 
-def _fused_function(layer: Any, hidden_states: Tensor) -> Callable[..., Tensor] | None:
+def _fused_function(layer: Any, parts: LayerParts, hidden_states: Tensor) -> Callable[..., Tensor] | None:
     """Return the fused function for this mode and dtype; None for the layer's own code."""
     if hidden_states.device.type != "cpu":
         return None
-    half, dtype = torch.bfloat16, layer.output.dense.weight.dtype
+    half, dtype = torch.bfloat16, parts.down.weight.dtype
     is_autocast = (
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == half and dtype == torch.float32
     )
@@ -154,25 +214,24 @@ def _fused_function(layer: Any, hidden_states: Tensor) -> Callable[..., Tensor] 
     return fused_prediction if (is_autocast or is_half) and not torch.is_grad_enabled() else None
 
 
-def _is_plain(layer: Any, mask: Tensor | None) -> bool:
+def _is_plain(layer: Any, parts: LayerParts, mask: Tensor | None) -> bool:
     """Whether nothing needs the layer's internals: no hooks, no adapters, our own attention."""
-    if layer.attention.self.config._attn_implementation not in (PLAIN, LONG):
+    if parts.attention not in (None, PLAIN, LONG):
         return False
     if mask is not None and (mask.ndim != 4 or mask.shape[1] != 1 or mask.stride(3) != 1):
         return False
-    attention_output = layer.attention.output.dense
     for module in layer.modules():
         hooks = (*module._forward_hooks.values(), *module._backward_hooks.values())
-        if module is not attention_output or module._forward_pre_hooks_with_kwargs:
+        if module is not parts.attention_output or module._forward_pre_hooks_with_kwargs:
             hooks = (*hooks, *module._forward_pre_hooks.values())
         if module is not layer and any(getattr(hook, "__module__", "") != _CAPTURING_MODULE for hook in hooks):
             return False
-    return all(type(linear) is nn.Linear and linear.bias is not None for linear in _linears(layer))
+    return all(type(linear) is nn.Linear and linear.bias is not None for linear in parts.linears)
 
 
-def _context_transform(layer: Any) -> ContextTransform | None:
+def _context_transform(parts: LayerParts) -> ContextTransform | None:
     """Apply the output projection's pre-hooks to the context; None if there are none."""
-    attention_output = layer.attention.output.dense
+    attention_output = parts.attention_output
     if not attention_output._forward_pre_hooks:
         return None
 
@@ -186,26 +245,19 @@ def _context_transform(layer: Any) -> ContextTransform | None:
     return transform
 
 
-def _linears(layer: Any) -> tuple[Any, ...]:
-    attention = layer.attention.self
-    return (
-        attention.query,
-        attention.key,
-        attention.value,
-        layer.attention.output.dense,
-        layer.intermediate.dense,
-        layer.output.dense,
+def _weights(parts: LayerParts) -> LayerWeights:
+    query, key, value, attention_output, up, down = parts.linears
+    norm_1, norm_2 = parts.norms
+    ordered = (query, key, value, attention_output, norm_1, up, down, norm_2)
+    return LayerWeights(*(tensor for part in ordered for tensor in (part.weight, part.bias)))
+
+
+def _settings(parts: LayerParts) -> LayerSettings:
+    attention_dropout, *hidden = parts.dropouts
+    return LayerSettings(
+        parts.heads,
+        attention_dropout,
+        (hidden[0], hidden[1]),
+        parts.norms[1].eps,
+        is_gelu_tanh=gelu_form(parts.activation) == "tanh",
     )
-
-
-def _weights(layer: Any) -> LayerWeights:
-    query, key, value, attention_output, up, down = _linears(layer)
-    norm_1, norm_2 = layer.attention.output.LayerNorm, layer.output.LayerNorm
-    parts = (query, key, value, attention_output, norm_1, up, down, norm_2)
-    return LayerWeights(*(tensor for part in parts for tensor in (part.weight, part.bias)))
-
-
-def _settings(layer: Any) -> LayerSettings:
-    attention = layer.attention.self
-    dropout, hidden = attention.dropout.p, layer.output.dropout.p
-    return LayerSettings(attention.num_attention_heads, dropout, hidden, layer.output.LayerNorm.eps)

@@ -34,14 +34,19 @@ def weights(dtype: torch.dtype = torch.float32) -> LayerWeights:
     return LayerWeights(*parts)
 
 
-def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerSettings, seeds: list[int]) -> Tensor:
+def plain(
+    hidden: Tensor,
+    mask: Tensor | None,
+    w: LayerWeights,
+    settings: LayerSettings,
+    seeds: list[int],
+    position_bias: Tensor | None = None,
+) -> Tensor:
     """Vaswani et al. 2017, with BERT's order of sums and normalisations."""
     batch, length, width = hidden.shape
     first, second, third = (
         DropoutMask.of(chance, seed)
-        for chance, seed in zip(
-            (settings.attention_dropout, settings.hidden_dropout, settings.hidden_dropout), seeds, strict=True
-        )
+        for chance, seed in zip((settings.attention_dropout, *settings.hidden_dropouts), seeds, strict=True)
     )
 
     def heads(x: Tensor) -> Tensor:
@@ -52,6 +57,9 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
         for one, bias in ((w.query, w.query_bias), (w.key, w.key_bias), (w.value, w.value_bias))
     )
     scores = query @ key.transpose(2, 3) / math.sqrt(width // settings.heads)
+    if position_bias is not None:
+        places = torch.arange(length)
+        scores = scores + position_bias[:, places - places[:, None] + length - 1]
     probabilities = (scores if mask is None else scores + mask.double()).softmax(dim=-1)
     kept = factors(first, batch * settings.heads * length, length).view(probabilities.shape)
     found = ((probabilities * kept) @ value).transpose(1, 2).reshape(hidden.shape)
@@ -60,7 +68,8 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
         rows
     )
     middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
-    lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
+    form = "tanh" if settings.is_gelu_tanh else "none"
+    lowered = linear(gelu(linear(middle, w.up, w.up_bias), approximate=form), w.down, w.down_bias)
     lowered = lowered * factors(third, batch * length, width).view(rows)
     return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)
 
@@ -76,22 +85,29 @@ def far(ours: Tensor, wanted: Tensor) -> float:
     return float((ours.double() - wanted).norm() / wanted.norm())
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.2])
-def test_values_and_gradients(chance: float) -> None:
-    settings = LayerSettings(HEADS, chance, chance / 2, 1e-6)
+@pytest.mark.parametrize(
+    ("chance", "is_tanh", "is_biased"),
+    [(0.0, False, False), (0.2, False, False), (0.1, True, False), (0.1, False, True)],
+)
+def test_values_and_gradients(chance: float, is_tanh: bool, is_biased: bool) -> None:
+    settings = LayerSettings(HEADS, chance, (chance / 2, chance / 3), 1e-6, is_gelu_tanh=is_tanh)
     hidden, mask = batch()
     d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
     own, wide = weights(), weights(torch.float64)
+    bias = torch.randn(HEADS, 2 * LENGTH - 1, generator=torch.Generator().manual_seed(5)).requires_grad_()
+    biases = [bias] if is_biased else []
     x, x_wide = hidden.clone().requires_grad_(), hidden.double().requires_grad_()
     torch.manual_seed(4)
     seeds = torch.empty(3, dtype=torch.int64).random_().tolist()
-    wanted = plain(x_wide, mask, wide, settings, seeds)
-    wanted_back = torch.autograd.grad(wanted, (x_wide, *wide), d_out.double())
+    wanted = plain(x_wide, mask, wide, settings, seeds, *biases)
+    wanted_back = torch.autograd.grad(wanted, (x_wide, *wide, *biases), d_out.double())
     torch.manual_seed(4)
-    ours = fused_layer(x, mask, own, BFloat16Weights(own), settings)
-    back = torch.autograd.grad(ours, (x, *own), d_out)
+    ours = fused_layer(x, mask, own, BFloat16Weights(own), settings, None, *biases)
+    back = torch.autograd.grad(ours, (x, *own, *biases), d_out)
     assert far(ours.detach(), wanted.detach()) < 0.006
-    for name, found, right in zip(("input", *LayerWeights._fields), back, wanted_back, strict=True):
+    for name, found, right in zip(
+        ("input", *LayerWeights._fields, *["bias"] * is_biased), back, wanted_back, strict=True
+    ):
         assert found.dtype == torch.float32
         if name == "key_bias":  # softmax is blind to it: rounding is all there is
             assert float(found.norm()) < 0.02 * float(back[2].norm())
@@ -100,7 +116,7 @@ def test_values_and_gradients(chance: float) -> None:
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -112,7 +128,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
 
 
 def test_what_is_beside_a_text_does_not_change_it() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     whole = fused_prediction(hidden, mask, own, half, settings)[1, :6]
@@ -122,20 +138,20 @@ def test_what_is_beside_a_text_does_not_change_it() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, 0.3, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, (0.3, 0.3), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = LayerWeights(*(one.detach().to(dtype) for one in own))
     predicted = fused_prediction(hidden, mask, given, half, settings)
-    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, 0.0, 1e-6))
+    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6))
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))
 
 
 def test_gradients_add_up_over_several_passes() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, 0.0, 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6), batch(), weights()
     half = BFloat16Weights(own)
     for _ in range(2):
         fused_layer(hidden, mask, own, half, settings).square().sum().backward()

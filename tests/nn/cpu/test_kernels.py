@@ -51,11 +51,19 @@ def masks(batch: int, length: int) -> dict[str, Tensor | None]:
         "one for all texts": made(1, 1, length, length, seed=10),
         "as transformers expands it": padded.expand(batch, 1, length, length),
         "large numbers": padded + 200,
+        "with a bias by position": padded,
+        "with a bias by position, by query": padded + made(batch, 1, length, length, seed=9),
     }
 
 
 def plain_attention(
-    projected: Tensor, biases: Tensor, mask: Tensor | None, batch: int, heads: int, dropped: Tensor
+    projected: Tensor,
+    biases: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    dropped: Tensor,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     rows, wide = projected.shape
     length, width = rows // batch, wide // 3 // heads
@@ -64,6 +72,9 @@ def plain_attention(
     scores = query @ key.transpose(2, 3) / math.sqrt(width)
     if mask is not None:
         scores = scores + mask.double()
+    if position_bias is not None:
+        places = torch.arange(length)
+        scores = scores + position_bias[:, places - places[:, None] + length - 1]
     found = (scores.softmax(dim=-1) * dropped) @ value
     return found.transpose(1, 2).reshape(rows, heads * width)
 
@@ -76,7 +87,8 @@ class Case(NamedTuple):
         d_context: the gradient of what is found.
         drop: what is dropped.
         found: by the formula, in float64.
-        back: the gradients of projections and biases by autograd, in float64.
+        back: the gradients of projections, biases and position bias by autograd, in float64.
+        position_bias: the position bias, if there is one.
     """
 
     given: tuple[Tensor, Tensor, Tensor | None, int, int]
@@ -84,6 +96,10 @@ class Case(NamedTuple):
     drop: DropoutMask
     found: Tensor
     back: tuple[Tensor, ...]
+    position_bias: Tensor | None
+
+    def attention(self, *, keep: bool) -> tuple[Tensor, Tensor | None]:
+        return kernels.attention(*self.given, self.drop, position_bias=self.position_bias, keep=keep)
 
 
 def case(length: int, width: int, kind: str, chance: float) -> Case:
@@ -93,16 +109,19 @@ def case(length: int, width: int, kind: str, chance: float) -> Case:
     biases = made(3 * heads * width, seed=2)
     d_context = made(batch * length, heads * width, seed=3, half=True)
     dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
-    wide = projected.double().requires_grad_(), biases.double().requires_grad_()
-    found = plain_attention(*wide, mask, batch, heads, dropped)
+    position_bias = made(heads, 2 * length - 1, seed=11) if "position" in kind else None
+    wide = [one.double().requires_grad_() for one in (projected, biases, position_bias) if one is not None]
+    found = plain_attention(*wide[:2], mask, batch, heads, dropped, *wide[2:])
     back = torch.autograd.grad(found, wide, d_context.double())
-    return Case((projected, biases, mask, batch, heads), d_context, drop, found, back)
+    return Case((projected, biases, mask, batch, heads), d_context, drop, found, back, position_bias)
 
 
-def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, Tensor]:
+def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, ...]:
     projected, biases, mask, _, _ = one.given
     assert log_sums is not None
-    return kernels.attention_back(projected, biases, mask, log_sums, one.d_context, one.drop)
+    given = (projected, biases, mask, log_sums, one.d_context, one.drop)
+    back = kernels.attention_back(*given, position_bias=one.position_bias)
+    return tuple(gradient for gradient in back if gradient is not None)
 
 
 @pytest.mark.integration
@@ -111,12 +130,12 @@ def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("chance", [0.0, 0.3])
 def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> None:
     one = case(length, 16, kind, chance)
-    found, log_sums = kernels.attention(*one.given, one.drop, keep=True)
+    found, log_sums = one.attention(keep=True)
     near(found, one.found, 0.005)
     back = back_of(one, log_sums)
-    near(back[0], one.back[0], 0.01)
-    near(back[1], one.back[1], 0.01)
-    alone, nothing = kernels.attention(*one.given, one.drop, keep=False)
+    for gradient, wanted in zip(back, one.back, strict=True):
+        near(gradient, wanted, 0.01)
+    alone, nothing = one.attention(keep=False)
     assert nothing is None
     assert torch.equal(alone, found)
 
@@ -141,19 +160,21 @@ def relative_error(ours: Tensor, wanted: Tensor) -> float:
     "length, width, kind",
     [9, 17, 33, 64, 150, 300],
     [32, 64],
-    ["none", "by text", "by text and query", "one for all texts", "large numbers"],
+    ["none", "by text", "by text and query", "one for all texts", "large numbers", "with a bias by position"],
 )
 def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
     one = case(length, width, kind, 0.3 if length < 100 and width == 32 else 0.0)
-    found, log_sums = kernels.attention(*one.given, one.drop, keep=True)
+    found, log_sums = one.attention(keep=True)
     back = back_of(one, log_sums)
     near(found, one.found, 0.008 if tiles else 0.005)
     # Tiles round their factors to bf16, as autocast does: query, key, value, probabilities and scores' gradients.
     assert relative_error(found, one.found) < (0.003 if tiles else 0.002)
     assert relative_error(back[0], one.back[0]) < (0.006 if tiles else 0.002)
     assert relative_error(back[1], one.back[1]) < (0.003 if tiles else 5e-5)
+    if len(back) > 2:
+        assert relative_error(back[2], one.back[2]) < (0.006 if tiles else 5e-5)
     assert torch.equal(back_of(one, log_sums)[0], back[0])
-    assert torch.equal(kernels.attention(*one.given, one.drop, keep=False)[0], found)
+    assert torch.equal(one.attention(keep=False)[0], found)
 
 
 @pytest.mark.parametrize("width", [32, 64])
@@ -220,15 +241,17 @@ def test_norm_and_its_gradients(rows: int, chance: float) -> None:
     torch.testing.assert_close(d_alone, d_residual)
 
 
-def test_gelu_and_its_gradients() -> None:
-    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor([0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3] * 2)])
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu_and_its_gradients(form: str) -> None:
+    odd = [0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3, 7.3, 11.0, -11.0, 1e25, -1e25, 1e-3, 5.0, -5.0]
+    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor(odd)])
     x = x.view(-1, 16).to(HALF)
     bias, d_out = made(16, seed=1) / 8, made(*x.shape, seed=2, half=True)
     wide = x.double().requires_grad_(), bias.double().requires_grad_()
-    wanted = torch.nn.functional.gelu(wide[0] + wide[1])
+    wanted = torch.nn.functional.gelu(wide[0] + wide[1], approximate=form)
     wanted_back = torch.autograd.grad(wanted, wide, d_out.double())
-    ours, d_x = kernels.gelu(x, bias), d_out.clone()
-    again, d_bias = kernels.gelu_back(x, bias, d_x)
+    ours, d_x = kernels.gelu(x, bias, is_tanh=form == "tanh"), d_out.clone()
+    again, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
     for found in (ours, again):
         torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
     torch.testing.assert_close(d_x.double(), wanted_back[0], rtol=0.004, atol=1e-6)
@@ -238,7 +261,7 @@ def test_gelu_and_its_gradients() -> None:
 def test_what_is_no_number_is_seen() -> None:
     x = torch.full((1, 16), float("nan")).to(HALF)
     zero = torch.zeros(16)
-    assert kernels.gelu(x, zero).isnan().all()
+    assert all(kernels.gelu(x, zero, is_tanh=is_tanh).isnan().all() for is_tanh in (False, True))
     assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).out_bf16.isnan().all()
     projected = torch.full((2, 48), float("nan")).to(HALF)
     assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()

@@ -53,11 +53,16 @@ def random_mask(shape: Shape, kind: str, generator: torch.Generator) -> Tensor |
     return torch.zeros(hidden.shape).masked_fill_(hidden, lowest)
 
 
-def plain_attention(projected: Tensor, biases: Tensor, mask: Tensor | None, shape: Shape) -> Tensor:
+def plain_attention(
+    projected: Tensor, biases: Tensor, mask: Tensor | None, shape: Shape, position_bias: Tensor | None = None
+) -> Tensor:
     parts = (projected.double() + biases.double()).view(shape.batch, shape.length, 3, shape.heads, shape.width)
     query, key, value = parts.permute(2, 0, 3, 1, 4)
     scores = query @ key.transpose(2, 3) / math.sqrt(shape.width)
     scores = scores if mask is None else scores + mask.double()
+    if position_bias is not None:
+        places = torch.arange(shape.length)
+        scores = scores + position_bias[:, places - places[:, None] + shape.length - 1]
     context = scores.softmax(dim=-1) @ value
     return context.transpose(1, 2).reshape(shape.batch * shape.length, -1)
 
@@ -69,8 +74,8 @@ def assert_close(ours: Tensor, wanted: Tensor, share: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "texts", "queries", "infinite"])
-@given(shape=shapes, scale=scales, seed=seeds)
-def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, seed: int) -> None:
+@given(shape=shapes, scale=scales, biased=st.booleans(), seed=seeds)
+def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, biased: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     rows, hidden = shape.batch * shape.length, shape.heads * shape.width
     projected = random(rows, 3 * hidden, generator=generator, scale=scale).to(HALF)
@@ -78,15 +83,22 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, seed
     biases = random(3 * hidden, generator=generator, scale=scale if scale <= 1 else 0.0)
     mask = random_mask(shape, kind, generator)
     d_context = random(rows, hidden, generator=generator).to(HALF)
-    exact = projected.double().requires_grad_(), biases.double().requires_grad_()
-    wanted = plain_attention(*exact, mask, shape)
-    context, log_sums = kernels.attention(projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, keep=True)
+    bias = random(shape.heads, 2 * shape.length - 1, generator=generator) if biased else None
+    exact = [one.double().requires_grad_() for one in (projected, biases, bias) if one is not None]
+    wanted = plain_attention(*exact[:2], mask, shape, *exact[2:])
+    context, log_sums = kernels.attention(
+        projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, position_bias=bias, keep=True
+    )
     assert_close(context, wanted, 0.01)
     if scale > 1:
         return  # a softmax over scores that differ by hundreds has gradients below the rounding of its inputs
     assert log_sums is not None
-    d_projected, d_biases = kernels.attention_back(projected, biases, mask, log_sums, d_context, NO_DROPOUT)
+    d_projected, d_biases, d_bias = kernels.attention_back(
+        projected, biases, mask, log_sums, d_context, NO_DROPOUT, position_bias=bias
+    )
     back = torch.autograd.grad(wanted, exact, d_context.double())
+    if d_bias is not None:
+        assert_close(d_bias, back[2], 0.02)
     assert_close(d_projected, back[0], 0.02)
     assert_close(d_biases, back[1], 0.02)
 
@@ -112,18 +124,19 @@ def test_norm_and_its_gradients(rows: int, columns: int, scale: float, seed: int
         assert_close(one, other, share)
 
 
+@pytest.mark.parametrize("form", ["none", "tanh"])
 @given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
-def test_gelu_and_its_gradients(rows: int, columns: int, scale: float, seed: int) -> None:
+def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     width = kernels.VECTOR * columns
     x, d_out = (random(rows, width, generator=generator, scale=one).to(HALF) for one in (scale, 1.0))
     bias = random(width, generator=generator, scale=scale)
     exact = x.double().requires_grad_(), bias.double().requires_grad_()
-    wanted = torch.nn.functional.gelu(exact[0] + exact[1])
+    wanted = torch.nn.functional.gelu(exact[0] + exact[1], approximate=form)
     back = torch.autograd.grad(wanted, exact, d_out.double())
-    assert_close(kernels.gelu(x, bias), wanted, 0.01)
+    assert_close(kernels.gelu(x, bias, is_tanh=form == "tanh"), wanted, 0.01)
     d_x = d_out.clone()
-    out, d_bias = kernels.gelu_back(x, bias, d_x)
+    out, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
     assert_close(out, wanted, 0.01)
     assert_close(d_x, back[0], 0.01)
     assert_close(d_bias, back[1], 0.001)

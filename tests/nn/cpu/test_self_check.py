@@ -43,10 +43,10 @@ def test_a_library_that_computes_something_else_is_not_used(
 ) -> None:
     true_gelu = kernels.gelu
 
-    def wrong_gelu(x_NI: torch.Tensor, bias_I: torch.Tensor) -> torch.Tensor:
+    def wrong_gelu(x_NI: torch.Tensor, bias_I: torch.Tensor, **form: bool) -> torch.Tensor:
         if error == "exception":
             raise MemoryError("out of memory for the buffers of gelu")
-        return true_gelu(x_NI, bias_I) * (1.2 if error == "wrong" else float("nan"))
+        return true_gelu(x_NI, bias_I, **form) * (1.2 if error == "wrong" else float("nan"))
 
     monkeypatch.setattr(fused_layer, "gelu", wrong_gelu)
     with pytest.warns(RuntimeWarning, match="PyTorch's operations are used instead.*Set CC to another compiler"):

@@ -56,14 +56,16 @@ class LayerSettings:
     Attributes:
         heads: number of attention heads.
         attention_dropout: dropout probability of attention weights.
-        hidden_dropout: dropout probability before each residual connection.
+        hidden_dropouts: dropout probabilities before the two residual connections.
         epsilon: added to the variance by both layer normalisations.
+        is_gelu_tanh: whether GELU is its approximation by tanh.
     """
 
     heads: int
     attention_dropout: float
-    hidden_dropout: float
+    hidden_dropouts: tuple[float, float]
     epsilon: float
+    is_gelu_tanh: bool = False
 
 
 class BFloat16Weights:
@@ -95,6 +97,7 @@ def fused_layer(
     half: BFloat16Weights,
     settings: LayerSettings,
     context_transform: ContextTransform | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """Compute the layer's output in training, with dropout and gradients.
 
@@ -105,12 +108,15 @@ def fused_layer(
         half: the layer's buffers, overwritten by these weights; they must stay until the backward pass has run.
         settings: the layer's settings.
         context_transform: applied to the context; gradients flow through it.
+        position_bias: added to the attention scores, as in `kernels.attention`; gradients flow to it.
 
     Returns:
         (B, T, D) float32.
     """
     half.copy_from(weights)
-    context_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_ATTENTION_OUTPUT])
+    context_BTD: Tensor = _Attention.apply(
+        hidden_BTD, mask, position_bias, weights, half, settings, *weights[:_ATTENTION_OUTPUT]
+    )
     if context_transform is not None:
         context_BTD = context_transform(context_BTD)
     out_BTD: Tensor = _OutputAndFeedForward.apply(
@@ -126,6 +132,7 @@ def fused_prediction(
     half: BFloat16Weights,
     settings: LayerSettings,
     context_transform: ContextTransform | None = None,
+    position_bias: Tensor | None = None,
 ) -> Tensor:
     """Compute the layer's output without dropout and without gradients.
 
@@ -136,14 +143,16 @@ def fused_prediction(
         half: holds these weights already (`BFloat16Weights.copy_from`).
         settings: the layer's settings; dropout is ignored.
         context_transform: as for `fused_layer`.
+        position_bias: as for `fused_layer`.
 
     Returns:
         (B, T, D) in the input's dtype.
     """
+    bias = None if position_bias is None else position_bias.float()
     wide = LayerWeights(*(each if each.ndim > 1 else each.detach().float() for each in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False)[0]
+        context_ND, _ = _attend(residual_ND, mask, bias, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False)
     if context_transform is not None:
         context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
@@ -171,6 +180,7 @@ def _draw_masks(*probabilities: float) -> tuple[DropoutMask, ...]:
 def _attend(
     hidden_ND: Tensor,
     mask: Tensor | None,
+    position_bias: Tensor | None,
     batch: int,
     weights: LayerWeights,
     half: BFloat16Weights,
@@ -183,7 +193,9 @@ def _attend(
     x_ND = hidden_ND.to(_HALF)
     biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
-    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, dropout, keep=keep)
+    context_ND, log_sums = attention(
+        projected_N3D, biases_3D, mask, batch, settings.heads, dropout, position_bias=position_bias, keep=keep
+    )
     return context_ND, (x_ND, projected_N3D, biases_3D, log_sums)
 
 
@@ -202,7 +214,8 @@ def _output_and_feed_forward(
     norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
     middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, masks[0], keep=keep)
     raised_NI = torch.mm(middle.out_bf16, half.up.t())
-    lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
+    active_NI = gelu(raised_NI, weights.up_bias, is_tanh=settings.is_gelu_tanh)
+    lowered_ND = torch.mm(active_NI, half.down.t())
     norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
     last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, masks[1], keep=keep)
     return last, (context_ND, *middle[1:], raised_NI, *last[2:])
@@ -216,6 +229,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any,
         hidden_BTD: Tensor,
         mask: Tensor | None,
+        position_bias: Tensor | None,
         weights: LayerWeights,
         half: BFloat16Weights,
         settings: LayerSettings,
@@ -224,22 +238,26 @@ class _Attention(torch.autograd.Function):
         (dropout,) = _draw_masks(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
             hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
-            context_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, dropout, keep=True)
-        ctx.save_for_backward(*saved)
+            context_ND, saved = _attend(
+                hidden_ND, mask, position_bias, batch, weights, half, settings, dropout, keep=True
+            )
+        ctx.save_for_backward(*saved, position_bias)
         ctx.mask, ctx.half, ctx.dropout = mask, half, dropout
         return context_ND.view(hidden_BTD.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x_ND, projected, biases, log_sums = ctx.saved_tensors
+        x_ND, projected, biases, log_sums, position_bias = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
             d_context = _rows(gradients[0])
-            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_context, ctx.dropout)
+            d_projected, d_biases, d_position_bias = attention_back(
+                projected, biases, ctx.mask, log_sums, d_context, ctx.dropout, position_bias=position_bias
+            )
             d_weights = _weight_gradient(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_parameters = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
-        return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_parameters)
+        return (d_hidden.view(gradients[0].shape), None, d_position_bias, None, None, None, *d_parameters)
 
 
 class _OutputAndFeedForward(torch.autograd.Function):
@@ -255,12 +273,12 @@ class _OutputAndFeedForward(torch.autograd.Function):
         settings: LayerSettings,
         *parameters: Tensor,
     ) -> Any:
-        masks = _draw_masks(settings.hidden_dropout, settings.hidden_dropout)
+        masks = _draw_masks(*settings.hidden_dropouts)
         with torch.autocast("cpu", enabled=False):
             context_ND, residual_ND = _rows(context_BTD.to(_HALF)), _rows(hidden_BTD)
             last, saved = _output_and_feed_forward(context_ND, residual_ND, weights, half, settings, masks, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
-        ctx.half, ctx.masks, ctx.dtype = half, masks, context_BTD.dtype
+        ctx.half, ctx.masks, ctx.dtype, ctx.is_tanh = half, masks, context_BTD.dtype, settings.is_gelu_tanh
         return last.out.view(hidden_BTD.shape)
 
     @staticmethod
@@ -273,7 +291,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
                 _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
             )
             d_raised = torch.mm(d_lowered, half.down)
-            active, d_up_bias = gelu_back(raised, up_bias, d_raised)
+            active, d_up_bias = gelu_back(raised, up_bias, d_raised, is_tanh=ctx.is_tanh)
             d_down, d_up = _weight_gradient(d_lowered, active), _weight_gradient(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_attention_output, sums_1 = norm_back(

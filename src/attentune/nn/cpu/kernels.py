@@ -12,15 +12,17 @@ from torch import Tensor
 
 from attentune.nn.cpu.native import load_library
 
-_POINTER, _NUMBER, _THREADS, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
+_MASKS = [_POINTER, *[_NUMBER] * 2, _POINTER, _NUMBER]
+_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 2, *_MASKS]
 _ARGUMENTS = {
-    "attention": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
-    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
+    "attention": [*_ATTENTION, *[_POINTER] * 2],
+    "attention_back": [*_ATTENTION, *[_POINTER] * 5],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
-    "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
-    "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
+    "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
+    "gelu_back": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 4],
     "adamw": [_NUMBER, _THREADS, *[_POINTER] * 6, *[_REAL] * 9],
 }
@@ -81,9 +83,10 @@ def attention(
     heads: int,
     dropout: DropoutMask,
     *,
+    position_bias: Tensor | None = None,
     keep: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
+    """Compute softmax(query key' / sqrt(width) + mask + bias) value for each head, with dropout on the probabilities.
 
     With Intel AMX (`use_amx`) the products of longer texts have bf16 factors; all others are computed in float32.
 
@@ -94,6 +97,8 @@ def attention(
         batch: number of texts.
         heads: number of heads; the head width, D / heads, must be a multiple of `VECTOR`.
         dropout: the dropout mask.
+        position_bias: added to the scores of each head by the key's position minus the query's, from 1 - length to
+            length - 1: (heads, 2 length - 1) float32; or None.
         keep: whether a backward pass will follow.
 
     Returns:
@@ -104,17 +109,8 @@ def attention(
     context_ND = projected_N3D.new_empty(rows, hidden)
     log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    _call(
-        "attention",
-        *sizes,
-        *dropout,
-        _scaling(hidden, heads),
-        projected_N3D,
-        biases_3D,
-        *_mask(mask),
-        context_ND,
-        log_sums,
-    )
+    given = (projected_N3D, biases_3D, *_mask(mask), *_padded(position_bias))
+    _call("attention", *sizes, *dropout, _scaling(hidden, heads), *given, context_ND, log_sums)
     return context_ND, log_sums
 
 
@@ -125,15 +121,20 @@ def attention_back(
     log_sums: Tensor,
     d_context_ND: Tensor,
     dropout: DropoutMask,
-) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of `attention`'s first two arguments from that of the context."""
+    *,
+    position_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute the gradients of `attention`'s projections, biases and position bias from that of the context."""
     batch, heads, length = log_sums.shape
     hidden = d_context_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
+    padded, step = _padded(position_bias)
+    d_padded = None if padded is None else torch.empty_like(padded)
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    before = (projected_N3D, biases_3D, *_mask(mask), log_sums)
-    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, d_projected, d_biases)
-    return d_projected, d_biases
+    before = (projected_N3D, biases_3D, *_mask(mask), padded, step, log_sums)
+    after = (d_projected, d_biases, d_padded)
+    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, *after)
+    return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * length - 1]
 
 
 class Normed(NamedTuple):
@@ -202,17 +203,18 @@ def norm_back(
     return d_residual, d_x, sums_3D
 
 
-def gelu(x_NI: Tensor, bias_I: Tensor) -> Tensor:
-    """Compute the exact GELU of x + bias; x and the result are bf16, the bias float32."""
+def gelu(x_NI: Tensor, bias_I: Tensor, *, is_tanh: bool = False) -> Tensor:
+    """Compute the GELU of x + bias, exact or approximated by tanh; x and the result are bf16, the bias float32."""
     out_NI = torch.empty_like(x_NI)
-    _call("gelu", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, out_NI)
+    _call("gelu", *x_NI.shape, torch.get_num_threads(), is_tanh, x_NI, bias_I, out_NI)
     return out_NI
 
 
-def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor, *, is_tanh: bool = False) -> tuple[Tensor, Tensor]:
     """Overwrite `d_out_NI` with the gradient of x; return `gelu`'s output, recomputed, and the gradient of the bias."""
     out_NI, d_bias_I = torch.empty_like(x_NI), torch.empty_like(bias_I)
-    _call("gelu_back", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, d_out_NI, out_NI, d_bias_I)
+    given = (x_NI, bias_I, d_out_NI)
+    _call("gelu_back", *x_NI.shape, torch.get_num_threads(), is_tanh, *given, out_NI, d_bias_I)
     return out_NI, d_bias_I
 
 
@@ -291,3 +293,11 @@ def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     if mask is None:
         return None, 0, 0
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
+
+
+def _padded(position_bias: Tensor | None) -> tuple[Tensor | None, int]:
+    """Return the bias with room for whole vectors after each head's numbers, and the numbers of a head with it."""
+    if position_bias is None:
+        return None, 0
+    padded = torch.nn.functional.pad(position_bias.detach(), (0, VECTOR))
+    return padded, padded.shape[1]

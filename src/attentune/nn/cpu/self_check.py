@@ -24,7 +24,8 @@ from attentune.nn.cpu.kernels import sum_of_squares
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
 _HEADS, _HIDDEN, _INNER = 2, 64, 96
-# Texts and tokens of the two batches; attention of the second one uses AMX where there is AMX.
+# Texts and tokens of the two batches. The second one has a position bias and GELU by tanh, as some families have, and
+# its attention uses AMX where there is AMX.
 _SHAPES = ((3, 11), (2, 70))
 
 
@@ -78,14 +79,16 @@ def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     mask = torch.zeros(batch, 1, 1, length)
     mask[0, ..., length // 2 :] = torch.finfo(torch.float32).min
     direction_BTD = torch.randn(batch, length, _HIDDEN, generator=generator)
-    settings = LayerSettings(heads=_HEADS, attention_dropout=0.0, hidden_dropout=0.0, epsilon=1e-12)
+    is_second = (batch, length) == _SHAPES[1]
+    settings = LayerSettings(_HEADS, 0.0, (0.0, 0.0), 1e-12, is_gelu_tanh=is_second)
+    bias_HR = torch.randn(_HEADS, 2 * length - 1, generator=generator).requires_grad_() if is_second else None
 
-    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings)
-    plain_BTD = _plain_layer(hidden_BTD, mask, weights, settings)
-    inputs = (hidden_BTD, *weights)
+    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, position_bias=bias_HR)
+    plain_BTD = _plain_layer(hidden_BTD, mask, weights, settings, bias_HR)
+    inputs = (hidden_BTD, *weights, *(() if bias_HR is None else (bias_HR,)))
     yield _relative(compiled_BTD, plain_BTD)
     compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
-    names = ("hidden", *LayerWeights._fields)
+    names = ("hidden", *LayerWeights._fields, "position_bias")[: len(inputs)]
     # The gradient of the keys' bias is 0 but for rounding: adding a vector to all keys does not change the softmax.
     yield from (
         _relative(one, other) for name, one, other in zip(names, compiled, plain, strict=True) if name != "key_bias"
@@ -116,7 +119,9 @@ def _random_weights(generator: torch.Generator) -> LayerWeights:
     return LayerWeights(*parts)
 
 
-def _plain_layer(hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings) -> Tensor:
+def _plain_layer(
+    hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings, bias_HR: Tensor | None
+) -> Tensor:
     """Compute the layer in float32 with PyTorch's operations, without dropout (Devlin et al. 2019, section 3)."""
     batch, length, width = hidden_BTD.shape
 
@@ -124,9 +129,13 @@ def _plain_layer(hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: La
         return linear(hidden_BTD, weight, bias).view(batch, length, settings.heads, -1).transpose(1, 2)
 
     query, key, value = heads(w.query, w.query_bias), heads(w.key, w.key_bias), heads(w.value, w.value_bias)
+    if bias_HR is not None:
+        places = torch.arange(length)
+        mask = mask + bias_HR[:, places - places[:, None] + length - 1]
     context_BHTE = scaled_dot_product_attention(query, key, value, attn_mask=mask)
     context_BTD = context_BHTE.transpose(1, 2).reshape(hidden_BTD.shape)
     attended = hidden_BTD + linear(context_BTD, w.attention_output, w.attention_output_bias)
     middle = layer_norm(attended, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
-    lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
+    raised = gelu(linear(middle, w.up, w.up_bias), approximate="tanh" if settings.is_gelu_tanh else "none")
+    lowered = linear(raised, w.down, w.down_bias)
     return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)

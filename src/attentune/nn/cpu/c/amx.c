@@ -65,7 +65,7 @@ void attentune_amx_body(void *pointer) {
             int64_t here = length - i < S ? length - i : S;
             amx_product(query + i * width, width, key, size, S, width, size, scores, size, 0);
             for (int64_t r = 0; r < here; r++) {
-                const float *bias = bias_row(g, row, i + r, masked_length, line);
+                const float *bias = bias_row(g, head, i + r, masked_length, line);
                 factors[r] = softmax_row(g, head * length + i + r, scores + r * size, bias, masked_length,
                                          probabilities + r * size);
             }
@@ -80,7 +80,7 @@ void attentune_amx_body(void *pointer) {
 /* ---- backward ---- */
 
 typedef struct {
-    float *rows, *columns, *scores, *d_scores, *line, *d_query, *d_key, *d_value;
+    float *rows, *columns, *scores, *d_scores, *line, *d_query, *d_key, *d_value, *d_position;
     uint16_t *query, *query_transposed, *d_context, *d_context_transposed, *d_scores_bf16;
     uint32_t *key, *key_transposed, *value_transposed, *used, *d_scores_interleaved;
 } back_t;
@@ -142,7 +142,7 @@ static void softmax_back(const attention_t *g, int64_t head, int64_t i, int64_t 
     for (int k = 0; k < 2; k++) {
         int64_t query = i + r + k, known = query < g->length ? query : g->length - 1;
         drawn[k] = row_key(dropout, head * g->length + query);
-        bias[k] = bias_row(g, head / g->heads, known, masked_length, g->mask && g->mask_query ? t.line + k * size : t.line);
+        bias[k] = bias_row(g, head, known, masked_length, differs_by_query(g) ? t.line + k * size : t.line);
         log_sum[k] = query < g->length ? g->log_sums[head * g->length + query] : INFINITY; /* makes all probabilities 0 */
     }
     for (int64_t j = 0; j < masked_length; j += W) {
@@ -162,9 +162,14 @@ static void softmax_back(const attention_t *g, int64_t head, int64_t i, int64_t 
         vf d[2];
         for (int k = 0; k < 2; k++) {
             d[k] = load(scores + k * size + j) * (load(d_scores + k * size + j) - expected[k]) * scaling;
+            store(d_scores + k * size + j, d[k]);
             store_bf16(t.d_scores_bf16 + (r + k) * size + j, d[k]);
         }
         *(vu *)(t.d_scores_interleaved + at / 2 * size + j) = interleave(d[0], d[1]);
+    }
+    for (int k = 0; g->position_bias && k < 2 && i + r + k < g->length; k++) {
+        float *d_added = t.d_position + position_offset(g, head, i + r + k), *d = d_scores + k * size;
+        for (int64_t j = 0; j < masked_length; j += W) store(d_added + j, load(d_added + j) + load(d + j) * (1.0f / scaling));
     }
 }
 
@@ -177,6 +182,7 @@ void attentune_amx_back_body(void *pointer) {
     take_back_buffers(&tables, size, width);
     if (!arena_allocate(&tables)) { g->failed = 1; return; }
     back_t t = take_back_buffers(&tables, size, width);
+    t.d_position = g->position_parts + own.number * g->heads * g->position_step;
     tile_config_t before;
     amx_begin(&before);
     for (int64_t head = own.begin; head < own.end; head++) {

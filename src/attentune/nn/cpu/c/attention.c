@@ -51,7 +51,7 @@ static void attention_body(void *pointer) {
             int64_t here = length - i < R ? length - i : R;
             product(query + i * width, width, key, width, size, scores);
             for (int64_t r = 0; r < here; r++) {
-                const float *bias = bias_row(g, row, i + r, size, line);
+                const float *bias = bias_row(g, head, i + r, size, line);
                 factors[r] = softmax_row(g, head * length + i + r, scores + r * size, bias, size, NULL);
             }
             product(scores, size, value, size, width, context);
@@ -62,13 +62,15 @@ static void attention_body(void *pointer) {
 }
 
 /* `mask` is added to the scaled scores; mask_row and mask_query are its strides over texts and queries, keys are
- * contiguous; NULL for none. `log_sums` is for the backward pass and may be NULL. Returns 1 if memory is short. */
+ * contiguous; NULL for none. So is `position_bias` (heads, position_step), whose element length - 1 + d of a head belongs to
+ * keys d positions after the query; position_step is at least 2 * length - 1 + W. `log_sums` is for the backward pass and may
+ * be NULL. Returns 1 if memory is short. */
 int attentune_attention(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
                         uint32_t threshold, float scale_kept, float scaling, const uint16_t *x, const float *bias,
-                        const float *mask,
-                        int64_t mask_row, int64_t mask_query, uint16_t *out, float *log_sums) {
+                        const float *mask, int64_t mask_row, int64_t mask_query, const float *position_bias,
+                        int64_t position_step, uint16_t *out, float *log_sums) {
     attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask,
-                         mask_row, mask_query, out, log_sums, NULL, NULL, NULL, 0};
+                         mask_row, mask_query, position_bias, position_step, out, log_sums, NULL, NULL, NULL, NULL, 0};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_body : attention_body, &given, threads);
     return given.failed;
 }
@@ -79,7 +81,8 @@ static void attention_back_body(void *pointer) {
     int64_t length = g->length, size = padded(length, W), width = g->width, hidden = g->heads * width;
     int64_t rows = (size + R) * width, columns = width * size;
     float *tables = calloc(6 * rows + 2 * columns + 3 * R * size + size, 4);
-    float *d_bias = g->parts + own.number * 3 * hidden;
+    float *d_bias = g->parts + own.number * 3 * hidden, unscaled = 1.0f / g->scaling;
+    float *d_position = g->position_parts + own.number * g->heads * g->position_step;
     if (!tables) { g->failed = 1; return; }
     float *query = tables, *key = query + rows, *d_context = key + rows;
     float *d_query = d_context + rows, *d_key = d_query + rows, *d_value = d_key + rows;
@@ -102,7 +105,7 @@ static void attention_back_body(void *pointer) {
             product(d_context + i * width, width, value_transposed, width, size, d_scores);
             for (int64_t r = 0; r < here; r++) {
                 float *own_scores = scores + r * size, *own_d = d_scores + r * size, *own_used = used + r * size;
-                const float *bias = bias_row(g, row, i + r, size, line);
+                const float *bias = bias_row(g, head, i + r, size, line);
                 float log_sum = g->log_sums[head * length + i + r];
                 uint64_t drawn = row_key(g->dropout, head * length + i + r);
                 vf total = {};
@@ -117,6 +120,9 @@ static void attention_back_body(void *pointer) {
                 float expected = reduce_sum(total); /* computed here, since the stored context is rounded to bf16 */
                 for (int64_t j = 0; j < size; j += W)
                     store(own_d + j, load(own_scores + j) * (load(own_d + j) - expected) * g->scaling);
+                if (!g->position_bias) continue;
+                float *d_added = d_position + position_offset(g, head, i + r);
+                for (int64_t j = 0; j < length; j++) d_added[j] += own_d[j] * unscaled;
             }
             for (int64_t r = here; r < R; r++) { /* padding queries */
                 memset(d_scores + r * size, 0, 4 * size);
@@ -136,14 +142,21 @@ static void attention_back_body(void *pointer) {
 
 int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
                              uint32_t threshold, float scale_kept, float scaling, const uint16_t *x, const float *bias,
-                             const float *mask, int64_t mask_row, int64_t mask_query, const float *log_sums,
-                             const uint16_t *d_out, uint16_t *d_x, float *d_bias) {
-    float *parts = calloc(threads, 12 * heads * width);
+                             const float *mask, int64_t mask_row, int64_t mask_query, const float *position_bias,
+                             int64_t position_step, const float *log_sums, const uint16_t *d_out, uint16_t *d_x, float *d_bias,
+                             float *d_position_bias) {
+    int64_t columns = 3 * heads * width, positions = heads * position_step;
+    float *parts = calloc(threads, 4 * (columns + positions));
     if (!parts) return 1;
+    float *position_parts = parts + threads * columns;
     attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask, mask_row,
-                         mask_query, NULL, (float *)log_sums, d_out, d_x, parts, 0};
+                         mask_query, position_bias, position_step, NULL, (float *)log_sums, d_out, d_x, parts,
+                         position_parts, 0};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_back_body : attention_back_body, &given, threads);
-    if (!given.failed) attentune_add_up(parts, threads, 3 * heads * width, d_bias);
+    if (!given.failed) {
+        attentune_add_up(parts, threads, columns, d_bias);
+        if (position_bias) attentune_add_up(position_parts, threads, positions, d_position_bias);
+    }
     free(parts);
     return given.failed;
 }

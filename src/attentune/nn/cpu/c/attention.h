@@ -11,8 +11,8 @@
 
 typedef struct {
     int64_t batch, length, heads, width; dropout_t dropout; float scaling;
-    const uint16_t *x; const float *bias, *mask; int64_t mask_row, mask_query;
-    uint16_t *out; float *log_sums; const uint16_t *d_out; uint16_t *d_x; float *parts;
+    const uint16_t *x; const float *bias, *mask; int64_t mask_row, mask_query; const float *position_bias; int64_t position_step;
+    uint16_t *out; float *log_sums; const uint16_t *d_out; uint16_t *d_x; float *parts, *position_parts;
     int failed; /* memory allocation failed */
 } attention_t;
 
@@ -71,11 +71,22 @@ static inline void transpose(const float *from, int64_t length, int64_t width, f
         for (int64_t e = 0; e < width; e += W) transpose_block(from + i * width + e, width, to + e * length + i, length);
 }
 
-/* The mask to add to one query's scores, padded to `size` with -infinity. */
-static inline const float *bias_row(const attention_t *g, int64_t row, int64_t query, int64_t size, float *line) {
-    if (query > 0 && (!g->mask || g->mask_query == 0)) return line; /* the same for all queries of a text */
-    if (g->mask) memcpy(line, g->mask + row * g->mask_row + query * g->mask_query, 4 * g->length);
+/* Where a head's position bias has the first key for this query: a bias is a function of key position - query position. */
+static inline int64_t position_offset(const attention_t *g, int64_t head, int64_t query) {
+    return head % g->heads * g->position_step + g->length - 1 - query;
+}
+
+static inline int differs_by_query(const attention_t *g) { return g->position_bias || (g->mask && g->mask_query); }
+
+/* Mask and position bias to add to one query's scores, padded to `size` with -infinity. `head` is the index over all heads. */
+static inline const float *bias_row(const attention_t *g, int64_t head, int64_t query, int64_t size, float *line) {
+    if (query > 0 && !differs_by_query(g)) return line; /* the same for all queries of a text */
+    if (g->mask) memcpy(line, g->mask + head / g->heads * g->mask_row + query * g->mask_query, 4 * g->length);
     else memset(line, 0, 4 * g->length);
+    if (g->position_bias) {
+        const float *added = g->position_bias + position_offset(g, head, query);
+        for (int64_t j = 0; j < g->length; j++) line[j] += added[j];
+    }
     for (int64_t j = g->length; j < size; j++) line[j] = -INFINITY;
     return line;
 }

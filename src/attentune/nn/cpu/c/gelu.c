@@ -1,4 +1,4 @@
-/* out = gelu(x + bias), forward and backward, with the exact (erf) GELU. */
+/* out = gelu(x + bias), forward and backward: the exact GELU, or its approximation by tanh. */
 #include "threads.h"
 #include "vectors.h"
 
@@ -29,47 +29,69 @@ static inline vf normal_cdf_and_density(vf x, vf *density) {
     return select_lanes(x < broadcast(0.0f), 0.5f * tail, 1.0f - 0.5f * tail);
 }
 
+/* The approximation x sigmoid(u) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(u / 2)) / 2
+ * (Hendrycks and Gimpel 2016, section 2). Returns sigmoid(u); `slope` is its derivative. */
+static inline vf tanh_cdf_and_slope(vf x, vf *slope) {
+    vf u = 1.59576912f * x * (1.0f + 0.044715f * x * x);
+    vi is_above = u > broadcast(-60.0f), is_near = is_above & (u < broadcast(60.0f)); /* else exp or x^2 may overflow */
+    u = select_lanes(is_above, u, broadcast(-60.0f));
+    vf cdf = select_lanes(is_above, reciprocal(1.0f + exponential(-u)), broadcast(0.0f));
+    *slope = select_lanes(is_near, cdf * (1.0f - cdf) * 1.59576912f * (1.0f + 0.134145f * x * x), broadcast(0.0f));
+    return cdf;
+}
+
 typedef struct {
-    int64_t rows, columns;
+    int64_t rows, columns; int is_tanh;
     const uint16_t *x; const float *bias; uint16_t *d_out, *out; float *parts;
 } gelu_t;
 
-static void gelu_body(void *pointer) {
-    gelu_t g = *(gelu_t *)pointer;
+static inline __attribute__((always_inline)) void gelu_rows(gelu_t g, int is_tanh) {
     share_t own = attentune_share(g.rows);
     for (int64_t i = own.begin; i < own.end; i++)
         for (int64_t j = 0, at = i * g.columns; j < g.columns; j += W) {
-            vf x = load_bf16(g.x + at + j) + load(g.bias + j);
-            store_bf16(g.out + at + j, x * normal_cdf(x));
+            vf slope, x = load_bf16(g.x + at + j) + load(g.bias + j);
+            store_bf16(g.out + at + j, x * (is_tanh ? tanh_cdf_and_slope(x, &slope) : normal_cdf(x)));
         }
 }
 
-void attentune_gelu(int64_t rows, int64_t columns, int threads, const uint16_t *x, const float *bias, uint16_t *out) {
-    gelu_t given = {rows, columns, x, bias, NULL, out, NULL};
+static void gelu_body(void *pointer) {
+    gelu_t g = *(gelu_t *)pointer;
+    if (g.is_tanh) gelu_rows(g, 1);
+    else gelu_rows(g, 0);
+}
+
+void attentune_gelu(int64_t rows, int64_t columns, int threads, int is_tanh, const uint16_t *x, const float *bias,
+                    uint16_t *out) {
+    gelu_t given = {rows, columns, is_tanh, x, bias, NULL, out, NULL};
     attentune_in_parallel(gelu_body, &given, threads);
 }
 
-static void gelu_back_body(void *pointer) {
-    gelu_t g = *(gelu_t *)pointer;
+static inline __attribute__((always_inline)) void gelu_back_rows(gelu_t g, int is_tanh) {
     share_t own = attentune_share(g.rows);
     float *d_bias = g.parts + own.number * g.columns;
     for (int64_t i = own.begin; i < own.end; i++)
         for (int64_t j = 0, at = i * g.columns; j < g.columns; j += W) {
-            vf density, x = load_bf16(g.x + at + j) + load(g.bias + j);
-            vf cdf = normal_cdf_and_density(x, &density);
-            vf d = load_bf16(g.d_out + at + j) * (cdf + x * density);
+            vf slope, x = load_bf16(g.x + at + j) + load(g.bias + j);
+            vf cdf = is_tanh ? tanh_cdf_and_slope(x, &slope) : normal_cdf_and_density(x, &slope);
+            vf d = load_bf16(g.d_out + at + j) * (cdf + x * slope);
             store(d_bias + j, load(d_bias + j) + d);
             store_bf16(g.d_out + at + j, d);
             store_bf16(g.out + at + j, x * cdf);
         }
 }
 
+static void gelu_back_body(void *pointer) {
+    gelu_t g = *(gelu_t *)pointer;
+    if (g.is_tanh) gelu_back_rows(g, 1);
+    else gelu_back_rows(g, 0);
+}
+
 /* `d_out` is overwritten by the gradient of x; `out` is the forward output, recomputed. */
-int attentune_gelu_back(int64_t rows, int64_t columns, int threads, const uint16_t *x, const float *bias,
+int attentune_gelu_back(int64_t rows, int64_t columns, int threads, int is_tanh, const uint16_t *x, const float *bias,
                         uint16_t *d_out, uint16_t *out, float *d_bias) {
     float *parts = calloc(threads, 4 * columns);
     if (!parts) return 1;
-    gelu_t given = {rows, columns, x, bias, d_out, out, parts};
+    gelu_t given = {rows, columns, is_tanh, x, bias, d_out, out, parts};
     attentune_in_parallel(gelu_back_body, &given, threads);
     attentune_add_up(parts, threads, columns, d_bias);
     free(parts);

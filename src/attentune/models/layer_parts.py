@@ -1,0 +1,160 @@
+"""Where the encoder layers of each family keep the parts that BERT's layer has.
+
+BERT's layer exists under several names: DistilBERT, ALBERT and MPNet compute it with other class and attribute names.
+`find_parts` returns the parts of a layer of any of them. A new family that computes this layer is one entry here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
+
+
+@dataclass(frozen=True)
+class LayerPaths:
+    """Paths of a layer's parts, from the layer.
+
+    Attributes:
+        linears: query, key, value, attention's output projection, and the two linears of the feed-forward network.
+        norms: the two layer normalisations.
+        activation: the activation of the feed-forward network.
+        dropouts: dropout of attention weights, after attention's output projection, and after the feed-forward network;
+            None where the layer has none.
+        heads: the number of attention heads.
+        attention_config: the configuration whose attention implementation the layer uses; None if it has one only.
+    """
+
+    linears: tuple[str, str, str, str, str, str]
+    norms: tuple[str, str]
+    activation: str
+    dropouts: tuple[str, str | None, str | None]
+    heads: str
+    attention_config: str | None
+
+
+_BERT = LayerPaths(
+    (
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+        "intermediate.dense",
+        "output.dense",
+    ),
+    ("attention.output.LayerNorm", "output.LayerNorm"),
+    "intermediate.intermediate_act_fn",
+    ("attention.self.dropout", "attention.output.dropout", "output.dropout"),
+    "attention.self.num_attention_heads",
+    "attention.self.config",
+)
+_DISTILBERT = LayerPaths(
+    ("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "ffn.lin1", "ffn.lin2"),
+    ("sa_layer_norm", "output_layer_norm"),
+    "ffn.activation",
+    ("attention.dropout", None, "ffn.dropout"),
+    "attention.n_heads",
+    "attention.config",
+)
+_ALBERT = LayerPaths(
+    ("attention.query", "attention.key", "attention.value", "attention.dense", "ffn", "ffn_output"),
+    ("attention.LayerNorm", "full_layer_layer_norm"),
+    "activation",
+    ("attention.attention_dropout", "attention.output_dropout", None),  # its `dropout` is not used
+    "attention.num_attention_heads",
+    "attention.config",
+)
+_MPNET = LayerPaths(
+    (
+        "attention.attn.q",
+        "attention.attn.k",
+        "attention.attn.v",
+        "attention.attn.o",
+        "intermediate.dense",
+        "output.dense",
+    ),
+    ("attention.LayerNorm", "output.LayerNorm"),
+    "intermediate.intermediate_act_fn",
+    ("attention.attn.dropout", "attention.dropout", "output.dropout"),
+    "attention.attn.num_attention_heads",
+    None,
+)
+LAYERS = {
+    "BertLayer": _BERT,
+    "RobertaLayer": _BERT,
+    "XLMRobertaLayer": _BERT,
+    "ElectraLayer": _BERT,
+    "TransformerBlock": _DISTILBERT,
+    "AlbertLayer": _ALBERT,
+    "MPNetLayer": _MPNET,  # its attention has a position bias too
+}
+
+
+class LayerParts(NamedTuple):
+    """A layer's parts; see `LayerPaths`.
+
+    Attributes:
+        query, key, value, attention_output, up, down: the linears.
+        norms: the two layer normalisations.
+        activation: the activation of the feed-forward network.
+        dropouts: their probabilities, 0 where the layer has none.
+        heads: the number of attention heads.
+        attention: the name of the attention implementation; None if the layer has one only.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    attention_output: Any
+    up: Any
+    down: Any
+    norms: tuple[Any, Any]
+    activation: Any
+    dropouts: tuple[float, float, float]
+    heads: int
+    attention: str | None
+
+    @property
+    def linears(self) -> tuple[Any, ...]:
+        """The six linears, in the order of `LayerPaths`."""
+        return self[:6]
+
+
+def find_parts(layer: nn.Module) -> LayerParts | None:
+    """Return the parts of a layer that computes what BERT's does; None if its class is not known to."""
+    paths = LAYERS.get(type(layer).__name__)
+    try:
+        return None if paths is None else _parts(layer, paths)
+    except AttributeError:  # another class of this name
+        return None
+
+
+def _parts(layer: nn.Module, paths: LayerPaths) -> LayerParts:
+    first, second, third = (0.0 if path is None else attrgetter(path)(layer).p for path in paths.dropouts)
+    config = None if paths.attention_config is None else attrgetter(paths.attention_config)(layer)
+    return LayerParts(
+        *attrgetter(*paths.linears)(layer),
+        norms=attrgetter(*paths.norms)(layer),
+        activation=attrgetter(paths.activation)(layer),
+        dropouts=(first, second, third),
+        heads=attrgetter(paths.heads)(layer),
+        attention=None if config is None else config._attn_implementation,
+    )
+
+
+def gelu_form(activation: Any) -> str | None:
+    """Return "none" for the exact GELU, "tanh" for its approximation (as `nn.GELU` names them), None for others."""
+    if isinstance(activation, nn.GELU):
+        return activation.approximate
+    if isinstance(activation, NewGELUActivation):
+        return "tanh"
+    function = getattr(activation, "act", None)
+    if isinstance(activation, GELUActivation) and function is nn.functional.gelu:
+        return "none"
+    if isinstance(activation, GELUTanh) and isinstance(function, partial):
+        return "tanh"
+    return None
