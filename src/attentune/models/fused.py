@@ -162,7 +162,7 @@ def use_bf16_gradients(model: Any) -> None:
 
     Not where a layer is used several times in a pass, as ALBERT's is: the sum of its gradients would be rounded.
     """
-    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
     if len(layers) < model.encoder.config.num_hidden_layers:
         return
     for layer in layers:

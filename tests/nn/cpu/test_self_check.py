@@ -12,7 +12,7 @@ import torch
 
 from attentune.models.fused import fused_layers, use_fused_layers
 from attentune.nn.cpu import fused_layer, kernels, native, self_check
-from attentune.training.optimizer import _total_norm
+from attentune.training.optimizer import _total_norm, build_optimizer
 from helpers.native import needs_native
 from helpers.tiny_models import build
 
@@ -66,6 +66,17 @@ def test_a_wrong_sum_of_squares_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
         assert self_check.unavailable_reason() is not None
     assert _total_norm([torch.full((4,), 3.0)]) == 6.0
+
+
+@needs_native
+def test_a_wrong_step_of_adamw_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(weights: list, gradients: list, means: list, squares: list, numbers: kernels.AdamWNumbers) -> None:
+        kernels.adamw(weights, gradients, means, squares, numbers._replace(share_2=0.0))
+
+    monkeypatch.setattr(self_check, "adamw", wrong)
+    with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
+        assert self_check.unavailable_reason() is not None
+    assert type(build_optimizer(torch.nn.Linear(2, 2), learning_rate=1.0)) is torch.optim.AdamW
 
 
 def test_without_a_library_the_reason_is_that_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,6 @@ class CompiledAdamW(torch.optim.AdamW):
             scale=scale,
         )
         gradients = [one.grad.contiguous() for one in parameters if one.grad is not None]
-        moments = ([self.state[one][name] for one in parameters] for name in ("exp_avg", "exp_avg_sq"))
-        adamw(parameters, gradients, *moments, numbers)
+        means, squares = ([self.state[one][name] for one in parameters] for name in ("exp_avg", "exp_avg_sq"))
+        adamw(parameters, gradients, means, squares, numbers)
         torch.autograd.graph.increment_version(parameters)

@@ -4,8 +4,8 @@ The kernels are compiled on first use with the machine's C compiler, not at inst
 instead on systems other than Linux, without a compiler, or if PyTorch does not use GNU OpenMP. The compiled library is
 cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor;
 without a cache that can be written to, each process compiles it. `self_check` compares the library with PyTorch.
-$CC selects a compiler other than `cc`, `gcc` or `clang`, $ATTENTUNE_CFLAGS adds options (such as -march=x86-64-v3, for an older
-processor than this one); ATTENTUNE_NATIVE=0 disables the kernels.
+$CC selects a compiler other than `cc`, `gcc` or `clang`; $ATTENTUNE_CFLAGS adds options, such as -march=x86-64-v3 for
+an older processor than this one; ATTENTUNE_NATIVE=0 disables the kernels.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _key() -> str:
 
 
 def _flags() -> list[str]:
-    """Return the compiler's options; of two that contradict each other the last one counts, so that of $ATTENTUNE_CFLAGS."""
+    """Return the compiler's options; those of $ATTENTUNE_CFLAGS come last, which counts where two contradict."""
     return [*COMPILER_FLAGS, *shlex.split(os.environ.get("ATTENTUNE_CFLAGS", ""))]
 
 

@@ -1,8 +1,8 @@
 """Check of the compiled code against PyTorch, before the first use in a process.
 
 A compiler may have a bug, and a library may have been compiled for another processor than the one it runs on. So the
-compiled layer and the sum of squares are compared with PyTorch's operations on small inputs. If they differ, a warning
-says so and PyTorch's operations are used.
+compiled layer, the sum of squares and AdamW's step are compared with PyTorch's operations on small inputs. If they
+differ, a warning says so and PyTorch's operations are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
-from attentune.nn.cpu.kernels import sum_of_squares
+from attentune.nn.cpu.kernels import AdamWNumbers, adamw, sum_of_squares
 
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
@@ -58,7 +58,7 @@ def _fault(library: ctypes.CDLL) -> str | None:
 
 
 def largest_error() -> float:
-    """Return the largest relative error of the compiled code's results: values, gradients, and a sum of squares.
+    """Return the largest relative error of the compiled code's results: values, gradients, sum of squares, a step.
 
     It is computed on one thread, which is faster for small inputs. PyTorch's random state is left unchanged.
     """
@@ -95,6 +95,30 @@ def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     )
     exact = math.fsum(float(weight.detach().double().square().sum()) for weight in weights)
     yield abs(sum_of_squares([weight.detach() for weight in weights]) - exact) / exact
+    yield from _step_errors([weight.detach() for weight in weights[:2]], generator)
+
+
+def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[float]:
+    """Yield the relative errors of a step of AdamW, of which one gradient is bf16: changes of the weights, moments.
+
+    Written out, since PyTorch's optimisers import its compiler, which takes a second.
+    """
+    gradients = [torch.randn(one.shape, generator=generator).bfloat16() for one in weights]
+    gradients[1] = gradients[1].float()
+    changed = [one.clone() for one in weights]
+    moments = [[torch.rand(one.shape, generator=generator) for one in weights] for _ in range(2)]
+    means, squares = ([one.clone() for one in each] for each in moments)
+    numbers = AdamWNumbers(0.1, 0.9, 0.2, 0.7, 0.3, 1e-3, 0.4, 0.6, 2.0)
+    adamw(changed, gradients, means, squares, numbers)
+    for number, weight in enumerate(weights):
+        scaled = gradients[number].float() / numbers.scale
+        mean = (1.0 - numbers.share_1) * moments[0][number] + numbers.share_1 * scaled
+        square = numbers.beta_2 * moments[1][number] + numbers.share_2 * scaled.square()
+        root = square.sqrt() / numbers.correction_2 + numbers.epsilon
+        wanted = weight * numbers.decay - numbers.rate / numbers.correction_1 * mean / root
+        yield _relative(changed[number] - weight, wanted - weight)
+        yield _relative(means[number], mean)
+        yield _relative(squares[number], square)
 
 
 def _relative(ours: Tensor, wanted: Tensor) -> float:
