@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 # Set before torch, transformers and tokenizers are imported, because they read these on import. Tests and the programs
-# that they start use one thread, because the last digits of a run's results depend on the number of threads.
+# that they start use one thread, because the last digits of a run's results depend on the number of threads; and the
+# compiled layers wherever they work, without measuring on a busy machine whether they are faster.
+os.environ.setdefault("ATTENTUNE_NATIVE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

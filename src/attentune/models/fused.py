@@ -22,6 +22,7 @@ from attentune.nn.cpu.fused_layer import (
 )
 from attentune.nn.cpu.kernels import VECTOR
 from attentune.nn.cpu.self_check import unavailable_reason
+from attentune.nn.cpu.speed_check import is_fast
 
 # transformers leaves hooks of this module on every attention once hidden states were requested; they do nothing unless
 # attention probabilities are requested.
@@ -133,11 +134,11 @@ def frozen_weights(model: nn.Module) -> Iterator[None]:
 def use_fused_layers(model: Any) -> int:
     """Replace the layers of a model on the CPU by the fused layer of `nn.cpu.fused_layer`, where supported.
 
-    A layer is supported if it computes what BERT's does, with GELU and sizes that are multiples of the vector size, and
-    if the C code is available on this machine (`nn.cpu.native`). The fused layer is used in bf16, for training and
-    prediction, as long as nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own
-    attention. Pre-hooks on attention's output projection are applied, since the context blur is one. Otherwise the
-    layer's own code runs. Weights, names and saved files do not change.
+    A layer is supported if it computes what BERT's does, with GELU and sizes that are multiples of the vector size, if
+    the C code is available on this machine (`nn.cpu.native`) and if it is not slower (`nn.cpu.speed_check`). The fused
+    layer is used in bf16, for training and prediction, as long as nothing needs the layer's internals: no hooks on its
+    submodules, no adapters, and our own attention. Pre-hooks on attention's output projection are applied, since the
+    context blur is one. Otherwise the layer's own code runs. Weights, names and saved files do not change.
 
     Args:
         model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
@@ -146,7 +147,7 @@ def use_fused_layers(model: Any) -> int:
         How many layers are replaced.
     """
     layers = [module for module in model.modules() if _fits(module)]
-    if not layers or unavailable_reason() is not None:
+    if not layers or unavailable_reason() is not None or not _is_fast(layers[0]):
         return 0
     for layer in layers:
         if not isinstance(layer, _FusedLayerMixin):
@@ -155,6 +156,11 @@ def use_fused_layers(model: Any) -> int:
         if type(module).__name__ == "MPNetEncoder" and not isinstance(module, _MPNetEncoderMixin):
             _put_before(_MPNetEncoderMixin, module)
     return len(layers)
+
+
+def _is_fast(layer: nn.Module) -> bool:
+    parts = find_parts(layer)
+    return parts is not None and is_fast(parts.down.out_features, parts.up.out_features, parts.heads)
 
 
 def use_bf16_gradients(model: Any) -> None:

@@ -5,7 +5,8 @@ instead on systems other than Linux, without a compiler, or if PyTorch does not 
 cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor;
 without a cache that can be written to, each process compiles it. `self_check` compares the library with PyTorch.
 $CC selects a compiler other than `cc`, `gcc` or `clang`; $ATTENTUNE_CFLAGS adds options, such as -march=x86-64-v3 for
-an older processor than this one; ATTENTUNE_NATIVE=0 disables the kernels.
+an older processor than this one; ATTENTUNE_NATIVE=0 disables the kernels, ATTENTUNE_NATIVE=1 uses them without
+measuring whether they are faster (`speed_check`).
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def _openmp() -> ctypes.CDLL:
 
 def _cached_or_compiled() -> ctypes.CDLL:
     """Load the library from the cache; compile it, and put it there if that is possible."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
-    name = f"kernels-{_key()}"
+    cache = cache_folder()
+    name = f"kernels-{library_key()}"
     for file in cache.glob(f"{name}-*.so"):
         if file.stem == f"{name}-{_digest(file)}":
             return _load(file)
@@ -106,7 +107,12 @@ def _cached_or_compiled() -> ctypes.CDLL:
         raise NativeError(f"no temporary folder to compile in: {error}") from error
 
 
-def _key() -> str:
+def cache_folder() -> Path:
+    """Return where the library and what was measured of it are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
+
+
+def library_key() -> str:
     """Hash what the library depends on: the sources, the flags and the processor."""
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
     return hashlib.sha256("\0".join((*texts, *_flags(), processor_name())).encode()).hexdigest()[:16]

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
 from attentune.nn.cpu.kernels import AdamWNumbers, adamw, sum_of_squares
+from attentune.nn.cpu.plain_layer import plain_layer, random_weights
 
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
@@ -74,7 +74,7 @@ def largest_error() -> float:
 
 def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     generator = torch.Generator().manual_seed(seed)
-    weights = _random_weights(generator)
+    weights = random_weights(_HIDDEN, _INNER, generator)
     hidden_BTD = torch.randn(batch, length, _HIDDEN, generator=generator).requires_grad_()
     mask = torch.zeros(batch, 1, 1, length)
     mask[0, ..., length // 2 :] = torch.finfo(torch.float32).min
@@ -84,7 +84,7 @@ def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     bias_HR = torch.randn(_HEADS, 2 * length - 1, generator=generator).requires_grad_() if is_second else None
 
     compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, position_bias=bias_HR)
-    plain_BTD = _plain_layer(hidden_BTD, mask, weights, settings, bias_HR)
+    plain_BTD = plain_layer(hidden_BTD, mask, weights, settings, bias_HR)
     inputs = (hidden_BTD, *weights, *(() if bias_HR is None else (bias_HR,)))
     yield _relative(compiled_BTD, plain_BTD)
     compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
@@ -123,43 +123,3 @@ def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[
 
 def _relative(ours: Tensor, wanted: Tensor) -> float:
     return float((ours - wanted).detach().norm() / wanted.detach().norm())
-
-
-def _random_weights(generator: torch.Generator) -> LayerWeights:
-    """Return weights of the size that layers have; matrices hold numbers that bf16 represents exactly."""
-
-    def matrix(rows: int, columns: int) -> Tensor:
-        values = torch.randn(rows, columns, generator=generator) / math.sqrt(columns)
-        return values.bfloat16().float().requires_grad_()
-
-    def vector(size: int, around: float = 0.0) -> Tensor:
-        return (around + 0.1 * torch.randn(size, generator=generator)).requires_grad_()
-
-    square, norm = (_HIDDEN, _HIDDEN), None
-    sizes = (square, square, square, square, norm, (_INNER, _HIDDEN), (_HIDDEN, _INNER), norm)
-    parts: list[Tensor] = []
-    for size in sizes:
-        parts += [vector(_HIDDEN, 1.0), vector(_HIDDEN)] if size is None else [matrix(*size), vector(size[0])]
-    return LayerWeights(*parts)
-
-
-def _plain_layer(
-    hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings, bias_HR: Tensor | None
-) -> Tensor:
-    """Compute the layer in float32 with PyTorch's operations, without dropout (Devlin et al. 2019, section 3)."""
-    batch, length, width = hidden_BTD.shape
-
-    def heads(weight: Tensor, bias: Tensor) -> Tensor:
-        return linear(hidden_BTD, weight, bias).view(batch, length, settings.heads, -1).transpose(1, 2)
-
-    query, key, value = heads(w.query, w.query_bias), heads(w.key, w.key_bias), heads(w.value, w.value_bias)
-    if bias_HR is not None:
-        places = torch.arange(length)
-        mask = mask + bias_HR[:, places - places[:, None] + length - 1]
-    context_BHTE = scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    context_BTD = context_BHTE.transpose(1, 2).reshape(hidden_BTD.shape)
-    attended = hidden_BTD + linear(context_BTD, w.attention_output, w.attention_output_bias)
-    middle = layer_norm(attended, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
-    raised = gelu(linear(middle, w.up, w.up_bias), approximate="tanh" if settings.is_gelu_tanh else "none")
-    lowered = linear(raised, w.down, w.down_bias)
-    return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)

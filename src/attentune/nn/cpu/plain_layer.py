@@ -1,0 +1,51 @@
+"""The layer that `fused_layer` computes, by PyTorch's operations: what the compiled code is compared with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+
+from attentune.nn.cpu.fused_layer import LayerSettings, LayerWeights
+
+
+def random_weights(hidden: int, inner: int, generator: torch.Generator) -> LayerWeights:
+    """Return a layer's weights, of the size that weights have; matrices hold numbers that bf16 represents exactly."""
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        values = torch.randn(rows, columns, generator=generator) / math.sqrt(columns)
+        return values.bfloat16().float().requires_grad_()
+
+    def vector(size: int, around: float = 0.0) -> Tensor:
+        return (around + 0.1 * torch.randn(size, generator=generator)).requires_grad_()
+
+    square, norm = (hidden, hidden), None
+    sizes = (square, square, square, square, norm, (inner, hidden), (hidden, inner), norm)
+    parts: list[Tensor] = []
+    for size in sizes:
+        parts += [vector(hidden, 1.0), vector(hidden)] if size is None else [matrix(*size), vector(size[0])]
+    return LayerWeights(*parts)
+
+
+def plain_layer(
+    hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings, bias_HR: Tensor | None = None
+) -> Tensor:
+    """Compute the layer in float32 with PyTorch's operations, without dropout (Devlin et al. 2019, section 3)."""
+    batch, length, width = hidden_BTD.shape
+
+    def heads(weight: Tensor, bias: Tensor) -> Tensor:
+        return linear(hidden_BTD, weight, bias).view(batch, length, settings.heads, -1).transpose(1, 2)
+
+    query, key, value = heads(w.query, w.query_bias), heads(w.key, w.key_bias), heads(w.value, w.value_bias)
+    if bias_HR is not None:
+        places = torch.arange(length)
+        mask = mask + bias_HR[:, places - places[:, None] + length - 1]
+    context_BHTE = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    context_BTD = context_BHTE.transpose(1, 2).reshape(hidden_BTD.shape)
+    attended = hidden_BTD + linear(context_BTD, w.attention_output, w.attention_output_bias)
+    middle = layer_norm(attended, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
+    raised = gelu(linear(middle, w.up, w.up_bias), approximate="tanh" if settings.is_gelu_tanh else "none")
+    lowered = linear(raised, w.down, w.down_bias)
+    return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)
