@@ -299,6 +299,12 @@ class TrainingConfig:
     per_device_train_batch_size: int | None = setting(
         None, "rows per training batch and device (if not given: 16 or 32, by their number and length)", minimum=1
     )
+    batch_by: str = setting(
+        "rows",
+        "what training batches have equally much of (tokens: as many batches, with more rows where texts are short and"
+        " fewer where they are long)",
+        choices=("rows", "tokens"),
+    )
     per_device_eval_batch_size: int = setting(64, "rows per evaluation batch and device", minimum=1)
     gradient_accumulation_steps: int = setting(1, "batches per optimiser step", minimum=1)
     weight_decay: float = setting(0.01, "AdamW's weight decay (not on biases and norms)", minimum=0)

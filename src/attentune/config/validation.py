@@ -118,6 +118,11 @@ def _loss_conflicts(config: Config) -> list[str]:
             "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
             " more are better) with objective.loss pearson."
         )
+    if training.batch_by == "tokens":
+        problems.append(
+            "training.batch_by: tokens may leave a long text alone in a batch, but a correlation needs at least 2 rows;"
+            " with objective.loss pearson set it to rows."
+        )
     if config.labels.generator not in ("none", "masked-rows"):
         problems.append(
             f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"

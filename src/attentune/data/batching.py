@@ -36,7 +36,9 @@ class Batch:
     token_labels: torch.Tensor | None = None
 
 
-def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int) -> list[np.ndarray]:
+def bucketed_order(
+    lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int, by_tokens: bool = False
+) -> list[np.ndarray]:
     """Make the batches of a training epoch: rows of similar length together, otherwise in random order.
 
     Args:
@@ -44,6 +46,8 @@ def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: in
         batch_rows: rows per batch; one batch may be smaller.
         seed: with `epoch`, the key of the shuffle.
         epoch: from 0.
+        by_tokens: make as many batches, but of about equally many tokens: more rows where they are short, fewer where
+            they are long.
 
     Returns:
         Arrays of row indices; each row is in exactly one.
@@ -55,8 +59,20 @@ def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: in
     for begin in range(0, len(shuffled), window):
         part = shuffled[begin : begin + window]
         part = part[np.argsort(lengths[part], kind="stable")]
-        batches += [part[place : place + batch_rows] for place in range(0, len(part), batch_rows)]
+        ends = np.arange(batch_rows, len(part), batch_rows)
+        if by_tokens:
+            ends = _equal_ends(lengths[part], len(ends) + 1)
+        batches += np.split(part, ends) if len(part) else []
     return [batches[place] for place in generator.permutation(len(batches))]
+
+
+def _equal_ends(lengths: np.ndarray, parts: int) -> np.ndarray:
+    """Return where to divide rows into this many parts of about equally many tokens, each of at least one row."""
+    tokens = np.cumsum(lengths)
+    ends = np.searchsorted(tokens, tokens[-1] * np.arange(1, parts) / parts, side="right")
+    count = np.arange(1, parts)
+    ends = np.maximum.accumulate(np.maximum(ends, count) - count) + count  # strictly increasing, from 1 on
+    return np.minimum(ends, len(lengths) - parts + count)
 
 
 def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:

@@ -376,6 +376,7 @@ def assemble(
             total_steps=schedule.total_steps,
             steps_per_epoch=count_steps_per_epoch(inputs, planner),
             batch_size=rows_per_batch(inputs),
+            batch_by=training.batch_by,
             gradient_accumulation_steps=training.gradient_accumulation_steps,
             max_grad_norm=training.max_grad_norm,
             seed=training.seed,

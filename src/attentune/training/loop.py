@@ -70,7 +70,8 @@ class LoopConfig:
     Attributes:
         total_steps: optimiser steps of the whole run.
         steps_per_epoch: optimiser steps of one epoch.
-        batch_size: rows in a batch, over all processes.
+        batch_size: rows in a batch, over all processes; with `batch_by` "tokens" their mean.
+        batch_by: what batches have equally much of, "rows" or "tokens".
         gradient_accumulation_steps: batches to one optimiser step.
         max_grad_norm: the norm that gradients are clipped to; 0 for no limit.
         seed: the run's seed, for the order of rows and for dropout.
@@ -86,6 +87,7 @@ class LoopConfig:
     total_steps: int
     steps_per_epoch: int
     batch_size: int
+    batch_by: str = "rows"
     gradient_accumulation_steps: int = 1
     max_grad_norm: float = 1.0
     seed: int = 42
@@ -223,7 +225,10 @@ class TrainingLoop:
         """Return the epoch's batches, grouped to optimiser steps."""
         features, rows = plan.tokens(self.rows.features, np.arange(len(plan)))
         padded_lengths = features.padded_lengths[rows]
-        batches = bucketed_order(padded_lengths, self.config.batch_size, seed=self.config.seed, epoch=epoch)
+        by_tokens = self.config.batch_by == "tokens"
+        batches = bucketed_order(
+            padded_lengths, self.config.batch_size, seed=self.config.seed, epoch=epoch, by_tokens=by_tokens
+        )
         size = self.config.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
 
