@@ -22,8 +22,8 @@ from helpers.tiny_models import FIRST, SECOND, build, encoded
 pytestmark = needs_native
 
 Tiny = Callable[..., Path]
-ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet")
-KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias")
+ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet", "deberta-v2")
+KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias", "key_proj.bias")
 
 
 def built(tiny: Tiny, family: str = "bert", **settings: Any) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -102,7 +102,7 @@ def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> N
 
 @pytest.mark.parametrize(
     ("family", "learnable"),
-    [("bert", "no"), ("bert", "layer"), ("bert", "head"), ("distilbert", "no"), ("albert", "no"), ("mpnet", "no")],
+    [("bert", "layer"), ("bert", "head"), *((family, "no") for family in ("bert", *ABLE[4:]))],
 )
 def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learnable: str, calls: list[str]) -> None:
     model, inputs = built(tiny, family, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
@@ -236,8 +236,9 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     assert use_fused_layers(encoder) == 0
 
 
-def test_attention_probabilities_of_mpnet_are_its_own(tiny: Tiny, calls: list[str]) -> None:
-    model, inputs = built(tiny, "mpnet")
+@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
+def test_attention_probabilities_are_the_layers_own(tiny: Tiny, family: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family)
     with torch.no_grad():
         right = model.encoder(**inputs, output_attentions=True).attentions
         use_fused_layers(model)

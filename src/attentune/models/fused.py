@@ -41,12 +41,15 @@ class _FusedLayerMixin:
         return out
 
     def _fused(
-        self, hidden_states: Tensor, attention_mask: Tensor | None, position_bias: Tensor | None = None
+        self, hidden_states: Tensor, mask: Tensor | None, positions: Callable[[], Tensor] | None = None
     ) -> Tensor | None:
-        """Compute the layer's output by the fused layer; None if it must not be used here."""
+        """Compute the layer's output by the fused layer; None if it must not be used here.
+
+        `positions` returns what the attention scores have by relative position (see `fused_layer`).
+        """
         layer: Any = self
         parts = find_parts(layer)
-        if parts is None or not _is_plain(layer, parts, attention_mask):
+        if parts is None or not _is_plain(layer, parts, mask):
             return None
         program = _fused_function(layer, parts, hidden_states)
         if program is None:
@@ -60,8 +63,9 @@ class _FusedLayerMixin:
         self._half = half  # assigned last, since another thread may be predicting
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's embeddings end with a projection, so they are bf16 here
-        mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
-        return program(hidden_states, mask, weights, half, _settings(parts), _context_transform(parts), position_bias)
+        mask = None if mask is None else added_mask(mask, torch.float32)
+        by_position = None if positions is None else positions()
+        return program(hidden_states, mask, weights, half, _settings(parts), _context_transform(parts), by_position)
 
     def freeze_weights(self) -> None:
         """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused."""
@@ -88,7 +92,8 @@ class _FusedMPNetLayerMixin(_FusedLayerMixin):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         if not output_attentions:
-            out = self._fused(hidden_states, attention_mask, position_bias)
+            positions = None if position_bias is None else (lambda: position_bias)
+            out = self._fused(hidden_states, attention_mask, positions)
             if out is not None:
                 return (out,)
         bias_BHTT = None if position_bias is None else _by_query(position_bias)
@@ -110,11 +115,64 @@ class _MPNetEncoderMixin:
         return bias_HR
 
 
+class _FusedDebertaLayerMixin(_FusedLayerMixin):
+    """DeBERTa's layer gets the vectors of relative positions from its encoder and returns a pair."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        out, others = None, (query_states, relative_pos, rel_embeddings, output_attentions)
+        if query_states is None and relative_pos is not None and rel_embeddings is not None and not output_attentions:
+            mask = _key_mask(attention_mask)
+            attention = self.attention.self  # type: ignore[attr-defined]
+            if mask is not None:
+                out = self._fused(
+                    hidden_states, mask, lambda: _position_vectors(attention, relative_pos, rel_embeddings)
+                )
+        if out is not None:
+            return out, None
+        plain: tuple[Tensor, Tensor | None] = super(_FusedLayerMixin, self).forward(  # type: ignore[misc]
+            hidden_states, attention_mask, *others
+        )
+        return plain
+
+
+def _key_mask(mask_B1TT: Tensor) -> Tensor | None:
+    """Reduce DeBERTa's mask, which excludes padding as queries too, to keys, (B, 1, 1, T); None for another mask."""
+    keys_B1T = mask_B1TT.diagonal(dim1=2, dim2=3).bool()
+    is_product = torch.equal(mask_B1TT.bool(), keys_B1T[:, :, :, None] & keys_B1T[:, :, None, :])
+    return keys_B1T[:, :, None].contiguous() if is_product else None
+
+
+def _position_vectors(attention: Any, relative_1TT: Tensor, embeddings_PD: Tensor) -> Tensor:
+    """Return packed position keys and queries of the positions that occur, key minus query from 1 - T on."""
+    span = attention.pos_ebd_size
+    distances_R = torch.cat([relative_1TT[0, -1], relative_1TT[0, 0, 1:]])  # of query minus key, from T - 1 on
+    places_R = (distances_R + span).clamp(0, 2 * span - 1)
+    first = int(places_R.min())
+    used_UD = attention.pos_dropout(embeddings_PD[first : int(places_R.max()) + 1])
+    if attention.share_att_key:
+        keys_UD, queries_UD = attention.key_proj(used_UD), attention.query_proj(used_UD)
+    else:
+        keys_UD, queries_UD = attention.pos_key_proj(used_UD), attention.pos_query_proj(used_UD)
+    return torch.cat([keys_UD, queries_UD], dim=-1).index_select(0, places_R - first)
+
+
 def _by_query(bias_HR: Tensor) -> Tensor:
     """Return a position bias for each query and key, (1, heads, length, length)."""
     length = (bias_HR.shape[1] + 1) // 2
     places = torch.arange(length, device=bias_HR.device)
     return bias_HR[:, places - places[:, None] + length - 1].unsqueeze(0)
+
+
+# The mixins of layers that get and return something else than BERT's.
+_MIXINS = {"MPNetLayer": _FusedMPNetLayerMixin, "DebertaV2Layer": _FusedDebertaLayerMixin}
 
 
 @contextlib.contextmanager
@@ -150,7 +208,7 @@ def use_fused_layers(model: Any) -> int:
         return 0
     for layer in layers:
         if not isinstance(layer, _FusedLayerMixin):
-            _put_before(_FusedMPNetLayerMixin if type(layer).__name__ == "MPNetLayer" else _FusedLayerMixin, layer)
+            _put_before(_MIXINS.get(type(layer).__name__, _FusedLayerMixin), layer)
     for module in model.modules():
         if type(module).__name__ == "MPNetEncoder" and not isinstance(module, _MPNetEncoderMixin):
             _put_before(_MPNetEncoderMixin, module)
@@ -196,8 +254,13 @@ def _fits(layer: Any) -> bool:
         and parts.query.out_features == hidden
         and parts.up.out_features % VECTOR == 0
         and first.eps == second.eps
+        and (not parts.is_disentangled or _has_both_position_terms(layer.attention.self))
         and not any(getattr(module, "chunk_size_feed_forward", 0) for module in layer.modules())
     )
+
+
+def _has_both_position_terms(attention: Any) -> bool:
+    return bool(attention.relative_attention) and sorted(attention.pos_att_type) == ["c2p", "p2c"]
 
 
 def _fused_function(layer: Any, parts: LayerParts, hidden_states: Tensor) -> Callable[..., Tensor] | None:
@@ -260,4 +323,5 @@ def _settings(parts: LayerParts) -> LayerSettings:
         (hidden[0], hidden[1]),
         parts.norms[1].eps,
         is_gelu_tanh=gelu_form(parts.activation) == "tanh",
+        is_disentangled=parts.is_disentangled,
     )

@@ -214,6 +214,37 @@ def test_a_text_alone_gets_what_it_gets_beside_a_longer_one(tiles: bool) -> None
     torch.testing.assert_close(beside[:short].float(), alone.float(), rtol=2**-7, atol=1e-5)
 
 
+@covering("length, width, kind", [1, 7, 8, 17, 41, 66], [16, 64], ["none", "by text", "by text and query"])
+def test_disentangled_attention_and_its_gradients(length: int, width: int, kind: str) -> None:
+    batch, heads, mask = 3, 2, masks(3, length)[kind]
+    drop = DropoutMask.of(0.2, 77)
+    projected, biases = made(batch * length, 3 * heads * width, seed=1, half=True), made(3 * heads * width, seed=2)
+    positions = made(2 * length - 1, 2 * heads * width, seed=4, half=True)
+    d_context = made(batch * length, heads * width, seed=3, half=True)
+    wide = [one.double().requires_grad_() for one in (projected, biases, positions)]
+    dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
+    query, key, value = (wide[0] + wide[1]).view(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4)
+    place = torch.arange(length)
+    table = wide[2].view(-1, 2, heads, width)[place - place[:, None] + length - 1]  # (query, key, 2, head, width)
+    scores = query @ key.transpose(2, 3)
+    scores = scores + torch.einsum("bhie,ijhe->bhij", query, table[:, :, 0])
+    scores = scores + torch.einsum("bhje,ijhe->bhij", key, table[:, :, 1])
+    scores = scores / math.sqrt(3 * width) + (0 if mask is None else mask.double())
+    found = ((scores.softmax(dim=-1) * dropped) @ value).transpose(1, 2).reshape(batch * length, -1)
+    wanted_back = torch.autograd.grad(found, wide, d_context.double())
+
+    ours, log_sums = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=True)
+    near(ours, found, 0.005)
+    assert log_sums is not None
+    back = kernels.disentangled_back(projected, biases, mask, log_sums, d_context, drop, positions)
+    near(back[0], wanted_back[0], 0.005)
+    near(back[1], wanted_back[1], 1e-4)
+    near(back[2], wanted_back[2], 1e-4)
+    alone, nothing = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=False)
+    assert nothing is None
+    assert torch.equal(alone, ours)
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.4])
 @pytest.mark.parametrize("rows", [1, 5, 33])
 def test_norm_and_its_gradients(rows: int, chance: float) -> None:

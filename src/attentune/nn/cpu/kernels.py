@@ -14,11 +14,12 @@ from attentune.nn.cpu.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
-_MASKS = [_POINTER, *[_NUMBER] * 2, _POINTER, _NUMBER]
-_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 2, *_MASKS]
+_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2]
 _ARGUMENTS = {
-    "attention": [*_ATTENTION, *[_POINTER] * 2],
-    "attention_back": [*_ATTENTION, *[_POINTER] * 5],
+    "attention": [*_ATTENTION, _POINTER, _NUMBER, *[_POINTER] * 2],
+    "attention_back": [*_ATTENTION, _POINTER, _NUMBER, *[_POINTER] * 5],
+    "disentangled": [*_ATTENTION, *[_POINTER] * 3],
+    "disentangled_back": [*_ATTENTION, *[_POINTER] * 6],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
@@ -55,9 +56,7 @@ class DropoutMask(NamedTuple):
 def _function(name: str) -> Callable[..., int | None]:
     function = getattr(load_library(), f"attentune_{name}")
     function.argtypes = _ARGUMENTS[name]
-    function.restype = (
-        ctypes.c_int if name in ("attention", "attention_back", "norm_back", "gelu_back", "squares") else None
-    )
+    function.restype = None if name in ("norm", "gelu") else ctypes.c_int
     return function
 
 
@@ -135,6 +134,62 @@ def attention_back(
     after = (d_projected, d_biases, d_padded)
     _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, *after)
     return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * length - 1]
+
+
+def disentangled(
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    dropout: DropoutMask,
+    positions_R2D: Tensor,
+    *,
+    keep: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute disentangled attention: scores have two more terms, with the vectors of relative positions.
+
+    The scores are (query_i key_j + query_i position_key + key_j position_query) / sqrt(3 width) + mask, with the
+    vectors of position j - i. All is computed in float32.
+
+    Args:
+        projected_N3D, biases_3D, mask, batch, heads, dropout, keep: as for `attention`.
+        positions_R2D: packed position keys and position queries of positions from 1 - length to length - 1, bf16.
+
+    Returns:
+        As `attention`.
+
+    Source: He et al. 2021 (DeBERTa), section 3.1.
+    """
+    rows, wide = projected_N3D.shape
+    length, hidden = rows // batch, wide // 3
+    context_ND = projected_N3D.new_empty(rows, hidden)
+    log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    given = (projected_N3D, biases_3D, *_mask(mask), positions_R2D)
+    _call("disentangled", *sizes, *dropout, _scaling(3 * hidden, heads), *given, context_ND, log_sums)
+    return context_ND, log_sums
+
+
+def disentangled_back(
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    log_sums: Tensor,
+    d_context_ND: Tensor,
+    dropout: DropoutMask,
+    positions_R2D: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of `disentangled`'s projections, biases and positions from that of the context."""
+    batch, heads, length = log_sums.shape
+    hidden = d_context_ND.shape[1]
+    d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
+    d_positions = torch.empty_like(positions_R2D, dtype=torch.float32)
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    before = (projected_N3D, biases_3D, *_mask(mask), positions_R2D, log_sums, d_context_ND)
+    after = (d_projected, d_biases, d_positions)
+    _call("disentangled_back", *sizes, *dropout, _scaling(3 * hidden, heads), *before, *after)
+    return after
 
 
 class Normed(NamedTuple):
@@ -285,6 +340,7 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
 
 
 def _scaling(hidden: int, heads: int) -> float:
+    """Return 1 / sqrt(hidden / heads), the factor of the scores; the sum of three terms has three times the width."""
     return float((hidden // heads) ** -0.5)
 
 
