@@ -162,12 +162,9 @@ def test_gradients_add_up_over_several_passes() -> None:
 
 
 def test_disentangled_attention_within_the_layer() -> None:
-    """`test_kernels` has the formula; here the layer passes vectors and gradients on, and is BERT's where they are 0."""
-    settings, (hidden, mask), own = (
-        LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6, is_disentangled=True),
-        batch(),
-        weights(),
-    )
+    """`test_kernels` has the formula; here the layer passes vectors and gradients on; of zeros it is BERT's."""
+    settings = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6, is_disentangled=True)
+    (hidden, mask), own = batch(), weights()
     half = BFloat16Weights(own)
     positions = torch.randn(2 * LENGTH - 1, 2 * HIDDEN, generator=torch.Generator().manual_seed(6)).requires_grad_()
     out = fused_layer(hidden, mask, own, half, settings, positions=positions)

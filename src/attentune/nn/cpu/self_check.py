@@ -24,8 +24,8 @@ from attentune.nn.cpu.kernels import AdamWNumbers, adamw, sum_of_squares
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
 _HEADS, _HIDDEN, _INNER = 2, 64, 96
-# Texts and tokens of the batches, and the attention: BERT's; with a position bias (there GELU is that by tanh, and AMX is
-# used where there is AMX); or disentangled.
+# Texts and tokens of the batches, and the attention: BERT's; with a position bias (there GELU is that by tanh, and AMX
+# is used where there is AMX); or disentangled.
 _BATCHES = ((3, 11, "plain"), (2, 70, "bias"), (2, 19, "disentangled"))
 
 
