@@ -174,6 +174,11 @@ def _parts(layer: nn.Module, paths: LayerPaths) -> LayerParts:
     )
 
 
+def pre_norm_linears(layer: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the linears of a ModernBERT layer, which is not BERT's, in the order of `PreNormWeights`."""
+    return layer.attn.Wqkv, layer.attn.Wo, layer.mlp.Wi, layer.mlp.Wo
+
+
 def gelu_form(activation: Any) -> str | None:
     """Return "none" for the exact GELU, "tanh" for its approximation (as `nn.GELU` names them), None for others."""
     if isinstance(activation, nn.GELU):

@@ -272,6 +272,58 @@ def test_norm_and_its_gradients(rows: int, chance: float) -> None:
     torch.testing.assert_close(d_alone, d_residual)
 
 
+@pytest.mark.parametrize("has_x", [True, False])
+@pytest.mark.parametrize("has_more", [True, False])
+def test_normalisation_before_a_block_and_its_gradients(has_x: bool, has_more: bool) -> None:
+    rows, columns, epsilon = 9, 48, 1e-5
+    x, residual, scale = made(rows, columns, seed=1, half=True), made(rows, columns, seed=2), made(columns, seed=3)
+    d_out, d_total = made(rows, columns, seed=4, half=True), made(rows, columns, seed=5)
+    wide = [one.double().requires_grad_() for one in (residual, scale, x)]
+    total = wide[0] + wide[2] if has_x else wide[0]
+    wanted = torch.nn.functional.layer_norm(total, (columns,), wide[1], None, epsilon)
+    loss = (wanted * d_out.double()).sum() + ((total * d_total.double()).sum() if has_more else 0.0)
+    wanted_back = torch.autograd.grad(loss, wide[: 3 if has_x else 2])
+    ours = kernels.pre_norm(x if has_x else None, residual, scale, epsilon)
+    near(ours.total, total, 1e-6)
+    near(ours.out_bf16, wanted, 0.005)
+    d_residual, d_x, d_scale = kernels.pre_norm_back(d_out, d_total if has_more else None, ours, scale)
+    near(d_residual, wanted_back[0], 1e-5)
+    near(d_scale, wanted_back[1], 1e-5)
+    if has_x:
+        near(d_x, wanted_back[2], 0.005)
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+@pytest.mark.parametrize("rows", [1, 33])
+def test_gated_gelu_and_its_gradients(rows: int, form: str) -> None:
+    x, d_out = 3 * made(rows, 2 * 48, seed=1), made(rows, 48, seed=2, half=True)
+    x = x.to(HALF)
+    wide = x.double().requires_grad_()
+    first, gate = wide.chunk(2, dim=1)
+    wanted = torch.nn.functional.gelu(first, approximate=form) * gate
+    (wanted_back,) = torch.autograd.grad(wanted, wide, d_out.double())
+    out, d_x = kernels.geglu_back(x, d_out, is_tanh=form == "tanh")
+    for found in (out, kernels.geglu(x, is_tanh=form == "tanh")):
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
+    torch.testing.assert_close(d_x.double(), wanted_back, rtol=0.004, atol=1e-6)
+
+
+def test_rotation_turns_queries_and_keys_and_back() -> None:
+    length, heads, width = 5, 2, 64
+    angles = made(length, width // 2, seed=1).repeat(1, 2)
+    x = made(3 * length, 3 * heads * width, seed=2, half=True)
+    parts = x.double().view(3, length, 3, heads, width)
+    first, second = parts.chunk(2, dim=-1)
+    turned = parts * angles.cos()[:, None, None] + torch.cat([-second, first], -1) * angles.sin()[:, None, None]
+    turned[:, :, 2] = parts[:, :, 2]  # values stay
+    found = x.clone()
+    kernels.rotate(found, angles.cos(), angles.sin(), heads)
+    near(found, turned.view(x.shape), 0.003)
+    assert torch.equal(found.view(parts.shape)[:, :, 2], x.view(parts.shape)[:, :, 2])
+    kernels.rotate(found, angles.cos(), angles.sin(), heads, back=True)
+    near(found, x.double(), 0.006)
+
+
 @pytest.mark.parametrize("form", ["none", "tanh"])
 def test_gelu_and_its_gradients(form: str) -> None:
     odd = [0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3, 7.3, 11.0, -11.0, 1e25, -1e25, 1e-3, 5.0, -5.0]
