@@ -22,13 +22,13 @@ from helpers.tiny_models import FIRST, SECOND, build, encoded
 pytestmark = needs_native
 
 Tiny = Callable[..., Path]
-ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet")
-KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias")
+ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert")
+KEY_BIASES = ("key.bias", "k_lin.bias", "attn.k.bias", "key_proj.bias")
 
 
 def built(tiny: Tiny, family: str = "bert", **settings: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """A model whose heads are 16 wide, with our own attention, and a batch of texts of unlike lengths."""
-    made = model, _ = build(tiny(family, hidden=64), **settings)
+    """A model whose heads are 16 wide (ModernBERT's 32), with our own attention, and texts of unlike lengths."""
+    made = model, _ = build(tiny(family, hidden=128 if family == "modernbert" else 64), **settings)
     use_own_attention(model)
     return model, encoded(made[1], FIRST, SECOND, "so fine")
 
@@ -43,11 +43,11 @@ def in_bf16(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the programs that layers were computed by, if they were ours."""
     made: list[str] = []
-    for name in ("fused_layer", "fused_prediction"):
+    for name in ("fused_layer", "fused_prediction", "fused_pre_norm_layer", "fused_pre_norm_prediction"):
         own = getattr(fused, name)
 
         def noted(*given: Any, own: Any = own, name: str = name) -> torch.Tensor:
-            made.append(name)
+            made.append(name.replace("pre_norm_", ""))
             found: torch.Tensor = own(*given)
             return found
 
@@ -102,7 +102,7 @@ def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> N
 
 @pytest.mark.parametrize(
     ("family", "learnable"),
-    [("bert", "no"), ("bert", "layer"), ("bert", "head"), ("distilbert", "no"), ("albert", "no"), ("mpnet", "no")],
+    [("bert", "layer"), ("bert", "head"), *((family, "no") for family in ("bert", *ABLE[4:]))],
 )
 def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learnable: str, calls: list[str]) -> None:
     model, inputs = built(tiny, family, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
@@ -236,14 +236,26 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     assert use_fused_layers(encoder) == 0
 
 
-def test_attention_probabilities_of_mpnet_are_its_own(tiny: Tiny, calls: list[str]) -> None:
-    model, inputs = built(tiny, "mpnet")
+@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
+def test_attention_probabilities_are_the_layers_own(tiny: Tiny, family: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family)
     with torch.no_grad():
         right = model.encoder(**inputs, output_attentions=True).attentions
         use_fused_layers(model)
         found = model.encoder(**inputs, output_attentions=True).attentions
     assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
     assert calls == []
+
+
+def test_modernbert_with_dropout_trains_by_its_own_layers(tiny: Tiny, calls: list[str]) -> None:
+    model, inputs = built(tiny, "modernbert")
+    use_fused_layers(model)
+    model.encoder.layers[1].mlp.drop.p = 0.1
+    in_bf16(model.train(), inputs)
+    assert calls == ["fused_layer"] * 2
+    with torch.no_grad():
+        in_bf16(model.eval(), inputs)
+    assert calls[2:] == ["fused_prediction"] * 3
 
 
 def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

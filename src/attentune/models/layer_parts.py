@@ -27,6 +27,7 @@ class LayerPaths:
             None where the layer has none.
         heads: the number of attention heads.
         attention_config: the configuration whose attention implementation the layer uses; None if it has one only.
+        is_disentangled: whether attention is disentangled, with vectors of relative positions.
     """
 
     linears: tuple[str, str, str, str, str, str]
@@ -35,6 +36,7 @@ class LayerPaths:
     dropouts: tuple[str, str | None, str | None]
     heads: str
     attention_config: str | None
+    is_disentangled: bool = False
 
 
 _BERT = LayerPaths(
@@ -83,6 +85,22 @@ _MPNET = LayerPaths(
     "attention.attn.num_attention_heads",
     None,
 )
+_DEBERTA = LayerPaths(
+    (
+        "attention.self.query_proj",
+        "attention.self.key_proj",
+        "attention.self.value_proj",
+        "attention.output.dense",
+        "intermediate.dense",
+        "output.dense",
+    ),
+    _BERT.norms,
+    _BERT.activation,
+    _BERT.dropouts,
+    _BERT.heads,
+    None,
+    is_disentangled=True,
+)
 LAYERS = {
     "BertLayer": _BERT,
     "RobertaLayer": _BERT,
@@ -91,6 +109,7 @@ LAYERS = {
     "TransformerBlock": _DISTILBERT,
     "AlbertLayer": _ALBERT,
     "MPNetLayer": _MPNET,  # its attention has a position bias too
+    "DebertaV2Layer": _DEBERTA,
 }
 
 
@@ -104,6 +123,7 @@ class LayerParts(NamedTuple):
         dropouts: their probabilities, 0 where the layer has none.
         heads: the number of attention heads.
         attention: the name of the attention implementation; None if the layer has one only.
+        is_disentangled: whether attention is disentangled.
     """
 
     query: Any
@@ -117,6 +137,7 @@ class LayerParts(NamedTuple):
     dropouts: tuple[float, float, float]
     heads: int
     attention: str | None
+    is_disentangled: bool
 
     @property
     def linears(self) -> tuple[Any, ...]:
@@ -136,14 +157,26 @@ def find_parts(layer: nn.Module) -> LayerParts | None:
 def _parts(layer: nn.Module, paths: LayerPaths) -> LayerParts:
     first, second, third = (0.0 if path is None else attrgetter(path)(layer).p for path in paths.dropouts)
     config = None if paths.attention_config is None else attrgetter(paths.attention_config)(layer)
+    query, key, value, attention_output, up, down = attrgetter(*paths.linears)(layer)
     return LayerParts(
-        *attrgetter(*paths.linears)(layer),
+        query=query,
+        key=key,
+        value=value,
+        attention_output=attention_output,
+        up=up,
+        down=down,
         norms=attrgetter(*paths.norms)(layer),
         activation=attrgetter(paths.activation)(layer),
         dropouts=(first, second, third),
         heads=attrgetter(paths.heads)(layer),
         attention=None if config is None else config._attn_implementation,
+        is_disentangled=paths.is_disentangled,
     )
+
+
+def pre_norm_linears(layer: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the linears of a ModernBERT layer, which is not BERT's, in the order of `PreNormWeights`."""
+    return layer.attn.Wqkv, layer.attn.Wo, layer.mlp.Wi, layer.mlp.Wo
 
 
 def gelu_form(activation: Any) -> str | None:

@@ -159,3 +159,27 @@ def test_gradients_add_up_over_several_passes() -> None:
     own.up.grad = None
     fused_layer(hidden, mask, own, half, settings).square().sum().backward()
     torch.testing.assert_close(twice, 2 * own.up.grad)
+
+
+def test_disentangled_attention_within_the_layer() -> None:
+    """`test_kernels` has the formula; here the layer passes vectors and gradients on; of zeros it is BERT's."""
+    settings = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6, is_disentangled=True)
+    (hidden, mask), own = batch(), weights()
+    half = BFloat16Weights(own)
+    positions = torch.randn(2 * LENGTH - 1, 2 * HIDDEN, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    out = fused_layer(hidden, mask, own, half, settings, positions=positions)
+    (d_positions,) = torch.autograd.grad(out[0, 0].sum(), positions)
+    assert d_positions.dtype == torch.float32
+    reached = d_positions.abs().sum(dim=1) > 0  # the first token meets itself and those after it, as a query
+    assert reached[LENGTH - 1 :].all()
+    assert not reached[: LENGTH - 1].any()
+    predicted = fused_prediction(hidden, mask, own, half, settings, positions=positions)
+    assert torch.equal(predicted, out.detach())
+    scaled = own._replace(query=own.query * 3**0.5, query_bias=own.query_bias * 3**0.5)
+    plain = fused_layer(hidden, mask, scaled, BFloat16Weights(own), LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6))
+    none = fused_layer(hidden, mask, scaled, half, settings, positions=torch.zeros_like(positions))
+    # Its scores are divided by the root of three times the width.
+    assert not torch.allclose(none, plain, atol=0.01)
+    widened = scaled._replace(query=own.query * 3, query_bias=own.query_bias * 3)
+    same = fused_layer(hidden, mask, widened, half, settings, positions=torch.zeros_like(positions))
+    torch.testing.assert_close(same, plain, rtol=0.03, atol=0.03)

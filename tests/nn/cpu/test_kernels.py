@@ -214,6 +214,37 @@ def test_a_text_alone_gets_what_it_gets_beside_a_longer_one(tiles: bool) -> None
     torch.testing.assert_close(beside[:short].float(), alone.float(), rtol=2**-7, atol=1e-5)
 
 
+@covering("length, width, kind", [1, 7, 8, 17, 41, 66], [16, 64], ["none", "by text", "by text and query"])
+def test_disentangled_attention_and_its_gradients(length: int, width: int, kind: str) -> None:
+    batch, heads, mask = 3, 2, masks(3, length)[kind]
+    drop = DropoutMask.of(0.2, 77)
+    projected, biases = made(batch * length, 3 * heads * width, seed=1, half=True), made(3 * heads * width, seed=2)
+    positions = made(2 * length - 1, 2 * heads * width, seed=4, half=True)
+    d_context = made(batch * length, heads * width, seed=3, half=True)
+    wide = [one.double().requires_grad_() for one in (projected, biases, positions)]
+    dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
+    query, key, value = (wide[0] + wide[1]).view(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4)
+    place = torch.arange(length)
+    table = wide[2].view(-1, 2, heads, width)[place - place[:, None] + length - 1]  # (query, key, 2, head, width)
+    scores = query @ key.transpose(2, 3)
+    scores = scores + torch.einsum("bhie,ijhe->bhij", query, table[:, :, 0])
+    scores = scores + torch.einsum("bhje,ijhe->bhij", key, table[:, :, 1])
+    scores = scores / math.sqrt(3 * width) + (0 if mask is None else mask.double())
+    found = ((scores.softmax(dim=-1) * dropped) @ value).transpose(1, 2).reshape(batch * length, -1)
+    wanted_back = torch.autograd.grad(found, wide, d_context.double())
+
+    ours, log_sums = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=True)
+    near(ours, found, 0.005)
+    assert log_sums is not None
+    back = kernels.disentangled_back(projected, biases, mask, log_sums, d_context, drop, positions)
+    near(back[0], wanted_back[0], 0.005)
+    near(back[1], wanted_back[1], 1e-4)
+    near(back[2], wanted_back[2], 1e-4)
+    alone, nothing = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=False)
+    assert nothing is None
+    assert torch.equal(alone, ours)
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.4])
 @pytest.mark.parametrize("rows", [1, 5, 33])
 def test_norm_and_its_gradients(rows: int, chance: float) -> None:
@@ -239,6 +270,58 @@ def test_norm_and_its_gradients(rows: int, chance: float) -> None:
     assert torch.equal(alone.out, ours.out)
     d_alone, *_ = kernels.norm_back(d_out + more.float(), None, ours.normed, ours.inverse, scale, drop)
     torch.testing.assert_close(d_alone, d_residual)
+
+
+@pytest.mark.parametrize("has_x", [True, False])
+@pytest.mark.parametrize("has_more", [True, False])
+def test_normalisation_before_a_block_and_its_gradients(has_x: bool, has_more: bool) -> None:
+    rows, columns, epsilon = 9, 48, 1e-5
+    x, residual, scale = made(rows, columns, seed=1, half=True), made(rows, columns, seed=2), made(columns, seed=3)
+    d_out, d_total = made(rows, columns, seed=4, half=True), made(rows, columns, seed=5)
+    wide = [one.double().requires_grad_() for one in (residual, scale, x)]
+    total = wide[0] + wide[2] if has_x else wide[0]
+    wanted = torch.nn.functional.layer_norm(total, (columns,), wide[1], None, epsilon)
+    loss = (wanted * d_out.double()).sum() + ((total * d_total.double()).sum() if has_more else 0.0)
+    wanted_back = torch.autograd.grad(loss, wide[: 3 if has_x else 2])
+    ours = kernels.pre_norm(x if has_x else None, residual, scale, epsilon)
+    near(ours.total, total, 1e-6)
+    near(ours.out_bf16, wanted, 0.005)
+    d_residual, d_x, d_scale = kernels.pre_norm_back(d_out, d_total if has_more else None, ours, scale)
+    near(d_residual, wanted_back[0], 1e-5)
+    near(d_scale, wanted_back[1], 1e-5)
+    if has_x:
+        near(d_x, wanted_back[2], 0.005)
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+@pytest.mark.parametrize("rows", [1, 33])
+def test_gated_gelu_and_its_gradients(rows: int, form: str) -> None:
+    x, d_out = 3 * made(rows, 2 * 48, seed=1), made(rows, 48, seed=2, half=True)
+    x = x.to(HALF)
+    wide = x.double().requires_grad_()
+    first, gate = wide.chunk(2, dim=1)
+    wanted = torch.nn.functional.gelu(first, approximate=form) * gate
+    (wanted_back,) = torch.autograd.grad(wanted, wide, d_out.double())
+    out, d_x = kernels.geglu_back(x, d_out, is_tanh=form == "tanh")
+    for found in (out, kernels.geglu(x, is_tanh=form == "tanh")):
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
+    torch.testing.assert_close(d_x.double(), wanted_back, rtol=0.004, atol=1e-6)
+
+
+def test_rotation_turns_queries_and_keys_and_back() -> None:
+    length, heads, width = 5, 2, 64
+    angles = made(length, width // 2, seed=1).repeat(1, 2)
+    x = made(3 * length, 3 * heads * width, seed=2, half=True)
+    parts = x.double().view(3, length, 3, heads, width)
+    first, second = parts.chunk(2, dim=-1)
+    turned = parts * angles.cos()[:, None, None] + torch.cat([-second, first], -1) * angles.sin()[:, None, None]
+    turned[:, :, 2] = parts[:, :, 2]  # values stay
+    found = x.clone()
+    kernels.rotate(found, angles.cos(), angles.sin(), heads)
+    near(found, turned.view(x.shape), 0.003)
+    assert torch.equal(found.view(parts.shape)[:, :, 2], x.view(parts.shape)[:, :, 2])
+    kernels.rotate(found, angles.cos(), angles.sin(), heads, back=True)
+    near(found, x.double(), 0.006)
 
 
 @pytest.mark.parametrize("form", ["none", "tanh"])

@@ -142,6 +142,33 @@ def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float
     assert_close(d_bias, back[1], 0.001)
 
 
+@given(shape=shapes, scale=scales, seed=seeds)
+def test_disentangled_attention_and_its_gradients(shape: Shape, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows, hidden = shape.batch * shape.length, shape.heads * shape.width
+    projected = random(rows, 3 * hidden, generator=generator, scale=scale).to(HALF)
+    biases = random(3 * hidden, generator=generator, scale=scale)
+    positions = random(2 * shape.length - 1, 2 * hidden, generator=generator, scale=min(scale, 1.0)).to(HALF)
+    d_context = random(rows, hidden, generator=generator).to(HALF)
+    exact = [one.double().requires_grad_() for one in (projected, biases, positions)]
+    parts = (exact[0] + exact[1]).view(shape.batch, shape.length, 3, shape.heads, shape.width)
+    query, key, value = parts.permute(2, 0, 3, 1, 4)
+    place = torch.arange(shape.length)
+    table = exact[2].view(-1, 2, shape.heads, shape.width)[place - place[:, None] + shape.length - 1]
+    scores = query @ key.transpose(2, 3) + torch.einsum("bhie,ijhe->bhij", query, table[:, :, 0])
+    scores = (scores + torch.einsum("bhje,ijhe->bhij", key, table[:, :, 1])) / math.sqrt(3 * shape.width)
+    wanted = (scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(rows, hidden)
+    given_ = (projected, biases, None, shape.batch, shape.heads, NO_DROPOUT, positions)
+    context, log_sums = kernels.disentangled(*given_, keep=True)
+    assert_close(context, wanted, 0.01)
+    if scale > 1:
+        return  # as above
+    assert log_sums is not None
+    found = kernels.disentangled_back(projected, biases, None, log_sums, d_context, NO_DROPOUT, positions)
+    for one, other in zip(found, torch.autograd.grad(wanted, exact, d_context.double()), strict=True):
+        assert_close(one, other, 0.02)
+
+
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6),
     odd=st.sampled_from([0.0, 1e-40, 1e15, 1e30, math.inf, -math.inf, math.nan]),

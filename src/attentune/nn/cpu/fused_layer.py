@@ -21,7 +21,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.kernels import DropoutMask, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
+from attentune.nn.cpu.kernels import (
+    DropoutMask,
+    Normed,
+    attention,
+    attention_back,
+    disentangled,
+    disentangled_back,
+    gelu,
+    gelu_back,
+    norm,
+    norm_back,
+)
 
 _HALF = torch.bfloat16
 # Changes the context, (B, T, D) bf16, before attention's output projection, as a blur does.
@@ -59,6 +70,7 @@ class LayerSettings:
         hidden_dropouts: dropout probabilities before the two residual connections.
         epsilon: added to the variance by both layer normalisations.
         is_gelu_tanh: whether GELU is its approximation by tanh.
+        is_disentangled: whether attention is disentangled, as DeBERTa's, if it gets position vectors.
     """
 
     heads: int
@@ -66,6 +78,7 @@ class LayerSettings:
     hidden_dropouts: tuple[float, float]
     epsilon: float
     is_gelu_tanh: bool = False
+    is_disentangled: bool = False
 
 
 class BFloat16Weights:
@@ -97,7 +110,7 @@ def fused_layer(
     half: BFloat16Weights,
     settings: LayerSettings,
     context_transform: ContextTransform | None = None,
-    position_bias: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Compute the layer's output in training, with dropout and gradients.
 
@@ -108,14 +121,16 @@ def fused_layer(
         half: the layer's buffers, overwritten by these weights; they must stay until the backward pass has run.
         settings: the layer's settings.
         context_transform: applied to the context; gradients flow through it.
-        position_bias: added to the attention scores, as in `kernels.attention`; gradients flow to it.
+        positions: what the attention scores have by relative position; gradients flow to it. None for nothing. A bias,
+            (heads, 2 T - 1), as in `kernels.attention`; or for disentangled attention the packed vectors,
+            (2 T - 1, 2 D), as in `kernels.disentangled`.
 
     Returns:
         (B, T, D) float32.
     """
     half.copy_from(weights)
     context_BTD: Tensor = _Attention.apply(
-        hidden_BTD, mask, position_bias, weights, half, settings, *weights[:_ATTENTION_OUTPUT]
+        hidden_BTD, mask, positions, weights, half, settings, *weights[:_ATTENTION_OUTPUT]
     )
     if context_transform is not None:
         context_BTD = context_transform(context_BTD)
@@ -132,7 +147,7 @@ def fused_prediction(
     half: BFloat16Weights,
     settings: LayerSettings,
     context_transform: ContextTransform | None = None,
-    position_bias: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Compute the layer's output without dropout and without gradients.
 
@@ -143,16 +158,17 @@ def fused_prediction(
         half: holds these weights already (`BFloat16Weights.copy_from`).
         settings: the layer's settings; dropout is ignored.
         context_transform: as for `fused_layer`.
-        position_bias: as for `fused_layer`.
+        positions: as for `fused_layer`.
 
     Returns:
         (B, T, D) in the input's dtype.
     """
-    bias = None if position_bias is None else position_bias.float()
     wide = LayerWeights(*(each if each.ndim > 1 else each.detach().float() for each in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        context_ND, _ = _attend(residual_ND, mask, bias, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False)
+        context_ND, _ = _attend(
+            residual_ND, mask, positions, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False
+        )
     if context_transform is not None:
         context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
@@ -180,7 +196,7 @@ def _draw_masks(*probabilities: float) -> tuple[DropoutMask, ...]:
 def _attend(
     hidden_ND: Tensor,
     mask: Tensor | None,
-    position_bias: Tensor | None,
+    positions: Tensor | None,
     batch: int,
     weights: LayerWeights,
     half: BFloat16Weights,
@@ -193,10 +209,14 @@ def _attend(
     x_ND = hidden_ND.to(_HALF)
     biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
-    context_ND, log_sums = attention(
-        projected_N3D, biases_3D, mask, batch, settings.heads, dropout, position_bias=position_bias, keep=keep
-    )
-    return context_ND, (x_ND, projected_N3D, biases_3D, log_sums)
+    given = (projected_N3D, biases_3D, mask, batch, settings.heads, dropout)
+    if settings.is_disentangled and positions is not None:
+        positions = positions.detach().to(_HALF).contiguous()
+        context_ND, log_sums = disentangled(*given, positions, keep=keep)
+    else:
+        positions = None if positions is None else positions.detach().float()
+        context_ND, log_sums = attention(*given, position_bias=positions, keep=keep)
+    return context_ND, (x_ND, projected_N3D, biases_3D, log_sums, positions)
 
 
 def _output_and_feed_forward(
@@ -229,7 +249,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any,
         hidden_BTD: Tensor,
         mask: Tensor | None,
-        position_bias: Tensor | None,
+        positions: Tensor | None,
         weights: LayerWeights,
         half: BFloat16Weights,
         settings: LayerSettings,
@@ -238,26 +258,27 @@ class _Attention(torch.autograd.Function):
         (dropout,) = _draw_masks(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
             hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
-            context_ND, saved = _attend(
-                hidden_ND, mask, position_bias, batch, weights, half, settings, dropout, keep=True
-            )
-        ctx.save_for_backward(*saved, position_bias)
-        ctx.mask, ctx.half, ctx.dropout = mask, half, dropout
+            context_ND, saved = _attend(hidden_ND, mask, positions, batch, weights, half, settings, dropout, keep=True)
+        ctx.save_for_backward(*saved)
+        ctx.mask, ctx.half, ctx.dropout, ctx.is_disentangled = mask, half, dropout, settings.is_disentangled
         return context_ND.view(hidden_BTD.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x_ND, projected, biases, log_sums, position_bias = ctx.saved_tensors
+        x_ND, projected, biases, log_sums, positions = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
             d_context = _rows(gradients[0])
-            d_projected, d_biases, d_position_bias = attention_back(
-                projected, biases, ctx.mask, log_sums, d_context, ctx.dropout, position_bias=position_bias
-            )
+            given = (projected, biases, ctx.mask, log_sums, d_context, ctx.dropout)
+            d_positions: Tensor | None
+            if ctx.is_disentangled and positions is not None:
+                d_projected, d_biases, d_positions = disentangled_back(*given, positions)
+            else:
+                d_projected, d_biases, d_positions = attention_back(*given, position_bias=positions)
             d_weights = _weight_gradient(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_parameters = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
-        return (d_hidden.view(gradients[0].shape), None, d_position_bias, None, None, None, *d_parameters)
+        return (d_hidden.view(gradients[0].shape), None, d_positions, None, None, None, *d_parameters)
 
 
 class _OutputAndFeedForward(torch.autograd.Function):

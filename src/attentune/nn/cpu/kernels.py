@@ -14,13 +14,16 @@ from attentune.nn.cpu.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
-_MASKS = [_POINTER, *[_NUMBER] * 2, _POINTER, _NUMBER]
-_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 2, *_MASKS]
+_ATTENTION = [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2]
 _ARGUMENTS = {
-    "attention": [*_ATTENTION, *[_POINTER] * 2],
-    "attention_back": [*_ATTENTION, *[_POINTER] * 5],
-    "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
-    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
+    "attention": [*_ATTENTION, _POINTER, _NUMBER, *[_POINTER] * 2],
+    "attention_back": [*_ATTENTION, _POINTER, _NUMBER, *[_POINTER] * 5],
+    "disentangled": [*_ATTENTION, *[_POINTER] * 3],
+    "disentangled_back": [*_ATTENTION, *[_POINTER] * 6],
+    "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 10],
+    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 9],
+    "geglu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 4],
+    "rotary": [*[_NUMBER] * 4, _THREADS, *[_POINTER] * 3, _REAL],
     "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 4],
@@ -51,13 +54,14 @@ class DropoutMask(NamedTuple):
         return DropoutMask(seed, threshold, _ALL_BITS / (_ALL_BITS - threshold))
 
 
+_KEEP_ALL = DropoutMask(0, 0, 1.0)
+
+
 @functools.cache
 def _function(name: str) -> Callable[..., int | None]:
     function = getattr(load_library(), f"attentune_{name}")
     function.argtypes = _ARGUMENTS[name]
-    function.restype = (
-        ctypes.c_int if name in ("attention", "attention_back", "norm_back", "gelu_back", "squares") else None
-    )
+    function.restype = None if name in ("norm", "gelu", "geglu", "rotary") else ctypes.c_int
     return function
 
 
@@ -137,6 +141,62 @@ def attention_back(
     return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * length - 1]
 
 
+def disentangled(
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    dropout: DropoutMask,
+    positions_R2D: Tensor,
+    *,
+    keep: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute disentangled attention: scores have two more terms, with the vectors of relative positions.
+
+    The scores are (query_i key_j + query_i position_key + key_j position_query) / sqrt(3 width) + mask, with the
+    vectors of position j - i. All is computed in float32.
+
+    Args:
+        projected_N3D, biases_3D, mask, batch, heads, dropout, keep: as for `attention`.
+        positions_R2D: packed position keys and position queries of positions from 1 - length to length - 1, bf16.
+
+    Returns:
+        As `attention`.
+
+    Source: He et al. 2021 (DeBERTa), section 3.1.
+    """
+    rows, wide = projected_N3D.shape
+    length, hidden = rows // batch, wide // 3
+    context_ND = projected_N3D.new_empty(rows, hidden)
+    log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    given = (projected_N3D, biases_3D, *_mask(mask), positions_R2D)
+    _call("disentangled", *sizes, *dropout, _scaling(3 * hidden, heads), *given, context_ND, log_sums)
+    return context_ND, log_sums
+
+
+def disentangled_back(
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    log_sums: Tensor,
+    d_context_ND: Tensor,
+    dropout: DropoutMask,
+    positions_R2D: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of `disentangled`'s projections, biases and positions from that of the context."""
+    batch, heads, length = log_sums.shape
+    hidden = d_context_ND.shape[1]
+    d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
+    d_positions = torch.empty_like(positions_R2D, dtype=torch.float32)
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    before = (projected_N3D, biases_3D, *_mask(mask), positions_R2D, log_sums, d_context_ND)
+    after = (d_projected, d_biases, d_positions)
+    _call("disentangled_back", *sizes, *dropout, _scaling(3 * hidden, heads), *before, *after)
+    return after
+
+
 class Normed(NamedTuple):
     """Output of `norm`.
 
@@ -171,7 +231,7 @@ def norm(
     normed, inverse = (torch.empty_like(residual_ND), residual_ND.new_empty(len(x_ND))) if keep else (None, None)
     out = Normed(torch.empty_like(residual_ND), torch.empty_like(x_ND), normed, inverse)
     given = (x_ND, bias_D, residual_ND, scale_D, shift_D)
-    _call("norm", *x_ND.shape, torch.get_num_threads(), *dropout, epsilon, *given, *out)
+    _call("norm", *x_ND.shape, torch.get_num_threads(), *dropout, epsilon, *given, *out, None)
     return out
 
 
@@ -198,9 +258,82 @@ def norm_back(
     """
     d_residual, d_x = torch.empty_like(d_out_ND), torch.empty_like(d_out_ND, dtype=torch.bfloat16)
     sums_3D = scale_D.new_empty(3, len(scale_D))
-    given = (d_out_ND, more_ND, normed_ND, inverse_N, scale_D)
+    given = (d_out_ND, more_ND, None, normed_ND, inverse_N, scale_D)
     _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *dropout, *given, d_residual, d_x, sums_3D)
     return d_residual, d_x, sums_3D
+
+
+class PreNormed(NamedTuple):
+    """Output of `pre_norm`.
+
+    Attributes:
+        total: residual + x, (N, D) float32.
+        out_bf16: its normalisation, in bf16.
+        normed: for the backward pass: the normalisation before the scale, (N, D) float32.
+        inverse: for the backward pass: 1 / standard deviation of each row, (N,).
+    """
+
+    total: Tensor
+    out_bf16: Tensor
+    normed: Tensor
+    inverse: Tensor
+
+
+def pre_norm(x_ND: Tensor | None, residual_ND: Tensor, scale_D: Tensor, epsilon: float) -> PreNormed:
+    """Compute total = residual + x and layer_norm(total) without a shift, row by row.
+
+    x is bf16, or None for 0; all other tensors are float32.
+    """
+    zeros = torch.zeros_like(scale_D)
+    total = residual_ND if x_ND is None else torch.empty_like(residual_ND)
+    out = torch.empty_like(residual_ND, dtype=torch.bfloat16)
+    made = PreNormed(total, out, torch.empty_like(residual_ND), residual_ND.new_empty(len(residual_ND)))
+    given = (*residual_ND.shape, torch.get_num_threads(), *_KEEP_ALL, epsilon, x_ND, zeros, residual_ND, scale_D, zeros)
+    _call("norm", *given, None, *made[1:], None if x_ND is None else total)
+    return made
+
+
+def pre_norm_back(
+    d_out_ND: Tensor, d_total_ND: Tensor | None, made: PreNormed, scale_D: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of `pre_norm`'s residual, float32; the same for x, bf16; and of the scale.
+
+    Args:
+        d_out_ND: gradient of the normalisation, bf16.
+        d_total_ND: gradient of the total, float32; None for 0.
+        made: what `pre_norm` returned; the total is not used.
+        scale_D: as given to `pre_norm`.
+    """
+    d_residual, d_x = torch.empty_like(made.normed), torch.empty_like(d_out_ND)
+    sums_3D = scale_D.new_empty(3, len(scale_D))
+    given = (None, d_out_ND, d_total_ND, made.normed, made.inverse, scale_D, d_residual, d_x, sums_3D)
+    _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *_KEEP_ALL, *given)
+    return d_residual, d_x, sums_3D[0]
+
+
+def geglu(x_N2I: Tensor, *, is_tanh: bool = False) -> Tensor:
+    """Compute gelu(x) * gate of packed x and gate, all bf16."""
+    out_NI = x_N2I.new_empty(len(x_N2I), x_N2I.shape[1] // 2)
+    _call("geglu", *out_NI.shape, torch.get_num_threads(), is_tanh, x_N2I, None, None, out_NI)
+    return out_NI
+
+
+def geglu_back(x_N2I: Tensor, d_out_NI: Tensor, *, is_tanh: bool = False) -> tuple[Tensor, Tensor]:
+    """Return `geglu`'s output, recomputed, and the gradient of x and gate."""
+    out_NI, d_x_N2I = torch.empty_like(d_out_NI), torch.empty_like(x_N2I)
+    _call("geglu", *out_NI.shape, torch.get_num_threads(), is_tanh, x_N2I, d_out_NI, d_x_N2I, out_NI)
+    return out_NI, d_x_N2I
+
+
+def rotate(projected_N3D: Tensor, cosine_TE: Tensor, sine_TE: Tensor, heads: int, *, back: bool = False) -> None:
+    """Rotate packed queries and keys, bf16, in place by the angles of their tokens' positions; `back` rotates back.
+
+    The angles are float32, of T tokens of a text and E features of a head, a multiple of 2 `VECTOR`; N is a multiple of
+    T.
+    """
+    length, width = cosine_TE.shape
+    sizes = (len(projected_N3D), length, heads, width, torch.get_num_threads())
+    _call("rotary", *sizes, projected_N3D, cosine_TE, sine_TE, -1.0 if back else 1.0)
 
 
 def gelu(x_NI: Tensor, bias_I: Tensor, *, is_tanh: bool = False) -> Tensor:
@@ -285,6 +418,7 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
 
 
 def _scaling(hidden: int, heads: int) -> float:
+    """Return 1 / sqrt(hidden / heads), the factor of the scores; the sum of three terms has three times the width."""
     return float((hidden // heads) ** -0.5)
 
 

@@ -30,7 +30,11 @@ def random_weights(hidden: int, inner: int, generator: torch.Generator) -> Layer
 
 
 def plain_layer(
-    hidden_BTD: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings, bias_HR: Tensor | None = None
+    hidden_BTD: Tensor,
+    mask: Tensor,
+    w: LayerWeights,
+    settings: LayerSettings,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Compute the layer in float32 with PyTorch's operations, without dropout (Devlin et al. 2019, section 3)."""
     batch, length, width = hidden_BTD.shape
@@ -39,10 +43,18 @@ def plain_layer(
         return linear(hidden_BTD, weight, bias).view(batch, length, settings.heads, -1).transpose(1, 2)
 
     query, key, value = heads(w.query, w.query_bias), heads(w.key, w.key_bias), heads(w.value, w.value_bias)
-    if bias_HR is not None:
+    terms = 3 if settings.is_disentangled else 1
+    scale = (terms * width // settings.heads) ** -0.5
+    if positions is not None:
         places = torch.arange(length)
-        mask = mask + bias_HR[:, places - places[:, None] + length - 1]
-    context_BHTE = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        places_TT = places - places[:, None] + length - 1
+        if settings.is_disentangled:
+            keys, queries = positions.view(-1, 2, settings.heads, width // settings.heads)[places_TT].unbind(2)
+            added = torch.einsum("bhte,tshe->bhts", query, keys) + torch.einsum("bhse,tshe->bhts", key, queries)
+            mask = mask + scale * added
+        else:
+            mask = mask + positions[:, places_TT]
+    context_BHTE = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     context_BTD = context_BHTE.transpose(1, 2).reshape(hidden_BTD.shape)
     attended = hidden_BTD + linear(context_BTD, w.attention_output, w.attention_output_bias)
     middle = layer_norm(attended, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)

@@ -24,9 +24,9 @@ from attentune.nn.cpu.plain_layer import plain_layer, random_weights
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
 _HEADS, _HIDDEN, _INNER = 2, 64, 96
-# Texts and tokens of the two batches. The second one has a position bias and GELU by tanh, as some families have, and
-# its attention uses AMX where there is AMX.
-_SHAPES = ((3, 11), (2, 70))
+# Texts and tokens of the batches, and the attention: BERT's; with a position bias (there GELU is that by tanh, and AMX
+# is used where there is AMX); or disentangled.
+_BATCHES = ((3, 11, "plain"), (2, 70, "bias"), (2, 19, "disentangled"))
 
 
 def unavailable_reason() -> str | None:
@@ -66,29 +66,33 @@ def largest_error() -> float:
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            errors = [error for shape in _SHAPES for error in _errors(*shape, seed=sum(shape))]
+            errors = [error for batch in _BATCHES for error in _errors(*batch)]
     finally:
         torch.set_num_threads(threads)
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
-def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
-    generator = torch.Generator().manual_seed(seed)
+def _errors(batch: int, length: int, kind: str) -> Iterator[float]:
+    generator = torch.Generator().manual_seed(batch + length)
     weights = random_weights(_HIDDEN, _INNER, generator)
     hidden_BTD = torch.randn(batch, length, _HIDDEN, generator=generator).requires_grad_()
     mask = torch.zeros(batch, 1, 1, length)
     mask[0, ..., length // 2 :] = torch.finfo(torch.float32).min
     direction_BTD = torch.randn(batch, length, _HIDDEN, generator=generator)
-    is_second = (batch, length) == _SHAPES[1]
-    settings = LayerSettings(_HEADS, 0.0, (0.0, 0.0), 1e-12, is_gelu_tanh=is_second)
-    bias_HR = torch.randn(_HEADS, 2 * length - 1, generator=generator).requires_grad_() if is_second else None
+    settings = LayerSettings(
+        _HEADS, 0.0, (0.0, 0.0), 1e-12, is_gelu_tanh=kind == "bias", is_disentangled=kind == "disentangled"
+    )
+    sizes = {"bias": (_HEADS, 2 * length - 1), "disentangled": (2 * length - 1, 2 * _HIDDEN)}
+    positions = None
+    if kind in sizes:
+        positions = torch.randn(sizes[kind], generator=generator).bfloat16().float().requires_grad_()
 
-    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, position_bias=bias_HR)
-    plain_BTD = plain_layer(hidden_BTD, mask, weights, settings, bias_HR)
-    inputs = (hidden_BTD, *weights, *(() if bias_HR is None else (bias_HR,)))
+    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, positions=positions)
+    plain_BTD = plain_layer(hidden_BTD, mask, weights, settings, positions)
+    inputs = (hidden_BTD, *weights, *(() if positions is None else (positions,)))
     yield _relative(compiled_BTD, plain_BTD)
     compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
-    names = ("hidden", *LayerWeights._fields, "position_bias")[: len(inputs)]
+    names = ("hidden", *LayerWeights._fields, "positions")[: len(inputs)]
     # The gradient of the keys' bias is 0 but for rounding: adding a vector to all keys does not change the softmax.
     yield from (
         _relative(one, other) for name, one, other in zip(names, compiled, plain, strict=True) if name != "key_bias"

@@ -3,34 +3,6 @@
  */
 #include "attention.h"
 
-#define R 8 /* queries in a block */
-
-/* out (R, size) = left (R, width) x right (width, size); sizes are multiples of W. */
-static inline void product(const float *left, int64_t left_step, const float *right, int64_t width, int64_t size, float *out) {
-    for (int64_t j = 0; j < size; j += W) {
-        vf total[R] = {};
-        for (int64_t e = 0; e < width; e++) {
-            vf other = load(right + e * size + j);
-            for (int r = 0; r < R; r++) total[r] += left[r * left_step + e] * other;
-        }
-        for (int r = 0; r < R; r++) store(out + r * size + j, total[r]);
-    }
-}
-
-/* out (count, size) += the transpose of left (R, left_step) x right (R, size). */
-static inline void add_outer_products(const float *left, int64_t left_step, const float *right, int64_t count, int64_t size,
-                                      float *out) {
-    for (int64_t e = 0; e < size; e += W) {
-        vf other[R];
-        for (int r = 0; r < R; r++) other[r] = load(right + r * size + e);
-        for (int64_t j = 0; j < count; j++) {
-            vf total = load(out + j * size + e);
-            for (int r = 0; r < R; r++) total += left[r * left_step + j] * other[r];
-            store(out + j * size + e, total);
-        }
-    }
-}
-
 static void attention_body(void *pointer) {
     attention_t *g = pointer;
     share_t own = attentune_share(g->batch * g->heads);
@@ -69,8 +41,10 @@ int attentune_attention(int64_t batch, int64_t length, int64_t heads, int64_t wi
                         uint32_t threshold, float scale_kept, float scaling, const uint16_t *x, const float *bias,
                         const float *mask, int64_t mask_row, int64_t mask_query, const float *position_bias,
                         int64_t position_step, uint16_t *out, float *log_sums) {
-    attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask,
-                         mask_row, mask_query, position_bias, position_step, out, log_sums, NULL, NULL, NULL, NULL, 0};
+    attention_t given = {.batch = batch, .length = length, .heads = heads, .width = width,
+                         .dropout = {seed, threshold, scale_kept}, .scaling = scaling, .x = x, .bias = bias, .mask = mask,
+                         .mask_row = mask_row, .mask_query = mask_query, .position_bias = position_bias,
+                         .position_step = position_step, .out = out, .log_sums = log_sums};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_body : attention_body, &given, threads);
     return given.failed;
 }
@@ -148,14 +122,15 @@ int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64
     int64_t columns = 3 * heads * width, positions = heads * position_step;
     float *parts = calloc(threads, 4 * (columns + positions));
     if (!parts) return 1;
-    float *position_parts = parts + threads * columns;
-    attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask, mask_row,
-                         mask_query, position_bias, position_step, NULL, (float *)log_sums, d_out, d_x, parts,
-                         position_parts, 0};
+    attention_t given = {.batch = batch, .length = length, .heads = heads, .width = width,
+                         .dropout = {seed, threshold, scale_kept}, .scaling = scaling, .x = x, .bias = bias, .mask = mask,
+                         .mask_row = mask_row, .mask_query = mask_query, .position_bias = position_bias,
+                         .position_step = position_step, .log_sums = (float *)log_sums, .d_out = d_out, .d_x = d_x,
+                         .parts = parts, .position_parts = parts + threads * columns};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_back_body : attention_back_body, &given, threads);
     if (!given.failed) {
         attentune_add_up(parts, threads, columns, d_bias);
-        if (position_bias) attentune_add_up(position_parts, threads, positions, d_position_bias);
+        if (position_bias) attentune_add_up(given.position_parts, threads, positions, d_position_bias);
     }
     free(parts);
     return given.failed;

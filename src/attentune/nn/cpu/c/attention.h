@@ -12,6 +12,7 @@
 typedef struct {
     int64_t batch, length, heads, width; dropout_t dropout; float scaling;
     const uint16_t *x; const float *bias, *mask; int64_t mask_row, mask_query; const float *position_bias; int64_t position_step;
+    const uint16_t *positions; /* of disentangled.c */
     uint16_t *out; float *log_sums; const uint16_t *d_out; uint16_t *d_x; float *parts, *position_parts;
     int failed; /* memory allocation failed */
 } attention_t;
@@ -22,6 +23,34 @@ void attentune_amx_back_body(void *attention);
 
 /* Whether AMX is available, enabled, and fits these sizes. */
 int attentune_amx_fit(const attention_t *given);
+
+#define R 8 /* queries in a block of the vector programs */
+
+/* out (R, size) = left (R, width) x right (width, size); sizes are multiples of W. */
+static inline void product(const float *left, int64_t left_step, const float *right, int64_t width, int64_t size, float *out) {
+    for (int64_t j = 0; j < size; j += W) {
+        vf total[R] = {};
+        for (int64_t e = 0; e < width; e++) {
+            vf other = load(right + e * size + j);
+            for (int r = 0; r < R; r++) total[r] += left[r * left_step + e] * other;
+        }
+        for (int r = 0; r < R; r++) store(out + r * size + j, total[r]);
+    }
+}
+
+/* out (count, size) += the transpose of left (R, left_step) x right (R, size). */
+static inline void add_outer_products(const float *left, int64_t left_step, const float *right, int64_t count, int64_t size,
+                                      float *out) {
+    for (int64_t e = 0; e < size; e += W) {
+        vf other[R];
+        for (int r = 0; r < R; r++) other[r] = load(right + r * size + e);
+        for (int64_t j = 0; j < count; j++) {
+            vf total = load(out + j * size + e);
+            for (int r = 0; r < R; r++) total += left[r * left_step + j] * other[r];
+            store(out + j * size + e, total);
+        }
+    }
+}
 
 /* Copy one head to (length, width) float32 and add the bias unless it is NULL; width is a multiple of W. */
 static inline void load_head(const uint16_t *from, int64_t step, const float *bias, int64_t length, int64_t width,

@@ -1,4 +1,4 @@
-/* out = gelu(x + bias), forward and backward: the exact GELU, or its approximation by tanh. */
+/* out = gelu(x + bias), and out = gelu(x) * gate, forward and backward: the exact GELU, or its approximation by tanh. */
 #include "threads.h"
 #include "vectors.h"
 
@@ -96,4 +96,38 @@ int attentune_gelu_back(int64_t rows, int64_t columns, int threads, int is_tanh,
     attentune_add_up(parts, threads, columns, d_bias);
     free(parts);
     return 0;
+}
+
+/* ---- gated ---- */
+
+typedef struct {
+    int64_t rows, columns; int is_tanh; const uint16_t *x, *d_out; uint16_t *d_x, *out;
+} geglu_t;
+
+static inline __attribute__((always_inline)) void geglu_rows(geglu_t g, int is_tanh) {
+    share_t own = attentune_share(g.rows);
+    for (int64_t i = own.begin; i < own.end; i++)
+        for (int64_t j = 0; j < g.columns; j += W) {
+            int64_t at = 2 * i * g.columns + j, gate_at = at + g.columns;
+            vf slope, x = load_bf16(g.x + at), gate = load_bf16(g.x + gate_at);
+            vf cdf = is_tanh ? tanh_cdf_and_slope(x, &slope) : normal_cdf_and_density(x, &slope);
+            store_bf16(g.out + i * g.columns + j, x * cdf * gate);
+            if (!g.d_out) continue;
+            vf d = load_bf16(g.d_out + i * g.columns + j);
+            store_bf16(g.d_x + at, d * gate * (cdf + x * slope));
+            store_bf16(g.d_x + gate_at, d * x * cdf);
+        }
+}
+
+static void geglu_body(void *pointer) {
+    geglu_t g = *(geglu_t *)pointer;
+    if (g.is_tanh) geglu_rows(g, 1);
+    else geglu_rows(g, 0);
+}
+
+/* `x` (rows, 2 * columns) has x and the gate; with `d_out`, the gradient of `out`, also computes that of `x`, `d_x`. */
+void attentune_geglu(int64_t rows, int64_t columns, int threads, int is_tanh, const uint16_t *x, const uint16_t *d_out,
+                     uint16_t *d_x, uint16_t *out) {
+    geglu_t given = {rows, columns, is_tanh, x, d_out, d_x, out};
+    attentune_in_parallel(geglu_body, &given, threads);
 }
