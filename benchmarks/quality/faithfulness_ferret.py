@@ -1,13 +1,13 @@
 """Does ferret find the same comprehensiveness and sufficiency for the same scores, rows and model?
 
-    python -m venv ENV && ENV/bin/pip install -c requirements/constraints.txt torch ferret-xai==0.4.2
+    python -m venv ENV && ENV/bin/pip install -c requirements/constraints.txt torch ferret-xai==0.4.2 'pyarrow<20'
     python -m benchmarks.quality.faithfulness_ferret RUN --ferret_python ENV/bin/python --task sst2 --data_dir FOLDER
 
 RUN is a run of single texts that a class of transformers can hold (such as one of preset bert): it is exported, and
 scored by ferret in its own environment, which needs other versions. Both compute in float32.
 
 ferret's definitions differ from ours (docs/faithfulness.md). They are aligned here: ferret is given the numbers of
-tokens that ours erases, one at a time, and takes tokens of any sign. What remains is that ferret decodes the erased
+tokens that ours erases, one at a time, and scores without negative ones. What remains is that ferret decodes the erased
 tokens to a text, and reads that. The record says how often this gives the same tokens, and compares those texts apart.
 ferret's figures at its defaults are recorded too.
 """

@@ -44,13 +44,13 @@ def score_row(evaluators: dict[str, Any], tokenizer: Any, row: dict[str, Any], m
         "defaults": {name: one.compute_evaluation(explanation, target).score for name, one in evaluators.items()}
     }
     inner_ids, inner_scores = ids[1:-1], scores[1:-1]
+    # ferret erases tokens with positive scores only; only_pos=False fails with the versions of numpy that torch needs.
+    ranked = Explanation(row["text"], tokens, scores - scores.min() + 1.0, method, target)
     for erasure in ("delete", "mask"):
         options = {"remove_tokens": erasure == "delete", "based_on": "k"}
         found[erasure] = {
             name: [
-                one.compute_evaluation(
-                    explanation, target, only_pos=False, removal_args={**options, "thresholds": [count]}
-                ).score
+                one.compute_evaluation(ranked, target, removal_args={**options, "thresholds": [count]}).score
                 for count in row["counts"]
             ]
             for name, one in evaluators.items()

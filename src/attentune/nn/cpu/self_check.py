@@ -1,8 +1,8 @@
 """Check of the compiled code against PyTorch, before the first use in a process.
 
 A compiler may have a bug, and a library may have been compiled for another processor than the one it runs on. So the
-compiled layer and the sum of squares are compared with PyTorch's operations on small inputs. If they differ, a warning
-says so and PyTorch's operations are used.
+compiled layer, norms and the sum of squares are compared with PyTorch's operations on small inputs. If they differ, a
+warning says so and PyTorch's operations are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
-from attentune.nn.cpu.kernels import sum_of_squares
+from attentune.nn.cpu.kernels import normalize, sum_of_squares
 
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
@@ -90,6 +90,8 @@ def _errors(batch: int, length: int, *, seed: int) -> Iterator[float]:
     yield from (
         _relative(one, other) for name, one, other in zip(names, compiled, plain, strict=True) if name != "key_bias"
     )
+    rows_ND = hidden_BTD.detach().view(-1, _HIDDEN)
+    yield _relative(normalize([rows_ND], 1e-5).float(), layer_norm(rows_ND, (_HIDDEN,)))
     exact = math.fsum(float(weight.detach().double().square().sum()) for weight in weights)
     yield abs(sum_of_squares([weight.detach() for weight in weights]) - exact) / exact
 
