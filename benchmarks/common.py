@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import functools
 import json
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,47 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     facts = {**record, "processor": processor(), "versions": versions()}
     file.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def measure_tasks(
+    module: str,
+    description: str | None,
+    file: Path,
+    *,
+    tasks: Sequence[str],
+    measure: Callable[[str], list[dict[str, Any]]],
+    tables: Callable[[Sequence[dict[str, Any]]], list[str]],
+    facts: dict[str, Any] | None = None,
+) -> None:
+    """Run a benchmark that measures one task after the other: `python -m MODULE [--tasks A,B]`.
+
+    The results of tasks that are not measured again stay in the record, so a long benchmark may be run in parts.
+
+    Args:
+        module: the benchmark's name, for the record's command.
+        description: the help of the command.
+        file: the record.
+        tasks: those to measure by default.
+        measure: returns the results of a task, each with the "task".
+        tables: makes the lines to print from the results of all tasks in the record.
+        facts: what else the record says.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default=",".join(tasks))
+    chosen = parser.parse_args().tasks.split(",")
+    before = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
+    results = [result for result in before if result["task"] not in chosen]
+    for task in chosen:
+        results += measure(task)
+    measured = list(dict.fromkeys(result["task"] for result in results))
+    record = {
+        "command": command_of(module, ["--tasks", ",".join(measured)]),
+        "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
+        **(facts or {}),
+        "results": results,
+    }
+    write_record(file, record)
+    print("\n".join(tables(results)))
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:

@@ -10,9 +10,7 @@ goes to results/label-errors.json.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +26,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_sample
 from attentune.seeding import numpy_generator
-from benchmarks.common import RESULTS, command_of, data_dir, table, write_record
+from benchmarks.common import RESULTS, data_dir, measure_tasks, table
 
 TASKS = ("sst2", "cola", "rte", "sst5")
 ROWS, DRAWS, SHARES, NEIGHBOURS = 1000, 3, (0.05, 0.1, 0.2), 10
@@ -161,20 +159,13 @@ def tables(results: Sequence[dict[str, Any]]) -> list[str]:
     return [*table(header, lines), "", *table(second, estimates)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    given = parser.parse_args()
-    results = [result for task in given.tasks.split(",") for result in run_task(task)]
-    record = {
-        "command": command_of("benchmarks.quality.label_errors", ["--tasks", given.tasks]),
-        "rows": ROWS,
-        "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
-        "results": results,
-    }
-    write_record(FILE, record)
-    print("\n".join(tables(results)))
-
-
 if __name__ == "__main__":
-    main()
+    measure_tasks(
+        "benchmarks.quality.label_errors",
+        __doc__,
+        FILE,
+        tasks=TASKS,
+        measure=run_task,
+        tables=tables,
+        facts={"rows": ROWS},
+    )

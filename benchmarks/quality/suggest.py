@@ -10,9 +10,7 @@ accuracy on the dev set; five seeds. The record goes to results/suggest.json.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +26,7 @@ from attentune.data.splits import stratified_sample
 from attentune.metrics.metrics import probabilities_of
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
-from benchmarks.common import RESULTS, command_of, data_dir, table, write_record
+from benchmarks.common import RESULTS, data_dir, measure_tasks, table
 
 TASKS, METHODS = ("sst2", "sst5"), ("random", "margin", "badge", "disagreement")
 POOL, STEP, ROUNDS, SEEDS = 2000, 50, 5, 5
@@ -109,19 +107,5 @@ def tables(results: Sequence[dict[str, Any]]) -> list[str]:
     return table(header, lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    given = parser.parse_args()
-    results = [result for task in given.tasks.split(",") for result in run_task(task)]
-    record = {
-        "command": command_of("benchmarks.quality.suggest", ["--tasks", given.tasks]),
-        "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
-        "results": results,
-    }
-    write_record(FILE, record)
-    print("\n".join(tables(results)))
-
-
 if __name__ == "__main__":
-    main()
+    measure_tasks("benchmarks.quality.suggest", __doc__, FILE, tasks=TASKS, measure=run_task, tables=tables)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from attentune.app import run_rows
-from attentune.app.error_table import error_table
+from attentune.app.error_table import error_table, joined_error_table
 from attentune.app.headline import headline
 from attentune.app.limits import RequestLimits
 from attentune.app.report_page import ReportPage
@@ -117,7 +117,7 @@ def test_predictions_of_other_rows_are_not_used(plain: Predictor, tmp_path: Path
 
 
 def test_the_worst_errors_of_a_file(plain: Predictor, tmp_path: Path) -> None:
-    service = ExplanationService([("mine", plain), ("other", plain)], limits=LIMITS)
+    service = ExplanationService([("mine", plain)], limits=LIMITS)
     rows = with_file(plain, tmp_path, ["bad"] * 5).data(None, ("validation",)).splits["validation"]
     predicted = [plain.label_space.names[int(logits.argmax())] for logits in predict_rows(plain, rows)]
     wrong = ["good" if label == "bad" else "bad" for label in predicted]
@@ -126,9 +126,70 @@ def test_the_worst_errors_of_a_file(plain: Predictor, tmp_path: Path) -> None:
     file = tmp_path / "new.csv"
     file.write_text(buffer.getvalue())
     html = service.worst_errors(file, text_column="body", label_column="class")
-    assert html.count("5 of 5 rows of new.csv are wrong; the worst first") == 2
+    assert "5 of 5 rows of new.csv are wrong; the worst first" in html
     file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(TEXTS, predicted, strict=True)))
-    assert service.worst_errors(file).count("All 5 rows of new.csv are right.") == 2
+    assert "All 5 rows of new.csv are right." in service.worst_errors(file)
+
+
+def found_on(texts: tuple[str, ...], wrong: dict[int, float], task_type: str = "classification") -> WrongRows:
+    """Errors of these sizes at these rows, whose labels are all "good"."""
+    errors = tuple(RowError(row, str(row), "good", "bad", size) for row, size in wrong.items())
+    return WrongRows("9 rows", rows_of(texts), errors, task_type, ("bad", "good"))
+
+
+def shown_groups(html: str) -> dict[str, list[str]]:
+    """The texts of each group of a table of two runs, by its heading."""
+    groups: dict[str, list[str]] = {}
+    for heading, text in re.findall(r'scope="rowgroup">([^<]*)|data-input="([^"]*)"', html):
+        if heading:
+            groups[heading] = []
+        else:
+            groups[list(groups)[-1]].append(json.loads(unescape(text))["text"])
+    return groups
+
+
+def test_errors_of_two_runs_are_in_one_table() -> None:
+    texts = tuple("abcdefghi")
+    first, second = found_on(texts, {0: 0.9, 1: 0.2, 2: 0.7}), found_on(texts, {1: 0.9, 2: 0.1, 3: 0.5, 4: 0.6})
+    html = joined_error_table(("mine", "other"), (first, second))
+    groups = {"Wrong by both: 2": ["b", "c"], "Wrong by mine only: 1": ["a"], "Wrong by other only: 2": ["e", "d"]}
+    assert shown_groups(html) == groups
+    assert (
+        '<td data-name="label">good</td><td class="wrong" data-name="mine">bad <span class="size">0.90</span></td>'
+        in html
+    )
+    assert '<td data-name="other">good</td>' in html
+    none = found_on(texts, {})
+    assert (
+        joined_error_table(("mine", "other"), (none, none)) == '<p class="facts">All 9 rows are right by both runs.</p>'
+    )
+    many = found_on(tuple(map(str, range(30))), {row: row / 30 for row in range(30)})
+    (both, *rest) = shown_groups(joined_error_table(("mine", "other"), (many, many))).items()
+    assert both == ("Wrong by both: 30, the 10 worst", [str(row) for row in range(29, 19, -1)])
+    assert rest == [("Wrong by mine only: 0", []), ("Wrong by other only: 0", [])]
+
+
+def test_scores_of_two_runs_are_compared_by_their_distance() -> None:
+    texts = tuple("abc")
+    first, second = (
+        found_on(texts, sizes, "regression") for sizes in ({0: 3.0, 1: 2.0, 2: 0.5}, {0: 1.0, 1: 2.5, 2: 0.5})
+    )
+    groups = shown_groups(joined_error_table(("mine", "other"), (first, second)))
+    assert groups == {
+        "The largest errors of both": ["b", "a", "c"], "mine is further off": ["a"], "other is further off": ["b"],
+    }  # fmt: skip
+
+
+def test_runs_with_other_labels_have_tables_of_their_own(plain: Predictor, tiny: Tiny, tmp_path: Path) -> None:
+    labels = ["bad", "good", "bad", "good", "bad"]
+    mine, same = (with_file(run, tmp_path, labels) for run in (plain, tiny_run(tiny(), gate=False)))
+    html = ExplanationService([("mine", mine), ("same", same)], limits=LIMITS).worst_errors()
+    assert "<h2>mine and same</h2>" in html
+    assert html.count("<table") == 1
+    (tmp_path / "two").mkdir()
+    elsewhere = with_file(plain, tmp_path / "two", ["good", *labels[1:]])
+    html = ExplanationService([("mine", mine), ("other", elsewhere)], limits=LIMITS).worst_errors()
+    assert re.findall(r"<h2>(\w+)</h2>", html) == ["mine", "other"]
 
 
 def test_the_table_has_the_worst_rows_only_and_short_labels(plain: Predictor, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from attentune.explain.agreement import agreement_of
 from attentune.explain.answers import Answer, MaskedWords, answer_masked, words_read
 from attentune.explain.explanation import Explanation
 from attentune.explain.heads import head_attention
+from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
 from attentune.explain.words import Subword
 from attentune.inference.evaluation import RowError
@@ -358,6 +359,20 @@ def test_a_file_is_predicted_as_predict_does(runs: dict[str, Predictor], tmp_pat
     assert "explanation" in alone.read_text().splitlines()[0]
 
 
+def test_a_file_gets_the_scores_of_a_fitted_head(tiny: Tiny, runs: dict[str, Predictor], tmp_path: Path) -> None:
+    with_head = tiny_run(tiny(), gate=False, with_head=True)
+    service = desk_of(with_head, runs["plain"])
+    assert service.scores_words
+    assert not desk_of(runs["plain"]).scores_words
+    file = tmp_path / "new.csv"
+    file.write_text("id,text\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(TEXTS)))
+    _, (first, second) = service.file(file, tmp_path, with_words=True)
+    rows = rows_of(TEXTS)
+    logits_NC, column = predict_explained(with_head, rows)
+    assert first.read_text() == predictions_csv(rows, logits_NC, with_head.label_space, {"explanation": column})
+    assert "explanation" not in second.read_text().splitlines()[0]
+
+
 def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, Predictor], tmp_path: Path) -> None:
     """As for a run that was trained on a file with the columns key and body."""
     own = replace(runs["classification"].config.data, text_column="body", id_column="key")
@@ -445,7 +460,7 @@ def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
 def test_ensembles_and_baselines_on_the_page(tiny: Tiny, tmp_path: Path, runs: dict[str, Predictor]) -> None:
     folder = saved_ensemble(tmp_path / "run", tiny)
     desk = desk_of(Predictor.load(folder))
-    assert (desk.layers, desk.scores_tokens) == (0, False)
+    assert (desk.layers, desk.scores_words) == (0, False)
     assert desk.methods == ("gradient", "integrated-gradients", "leave-one-out", "lime", "shap", "random")
     found = desk.explain(TEXT)
     assert len(Strict(found).named) == 1 + len(words_read(desk.runs[0][1], rows_of([TEXT])))

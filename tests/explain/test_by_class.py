@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attentune.baselines.registry import make_baseline
+from attentune.cli.explain_tables import class_tables
 from attentune.config import DataConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
 from attentune.data.synthetic import write_files
 from attentune.demo.shortcut import TRAIN_ROWS
-from attentune.explain.by_class import HIGHER, LOWER, words_by_class
+from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
+from attentune.stats.estimate import wilson_interval
 from helpers.ensembles import write_run_config
 
 
@@ -80,6 +83,38 @@ def test_rare_words_and_punctuation_are_left_out_and_repetitions_summed() -> Non
     row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", pieces)
     found = words_by_class([row] * 3 + [explained("good", rare=5.0)], LabelSpace("classification", ("bad", "good")))
     assert [(one.word, one.rows, one.score) for one in found["good"]] == [("so", 3, 1.5)]
+
+
+def pair_of(first: str, second: str, prediction: str) -> Explanation:
+    pieces = tuple(
+        Subword(found.group(), found.start(), found.end(), 0.0, within)
+        for within, text in (("text", first), ("pair", second))
+        for found in re.finditer(r"\S+", text)
+    )
+    return Explanation(first, second, "leave-one-out", prediction, 0.9, prediction, True, 1, 0.0, "word", pieces)
+
+
+def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
+    space = LabelSpace("classification", ("no", "yes"))
+    rows = [
+        *[pair_of("The doctor paid the actor .", "the actor paid the doctor !", "yes")] * 3,
+        pair_of("The doctor paid the actor", "the actor paid the doctor", "no"),
+        pair_of("the doctor paid", "a lawyer ran the court", "no"),  # one of five
+        pair_of("the doctor paid", "the doctor", "yes"),
+        pair_of("the doctor paid", "...", "no"),  # no word
+    ]
+    few, every = predictions_by_overlap(rows, space)
+    assert (few.low, few.high, few.rows, few.predicted["no"][0]) == (0.0, 0.5, 1, 1.0)
+    assert (every.low, every.high, every.rows) == (1.0, 1.0, 5)
+    assert every.predicted["yes"] == (0.8, *wilson_interval(4, 5))
+    half, most = predictions_by_overlap([pair_of("a b c", "a x", "no"), pair_of("a b c", "a b c x", "no")], space)
+    assert [(half.low, half.high), (most.low, most.high)] == [(0.5, 0.75), (0.75, 1.0)]
+    assert predictions_by_overlap([explained("no", fine=1.0)], space) == []
+    assert predictions_by_overlap(rows, LabelSpace("regression")) == []
+    shown = class_tables({"no": [], "yes": []}, [few, every], "ssa", 7)
+    assert "0 to 50 %        1  100 % (21 to 100)  0 % (0 to 79)" in shown
+    assert "all              5  20 % (4 to 62)     80 % (38 to 96)" in shown
+    assert every.to_dict()["predicted"]["yes"]["share"] == 0.8
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from attentune.nn import attribution_head
 from attentune.nn.attribution_head import AttributionHead, additive_loss
+from helpers.native import needs_native
 
 
 def looped_loss(scores, ordinary, kept, rise, whole) -> float:
@@ -64,3 +66,30 @@ def test_a_new_head_says_nothing_and_has_gradients() -> None:
     found.sum().backward()
     assert head.output.bias.grad.any()
     assert np.isfinite(head.output.weight.grad.numpy()).all()
+
+
+@needs_native
+def test_folded_weights_give_the_same_scores_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    head = AttributionHead(hidden_size=32, layers=(0, 2, 3), width=16, outputs=2, longest=9)
+    for tensor in head.parameters():
+        torch.nn.init.normal_(tensor, mean=0.3, std=0.5)
+    read = [5 * torch.randn(4, 11, 32) + place for place in range(3)]
+    exact = head(read)
+    calls = []
+    monkeypatch.setattr(
+        attribution_head, "normalize", lambda *given, own=attribution_head.normalize: calls.append(1) or own(*given)
+    )
+    assert head.fold() is head
+    assert torch.equal(head(read), exact)  # float32 stays float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        head(read)  # no inference mode: gradients are those of the weights
+        with torch.inference_mode():
+            assert calls == []
+            found = head(read)
+            assert calls == [1]
+            head([part.bfloat16() for part in read])  # a model in bf16
+            assert calls == [1]
+    assert found.dtype == torch.float32
+    limit = 0.02 * float(exact.detach().abs().max())
+    assert float((found - exact).detach().abs().max()) < limit

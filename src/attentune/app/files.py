@@ -68,7 +68,7 @@ def predict_file(
         limits: the limits on its size.
         text_column: the column of the (first) text; None detects it as `attentune predict` does.
         pair_column: the column of the second text.
-        with_words: add the importance of each word, for runs with a token gate.
+        with_words: add each word's score, for runs that score words in the pass that predicts.
         precision: overrides the precision of the run.
 
     Raises:

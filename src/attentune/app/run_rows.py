@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attentune.app.files import check_upload, with_field_names
 from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
@@ -49,12 +51,14 @@ class WrongRows:
         rows: the rows.
         errors: the wrong ones, worst first; for scores all rows.
         task_type: that of the run's `LabelSpace`.
+        classes: those of the run.
     """
 
     source: str
     rows: TextRows
     errors: tuple[RowError, ...]
     task_type: str
+    classes: tuple[str, ...] = ()
 
 
 def validation_rows(saved: Predictor) -> tuple[str, TextRows]:
@@ -106,16 +110,15 @@ def wrong_validation_rows(saved: Predictor, *, limits: RequestLimits, precision:
         AttentuneError: the rows cannot be read, have no labels, or are too many to predict.
     """
     split, rows = validation_rows(saved)
-    task_type = saved.label_space.task_type
     source = f"{len(rows):,} {split.replace('_', ' ')} rows"
     file = saved.folder / f"predictions_{split}.csv"
     if file.is_file():
         kept = read_predictions(file)
         if kept.ids == rows.ids and kept.names == saved.label_space.names:
             errors = row_errors(rows, kept.predictions_N, read_probabilities(file), saved.label_space)
-            return WrongRows(source, rows, errors, task_type)
+            return _wrong_rows(saved, source, rows, errors)
     limits.check_rows(len(rows))
-    return WrongRows(source, rows, _errors(saved, rows, precision), task_type)
+    return _wrong_rows(saved, source, rows, _errors(saved, rows, precision))
 
 
 def wrong_file_rows(
@@ -146,8 +149,20 @@ def wrong_file_rows(
         errors = _errors(saved, rows, precision)
     except AttentuneError as error:
         raise DataError(with_field_names(str(error), path)) from error
-    task_type = saved.label_space.task_type
-    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, errors, task_type)
+    return _wrong_rows(saved, f"{len(rows):,} rows of {path.name}", rows, errors)
+
+
+def have_same_rows(first: WrongRows, second: WrongRows) -> bool:
+    """Whether two runs were asked for the same labels of the same rows, so that their errors can be compared."""
+    if (first.task_type, first.classes) != (second.task_type, second.classes):
+        return False
+    one, other = first.rows, second.rows
+    same_texts = (one.ids, one.texts, one.pairs) == (other.ids, other.texts, other.pairs)
+    return same_texts and np.array_equal(np.asarray(one.labels), np.asarray(other.labels))
+
+
+def _wrong_rows(saved: Predictor, source: str, rows: TextRows, errors: tuple[RowError, ...]) -> WrongRows:
+    return WrongRows(source, rows, errors, saved.label_space.task_type, saved.label_space.names)
 
 
 def _errors(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[RowError, ...]:

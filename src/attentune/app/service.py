@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from attentune.app import html as html_parts
-from attentune.app.error_table import error_table
+from attentune.app.error_table import error_table, joined_error_table
 from attentune.app.files import predict_file
 from attentune.app.html import BUG, Panel
 from attentune.app.limits import RequestLimits
-from attentune.app.run_rows import Example, example_of, wrong_file_rows, wrong_validation_rows
+from attentune.app.run_rows import (
+    Example,
+    WrongRows,
+    example_of,
+    have_same_rows,
+    wrong_file_rows,
+    wrong_validation_rows,
+)
 from attentune.app.words import Span
 from attentune.attribution.base import Settings
 from attentune.attribution.registry import METHODS
@@ -27,6 +34,7 @@ from attentune.explain.agreement import agreement_of
 from attentune.explain.answers import answer, answer_masked, explained_answer
 from attentune.explain.explainer import check_method, default_method, free_methods, unchanged_attention
 from attentune.explain.heads import head_attention
+from attentune.explain.predict_explained import scores_words
 from attentune.explain.words import Subword
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.serving.limits import LIME_SAMPLES
@@ -98,9 +106,9 @@ class ExplanationService:
         return max((model.encoder.config.num_hidden_layers for model in models), default=0)
 
     @property
-    def scores_tokens(self) -> bool:
-        """Whether at least one run has a token gate."""
-        return any(scores_tokens(saved) for _, saved in self.runs)
+    def scores_words(self) -> bool:
+        """Whether at least one run scores words in the pass that predicts."""
+        return any(scores_words(saved) for _, saved in self.runs)
 
     def explain(
         self, text: str, pair: str = "", method: str | None = None, unit: str = "word", target: str = PREDICTED
@@ -186,7 +194,7 @@ class ExplanationService:
                 limits=self.limits,
                 text_column=(text_column or "").strip() or None,
                 pair_column=(pair_column or "").strip() or None,
-                with_words=with_words and scores_tokens(saved),
+                with_words=with_words and scores_words(saved),
                 precision=self._precision,
             )
             paths.append(predictions.write(folder, self._file_name(len(paths))))
@@ -213,21 +221,30 @@ class ExplanationService:
         pair_column: str | None = None,
         label_column: str | None = None,
     ) -> str:
-        """Show for each run the rows that it gets most wrong, of a labelled file or of its validation rows."""
+        """Show the rows that the runs get most wrong, of a labelled file or of their validation rows.
+
+        Two runs that predict the same labels of the same rows have one table, others one each.
+        """
         columns = {"text_column": text_column, "text_pair_column": pair_column, "label_column": label_column}
         given = {name: (value or "").strip() or None for name, value in columns.items()}
 
-        def render(name: str, saved: Predictor) -> str:
+        def find(name: str, saved: Predictor) -> WrongRows | str:
             options: dict[str, Any] = {"limits": self.limits, "precision": self._precision}
             try:
                 if path is None:
-                    return error_table(wrong_validation_rows(saved, **options))
-                return error_table(wrong_file_rows(saved, path, columns=given, **options))
+                    return wrong_validation_rows(saved, **options)
+                return wrong_file_rows(saved, path, columns=given, **options)
             except AttentuneError as error:
                 return html_parts.trouble(str(error))
 
         with self._lock:
-            return self._side_by_side(render)
+            found = self._each(find)
+        names = [name for name, _ in self.runs]
+        wrong = [one for one in found if isinstance(one, WrongRows)]
+        if len(wrong) == 2 and have_same_rows(*wrong):
+            return html_parts.side_by_side([(" and ".join(names), joined_error_table(names, wrong))])
+        tables = [error_table(one) if isinstance(one, WrongRows) else one for one in found]
+        return html_parts.side_by_side(list(zip(names, tables, strict=True)))
 
     def _each(self, compute: Callable[[str, Predictor], T]) -> list[T]:
         results = []
@@ -239,10 +256,6 @@ class ExplanationService:
     def _side_by_side(self, render: Callable[[str, Predictor], str]) -> str:
         names = [name for name, _ in self.runs]
         return html_parts.side_by_side(list(zip(names, self._each(render), strict=True)))
-
-
-def scores_tokens(saved: Predictor) -> bool:
-    return isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
 
 
 def _works(method: str, saved: Predictor) -> bool:

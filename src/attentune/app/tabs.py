@@ -94,8 +94,8 @@ def _file_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
         pair_column = gradio.Textbox(
             label="Second text column", visible=service.is_pair, elem_id="pair-column", **_OPTIONAL
         )
-        scores_tokens = service.scores_tokens
-        with_words = gradio.Checkbox(label="Add word importance", visible=scores_tokens, elem_id="with-words")
+        has_words = service.scores_words
+        with_words = gradio.Checkbox(label="Add each word's score", visible=has_words, elem_id="with-words")
     return SimpleNamespace(
         file=file,
         text_column=text_column,

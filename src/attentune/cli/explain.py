@@ -244,14 +244,16 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
     import json
 
     from attentune.cli.explain_tables import class_tables
-    from attentune.explain.by_class import words_by_class
+    from attentune.explain.by_class import predictions_by_overlap, words_by_class
 
     by_class = words_by_class(explanations, label_space)
+    overlap = predictions_by_overlap(explanations, label_space)
     if kind == "json":
         lines = [{"class": name, **word.to_dict()} for name, words in by_class.items() for word in words]
+        lines += [group.to_dict() for group in overlap]
         _put(parsed, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     else:
-        _put(parsed, class_tables(by_class, explanations[0].method if explanations else "", len(explanations)))
+        _put(parsed, class_tables(by_class, overlap, explanations[0].method if explanations else "", len(explanations)))
     return _done(parsed, len(explanations))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from attentune.cli.output import table
-from attentune.explain.by_class import ClassWord
+from attentune.explain.by_class import ClassWord, OverlapPredictions
 from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanations import LEGEND, prediction_text, terminal_text
 from attentune.report.highlight import score_text, visible
@@ -63,8 +63,10 @@ def head_tables(results: Sequence[HeadAttention]) -> str:
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
-def class_tables(by_class: Mapping[str, Sequence[ClassWord]], method: str, rows: int) -> str:
-    """Format one table per class, with the words that speak most for it."""
+def class_tables(
+    by_class: Mapping[str, Sequence[ClassWord]], overlap: Sequence[OverlapPredictions], method: str, rows: int
+) -> str:
+    """Format one table per class, with the words that speak most for it, and of pairs one of shared words."""
     tables = []
     for name, words in by_class.items():
         title = f"words for {visible(name, one_line=True)}"
@@ -81,8 +83,25 @@ def class_tables(by_class: Mapping[str, Sequence[ClassWord]], method: str, rows:
             for one in words
         ]
         tables.append(f"{title}\n\n{table(('word', 'rows', 'mean score', '95 % interval'), entries, right=(1, 2))}")
+    if overlap:
+        tables.append(_overlap_table(overlap))
     note = f"{method}, {rows:,} rows; bootstrap intervals over rows; ranked by lower bound times rows."
     return "\n\n".join([*tables, note, ""])
+
+
+def _overlap_table(groups: Sequence[OverlapPredictions]) -> str:
+    """Format how often each class is predicted, by the share of words that the texts share."""
+    names = list(groups[0].predicted)
+    entries = []
+    for one in groups:
+        shares = (
+            f"{100 * share:.0f} % ({100 * low:.0f} to {100 * high:.0f})" for share, low, high in one.predicted.values()
+        )
+        words = "all" if one.low == 1 else f"{100 * one.low:.0f} to {100 * one.high:.0f} %"
+        entries.append((words, f"{one.rows:,}", *shares))
+    header = ("shared words", "rows", *(visible(name, one_line=True) for name in names))
+    title = "predictions by the share of the second text's words that the first text has too, 95 % intervals"
+    return f"{title}\n\n{table(header, entries, right=(1,))}"
 
 
 def _head(text: str, pair: str | None, prediction: str) -> str:

@@ -70,13 +70,20 @@ def predict_explained(
     return scored.logits_NC, column
 
 
+def scores_words(saved: Predictor) -> bool:
+    """Whether a run scores words in the pass that predicts: by a fitted head, or by a token gate."""
+    if not isinstance(saved, ModelPredictor):
+        return False
+    return saved.attribution_head is not None or saved.model.token_gate is not None
+
+
 def check_explained(saved: ModelPredictor) -> None:
     """Check that a run scores words in the pass that predicts.
 
     Raises:
         ConfigError: it does not.
     """
-    if saved.attribution_head is None and saved.model.token_gate is None:
+    if not scores_words(saved):
         raise ConfigError(
             f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
             f" fit-explainer {saved.folder}; or use attentune explain, which works on every run."

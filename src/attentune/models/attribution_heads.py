@@ -59,7 +59,7 @@ def load_attribution_head(folder: Path, model: Any) -> AttributionHead | None:
     # Calibration after the fit divides the logits, and with them every score.
     for tensor in (head.output.weight.data, head.output.bias.data, head.nothing_MO):
         tensor.mul_(temperature / _temperature(model))
-    return head.eval().to(next(model.parameters()).device)
+    return head.fold().eval().to(next(model.parameters()).device)
 
 
 def outputs_of(space: LabelSpace) -> int:

@@ -6,10 +6,39 @@ Source: FastSHAP (Jethani et al., ICLR 2022), with the model's own hidden states
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from attentune.nn.cpu.kernels import VECTOR, normalize
+from attentune.nn.cpu.self_check import unavailable_reason
+
+
+class FoldedHead(NamedTuple):
+    """The weights of a fitted head in bf16, with the norms' scales and shifts in the dense layer.
+
+    Attributes:
+        epsilon: added to the variance by the norms.
+        dense, dense_bias: of the layer between.
+        output, output_bias: of the last one.
+    """
+
+    epsilon: float
+    dense: Tensor
+    dense_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+
+    def __call__(self, read: Sequence[Tensor]) -> Tensor:
+        """Compute the contributions, (B, T, O) float32, from the float32 hidden states (B, T, D)."""
+        batch, length, size = read[0].shape
+        normed_NF = normalize([hidden_BTD.reshape(-1, size) for hidden_BTD in read], self.epsilon)
+        with torch.autocast("cpu", enabled=False):
+            middle_NW = functional.gelu(functional.linear(normed_NF, self.dense, self.dense_bias))
+            scores_NO = functional.linear(middle_NW, self.output, self.output_bias).float()
+        return scores_NO.view(batch, length, -1)
 
 
 class AttributionHead(nn.Module):
@@ -40,12 +69,42 @@ class AttributionHead(nn.Module):
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
         self.register_buffer("nothing_MO", torch.zeros(longest, outputs))
+        self._folded: FoldedHead | None = None
 
     def forward(self, read: Sequence[Tensor]) -> Tensor:
         """Compute the contributions, (B, T, O) float32, from the hidden states (B, T, D) of `layers`."""
+        if self._folded is not None and _is_bf16_on_cpu(read):
+            return self._folded(read)
         dtype = self.dense.weight.dtype
         normed = [norm(hidden_BTD.to(dtype)) for norm, hidden_BTD in zip(self.norms, read, strict=True)]
         return self.output(functional.gelu(self.dense(torch.cat(normed, dim=-1)))).float()
+
+    @torch.no_grad()
+    def fold(self) -> AttributionHead:
+        """Prepare a fitted head for predictions in bf16 on a CPU, where its norms are one pass over memory; return it.
+
+        There it takes less than half of the time, of which most is traffic of memory. Elsewhere nothing changes.
+        """
+        dense_WF, bias_W = self.dense.weight.double(), self.dense.bias.double()
+        parts = []
+        for norm, own_WD in zip(self.norms, dense_WF.split(self.hidden_size, dim=1), strict=True):
+            parts.append(own_WD * norm.weight)
+            bias_W = bias_W + own_WD @ norm.bias.double()
+        weights = (torch.cat(parts, dim=1), bias_W, self.output.weight, self.output.bias)
+        self._folded = FoldedHead(self.norms[0].eps, *(weight.detach().bfloat16().cpu() for weight in weights))
+        return self
+
+
+def _is_bf16_on_cpu(read: Sequence[Tensor]) -> bool:
+    """Whether autocast to bf16 is on for these float32 hidden states on the CPU, and the compiled code works here."""
+    return (
+        torch.is_inference_mode_enabled()
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and all(hidden_BTD.device.type == "cpu" and hidden_BTD.dtype == torch.float32 for hidden_BTD in read)
+        and read[0].shape[-1] % VECTOR == 0
+        and unavailable_reason() is None
+    )
 
 
 def efficient_scores(scores_BTO: Tensor, ordinary_BT: Tensor, whole_BO: Tensor) -> Tensor:

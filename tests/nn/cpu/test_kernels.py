@@ -324,6 +324,17 @@ def test_rotation_turns_queries_and_keys_and_back() -> None:
     near(found, x.double(), 0.006)
 
 
+@pytest.mark.parametrize("columns", [16, 384])
+def test_normalised_rows_stand_side_by_side(columns: int) -> None:
+    parts = [made(37, columns, seed=seed) * 10.0**seed + seed for seed in range(3)]
+    wanted = torch.cat([torch.nn.functional.layer_norm(part.double(), (columns,), eps=1e-5) for part in parts], dim=1)
+    near(kernels.normalize(parts, 1e-5), wanted, 1 / 256)
+    parts[1][5, 3] = float("nan")
+    is_nan = kernels.normalize(parts, 1e-5).isnan()
+    assert is_nan[5, columns : 2 * columns].all()
+    assert is_nan.sum() == columns
+
+
 @pytest.mark.parametrize("form", ["none", "tanh"])
 def test_gelu_and_its_gradients(form: str) -> None:
     odd = [0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3, 7.3, 11.0, -11.0, 1e25, -1e25, 1e-3, 5.0, -5.0]

@@ -22,6 +22,7 @@ _ARGUMENTS = {
     "disentangled_back": [*_ATTENTION, *[_POINTER] * 6],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 10],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 9],
+    "normalize": [*[_NUMBER] * 3, _THREADS, _REAL, *[_POINTER] * 2],
     "geglu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 4],
     "rotary": [*[_NUMBER] * 4, _THREADS, *[_POINTER] * 3, _REAL],
     "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
@@ -233,6 +234,24 @@ def norm(
     given = (x_ND, bias_D, residual_ND, scale_D, shift_D)
     _call("norm", *x_ND.shape, torch.get_num_threads(), *dropout, epsilon, *given, *out, None)
     return out
+
+
+def normalize(parts: Sequence[Tensor], epsilon: float) -> Tensor:
+    """Normalise each row of each part without scale and shift, and put the parts side by side.
+
+    Args:
+        parts: (N, D) float32 each.
+        epsilon: added to the variance.
+
+    Returns:
+        (N, parts x D) bf16.
+    """
+    rows, columns = parts[0].shape
+    out_NF = torch.empty(rows, len(parts) * columns, dtype=torch.bfloat16)
+    for place, part_ND in enumerate(parts):
+        start = ctypes.c_void_p(out_NF.data_ptr() + place * columns * out_NF.element_size())
+        _call("normalize", rows, columns, out_NF.shape[1], torch.get_num_threads(), epsilon, part_ND, start)
+    return out_NF
 
 
 def norm_back(

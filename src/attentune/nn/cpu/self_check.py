@@ -1,8 +1,8 @@
 """Check of the compiled code against PyTorch, before the first use in a process.
 
 A compiler may have a bug, and a library may have been compiled for another processor than the one it runs on. So the
-compiled layer, the sum of squares and AdamW's step are compared with PyTorch's operations on small inputs. If they
-differ, a warning says so and PyTorch's operations are used.
+compiled layer, norms, the sum of squares and AdamW's step are compared with PyTorch's operations on small inputs. If
+they differ, a warning says so and PyTorch's operations are used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
-from attentune.nn.cpu.kernels import AdamWNumbers, adamw, sum_of_squares
+from attentune.nn.cpu.kernels import AdamWNumbers, adamw, normalize, sum_of_squares
 from attentune.nn.cpu.plain_layer import plain_layer, random_weights
 
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
@@ -97,6 +98,8 @@ def _errors(batch: int, length: int, kind: str) -> Iterator[float]:
     yield from (
         _relative(one, other) for name, one, other in zip(names, compiled, plain, strict=True) if name != "key_bias"
     )
+    rows_ND = hidden_BTD.detach().view(-1, _HIDDEN)
+    yield _relative(normalize([rows_ND], 1e-5).float(), layer_norm(rows_ND, (_HIDDEN,)))
     exact = math.fsum(float(weight.detach().double().square().sum()) for weight in weights)
     yield abs(sum_of_squares([weight.detach() for weight in weights]) - exact) / exact
     yield from _step_errors([weight.detach() for weight in weights[:2]], generator)

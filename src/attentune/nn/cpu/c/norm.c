@@ -57,6 +57,35 @@ void attentune_norm(int64_t rows, int64_t columns, int threads, uint64_t seed, u
 }
 
 typedef struct {
+    int64_t rows, columns, stride; float epsilon; const float *x; uint16_t *out;
+} normalize_t;
+
+static void normalize_body(void *pointer) {
+    normalize_t g = *(normalize_t *)pointer;
+    share_t own = attentune_share(g.rows);
+    for (int64_t i = own.begin; i < own.end; i++) {
+        const float *x = g.x + i * g.columns;
+        uint16_t *out = g.out + i * g.stride;
+        vf total = {}, squares = {};
+        for (int64_t j = 0; j < g.columns; j += W) total += load(x + j);
+        float mean = reduce_sum(total) / g.columns;
+        for (int64_t j = 0; j < g.columns; j += W) {
+            vf centred = load(x + j) - mean;
+            squares += centred * centred;
+        }
+        float inverse = 1.0f / sqrtf(reduce_sum(squares) / g.columns + g.epsilon);
+        for (int64_t j = 0; j < g.columns; j += W) store_bf16(out + j, (load(x + j) - mean) * inverse);
+    }
+}
+
+/* Layer normalisation without scale and shift; `stride` is the distance of two rows of the result. */
+void attentune_normalize(int64_t rows, int64_t columns, int64_t stride, int threads, float epsilon, const float *x,
+                         uint16_t *out) {
+    normalize_t given = {rows, columns, stride, epsilon, x, out};
+    attentune_in_parallel(normalize_body, &given, threads);
+}
+
+typedef struct {
     int64_t rows, columns; dropout_t dropout;
     const float *d_out; const uint16_t *d_out_more; const float *d_sum, *normed, *inverse, *scale;
     float *d_residual; uint16_t *d_x; float *parts;
