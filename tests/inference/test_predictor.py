@@ -261,4 +261,9 @@ def test_precisions_for_prediction_take_batches_by_tokens(run):
     assert sizes == [300]
     sizes.clear()
     saved.predictor(data, precision="bf16").predict("input", sizes.append)
-    assert max(sizes) == saved.config.training.per_device_eval_batch_size
+    assert sizes == [300]
+    sizes.clear()
+    training = replace(saved.config.training, per_device_eval_batch_size=64)
+    saved = replace(saved, config=replace(saved.config, training=training))
+    saved.predictor(data, precision="bf16").predict("input", sizes.append)
+    assert max(sizes) == 64

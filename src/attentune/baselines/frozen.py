@@ -20,7 +20,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.scoring import BATCH_TOKENS
+from attentune.inference.scoring import default_batch_tokens
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer
 from attentune.models.fused import frozen_weights, use_fused_layers
@@ -33,7 +33,6 @@ _COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 _BUDGET_CPU, _BUDGET_GPU = 3e12, 3e14
 # Fewer rows than this are never sampled.
 _FEWEST_ROWS = 1000
-_MAX_BATCH_GPU = 16
 # Texts whose vectors are kept: 0.3 GB for vectors of 384 numbers.
 KEPT_TEXTS = 200_000
 # The encoders of loaded baselines that are in use: those of an ensemble's folds encode each text once.
@@ -164,9 +163,8 @@ class FrozenEncoder:
         model, tokenizer, device = self._load()
         features = _tokens(texts, tokenizer, self.max_length)
         vectors_ND = np.zeros((len(texts), self._width), dtype=np.float32)
-        batch_tokens = BATCH_TOKENS * (1 if device.type == "cpu" else _MAX_BATCH_GPU)
         with kept_memory(), frozen_weights(model), _precision(device):
-            for rows in budget_order(features.lengths, batch_tokens):
+            for rows in budget_order(features.lengths, default_batch_tokens(device)):
                 batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
                 hidden_BTD = model.encode(**inputs).last_hidden_state.float()

@@ -305,7 +305,11 @@ class TrainingConfig:
         " fewer where they are long)",
         choices=("rows", "tokens"),
     )
-    per_device_eval_batch_size: int = setting(64, "rows per evaluation batch and device", minimum=1)
+    per_device_eval_batch_size: int | None = setting(
+        None,
+        "rows per evaluation batch and device (if not given: as many as make 2,048 tokens on a CPU, 16,384 on a GPU)",
+        minimum=1,
+    )
     gradient_accumulation_steps: int = setting(1, "batches per optimiser step", minimum=1)
     weight_decay: float = setting(0.01, "AdamW's weight decay (not on biases and norms)", minimum=0)
     l2_sp: float = setting(

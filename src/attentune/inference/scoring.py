@@ -23,8 +23,9 @@ from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.cpu.memory import kept_memory
 
-# Large enough for efficient matrix products, small enough for activations to stay in the cache.
+# Large enough for efficient matrix products, small enough for activations to stay in a CPU's cache.
 BATCH_TOKENS = 2048
+BATCH_TOKENS_GPU = 16384
 TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
 
 
@@ -72,6 +73,11 @@ def check_whole_models(accelerator: Accelerator) -> None:
             " each process the whole model (DDP). Leave the option out: accelerate launch --multi_gpu -m"
             " attentune.cli.main train ..."
         )
+
+
+def default_batch_tokens(device: torch.device) -> int:
+    """Return the tokens of a batch, with padding, that a device predicts fast."""
+    return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_GPU
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def score_rows(
     pad_token_id: int,
     accelerator: Accelerator,
     batch_size: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     rows: np.ndarray | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
     mask_token_id: int | None = None,
@@ -154,7 +160,7 @@ def score_rows(
         pad_token_id: the id of padding.
         accelerator: defines device and precision.
         batch_size: rows per batch; default: batches of `batch_tokens` tokens.
-        batch_tokens: tokens per batch, with padding.
+        batch_tokens: tokens per batch, with padding; default: by `default_batch_tokens`.
         rows: the indices of the rows, in any order, repetitions allowed; default: all.
         masked: for each row the positions to mask, or None; default: nothing is masked.
         mask_token_id: the id at masked positions.
@@ -168,9 +174,10 @@ def score_rows(
     """
     rows = np.arange(len(features)) if rows is None else rows
     lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
-    batches = (
-        budget_order(padded_lengths, batch_tokens) if batch_size is None else sorted_order(padded_lengths, batch_size)
-    )
+    if batch_size is None:
+        batches = budget_order(padded_lengths, batch_tokens or default_batch_tokens(accelerator.device))
+    else:
+        batches = sorted_order(padded_lengths, batch_size)
     outputs = _inner(model, accelerator).config.num_labels
     collected = _OutputCollector(lengths, outputs, with_details=with_details)
     # One autocast around all batches casts the weights only once.
@@ -213,7 +220,6 @@ def classifier_features(
     pad_token_id: int,
     accelerator: Accelerator,
     rows: np.ndarray,
-    batch_tokens: int = BATCH_TOKENS,
 ) -> np.ndarray:
     """Compute what the classifier's last layer is applied to, in evaluation mode: (N, F) float32.
 
@@ -226,13 +232,12 @@ def classifier_features(
         pad_token_id: the id of padding.
         accelerator: defines device and precision.
         rows: the indices of the rows.
-        batch_tokens: tokens per batch, with padding.
     """
     classifier, collected = model.classifier, None
     read = getattr(classifier, "features", lambda vectors: vectors)
     seen: list[torch.Tensor] = []
     handle = classifier.register_forward_pre_hook(lambda module, inputs: seen.append(read(inputs[0])))
-    batches = budget_order(features.padded_lengths[rows], batch_tokens)
+    batches = budget_order(features.padded_lengths[rows], default_batch_tokens(accelerator.device))
     try:
         with _evaluating(model), frozen_weights(model), accelerator.autocast():
             # Also the first batch by every process: it has the number of features.

@@ -61,6 +61,11 @@ CONFUSION_SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+def has_confusion_score(metric: str, labels: np.ndarray) -> bool:
+    """Return whether a metric of these labels is a function of their confusion counts: one class id for each row."""
+    return metric in CONFUSION_SCORES and labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
+
+
 def confusion_counts(labels: np.ndarray, predictions: np.ndarray, classes: int | None = None) -> np.ndarray:
     """Count (C, C) float64: rows with each label (first axis) and prediction."""
     size = classes or max(2, int(labels.max()) + 1, int(predictions.max()) + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attentune.metrics.confusion import bootstrap_confusion_interval, confusion_counts, has_confusion_score
 from attentune.metrics.metrics import Metric
 from attentune.stats.bootstrap import bootstrap_interval
 from attentune.stats.estimate import wilson_interval
@@ -21,7 +22,7 @@ def score_interval(
     """Score predictions, with the 95 % interval over rows, or over groups of rows.
 
     Wilson's interval for the accuracy of independent rows, which does not collapse near 0 and 1; else bootstrap
-    percentiles.
+    percentiles, of confusion counts where the metric is a function of them: thousands of times as fast.
 
     Args:
         metric: the metric.
@@ -40,6 +41,9 @@ def score_interval(
     if count == len(labels) and metric.name == "accuracy":
         low, high = wilson_interval(int((labels == predictions).sum()), len(labels))
         return value, low, high
+    if count == len(labels) and has_confusion_score(metric.name, labels):
+        counts = confusion_counts(labels, predictions)
+        return value, *bootstrap_confusion_interval(metric.name, counts, generator, resamples=resamples)
     members = np.split(np.argsort(group_N, kind="stable"), np.cumsum(np.bincount(group_N))[:-1])
 
     def statistic(drawn: np.ndarray) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
-from attentune.inference.scoring import BATCH_TOKENS
+from attentune.inference.scoring import default_batch_tokens
 from attentune.models.fused import frozen_weights
 
 # Larger hidden states are not cached; the encoder then runs in each step.
@@ -58,7 +58,7 @@ class FrozenStates:
     def _compute(self) -> Tensor:
         features, hidden_SD = self._features, None
         with frozen_weights(self._model), self._accelerator.autocast():
-            for rows in budget_order(features.padded_lengths, BATCH_TOKENS):
+            for rows in budget_order(features.padded_lengths, default_batch_tokens(self._accelerator.device)):
                 batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
                 inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
                 hidden_BTD = self._model.encode(**inputs).last_hidden_state.cpu()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts, ratio
+from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts, has_confusion_score, ratio
 from attentune.metrics.metrics import Metric
 from attentune.metrics.per_example import example_values
 from attentune.seeding import numpy_generator
@@ -19,7 +19,7 @@ _RESAMPLES = 50
 
 def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the score, negated if lower is better; -inf if it is undefined."""
-    if _has_counts(metric, labels):
+    if has_confusion_score(metric.name, labels):
         return float(CONFUSION_SCORES[metric.name](confusion_counts(labels, predictions)))
     if labels.ndim == 2 and metric.name in ("f1_macro", "f1_micro"):
         parts = np.stack([2.0 * (labels & predictions).sum(axis=0), (labels + predictions).sum(axis=0)])
@@ -27,10 +27,6 @@ def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> floa
         return float(ratio(hits, sizes.astype(np.float64)).mean())
     score = metric.score(labels, predictions)
     return -math.inf if math.isnan(score) else score if metric.greater_is_better else -score
-
-
-def _has_counts(metric: Metric, labels: np.ndarray) -> bool:
-    return metric.name in CONFUSION_SCORES and labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
 
 
 def choose_simplest(
@@ -81,7 +77,7 @@ def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.
     gain = other_utility - base_utility
     if len(labels) < 2 or np.array_equal(base, other):
         return gain, 0.0
-    if _has_counts(metric, labels):
+    if has_confusion_score(metric.name, labels):
         values_N = _jackknife(metric, labels, other) - _jackknife(metric, labels, base)
     elif metric.name in _ONE_PASS:
         values_N = example_values(metric.name, labels, other) - example_values(metric.name, labels, base)
