@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 DEMO_ARGS ?=
+VERSIONS ?= build/versions
+VERSIONS_TESTS ?= tests/test_tiny.py tests/test_versions.py tests/contracts tests/inference tests/integrations tests/models tests/training
 
 .PHONY: help
 help:  ## list the targets
@@ -40,8 +42,26 @@ test-integration: $(STAMP)  ## the rest of what CI runs: kills, processes, compa
 	$(PYTEST) -n 2 -m "integration and not slow"
 
 .PHONY: test-all
-test-all: $(STAMP)  ## every test, with real data, Chromium and 1,000 cases of each property; what is missing fails
+test-all: $(STAMP)  ## every test, with real data, Chromium and 1,000 cases of each property, and test-versions; what is missing fails
 	$(PYTEST) -n 2 --hypothesis-profile=all
+	$(MAKE) test-versions
+
+# Both have the build of torch of `make`: PyPI's others bring several gigabytes of CUDA libraries.
+.PHONY: test-versions
+test-versions: $(VERSIONS)/oldest/.installed $(VERSIONS)/newest/.installed  ## tests with the oldest and newest libraries, in environments of their own
+	for which in oldest newest; do \
+		echo "== $$which"; \
+		PYTHONPATH=src OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(VERSIONS)/$$which/bin/python -m pytest \
+			-n 2 -p no:cacheprovider -m "not slow and not integration" $(VERSIONS_TESTS) || exit 1; \
+	done
+
+$(VERSIONS)/oldest/.installed: LIMITS := -c requirements/oldest.txt
+$(VERSIONS)/%/.installed: pyproject.toml $(CONSTRAINTS) requirements/oldest.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet -c $(CONSTRAINTS) $(LIMITS) torch
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet -c $(CONSTRAINTS) $(LIMITS) \
+		-e '.[embedded,export,peft]' hypothesis polars pytest pytest-xdist
+	@touch $@
 
 .PHONY: coverage
 coverage: $(STAMP)  ## the tests that CI runs, and which lines and branches of src/ they reach

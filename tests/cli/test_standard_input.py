@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import io
 import json
 import os
@@ -11,7 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import attentune.data.readers.table as parts_module
 from attentune.data.ranges import find_sources, scan
@@ -131,7 +135,34 @@ def test_the_format_can_be_given(piped: Command, run: Path) -> None:
     assert (status, len(out.splitlines())) == (0, 3)
     status, _, err = piped("a", "predict", run, "--input_file", "-", "--file_format", "parquet")
     assert status == 2
-    assert "Parquet is not read from it" in err
+    assert "standard input: not a whole Parquet file" in err
+
+
+@pytest.mark.parametrize("flags", [(), ("--file_format", "csv")])
+def test_gzipped_rows_are_unpacked(piped: Command, run: Path, flags: tuple[str, ...]) -> None:
+    words = ("predict", run, "--input_file", "-", *flags)
+    assert piped(gzip.compress(TABLE.encode()), *words)[:2] == piped(TABLE, *words)[:2]
+    status, out, err = piped(gzip.compress(TABLE.encode())[:-12], *words)
+    assert (status, out) == (2, "")
+    assert "standard input: cannot be unpacked" in err
+
+
+def test_a_bomb_is_refused(piped: Command, run: Path) -> None:
+    status, _, err = piped(gzip.compress(b"text\n" + b"a" * 2**27), "predict", run, "--input_file", "-")
+    assert status == 2
+    assert "standard input: unpacks to more than 200 times its size" in err
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("flags", [(), ("--file_format", "parquet")])
+def test_parquet_is_read(piped: Command, run: Path, flags: tuple[str, ...], pack: Callable[[bytes], bytes]) -> None:
+    rows = list(csv.DictReader(io.StringIO(TABLE)))
+    written = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(rows), written)
+    words = ("predict", run, "--input_file", "-")
+    status, out, err = piped(pack(written.getvalue()), *words, *flags)
+    assert (status, out) == piped(TABLE, *words)[:2], err
+    assert piped(pack(written.getvalue()[:-9]), *words, *flags)[0] == 2
 
 
 @pytest.mark.parametrize("line", ["a,b", "It was so-so, I think.", "[unclear] well", "{sigh} well", 'he said "so'])

@@ -196,6 +196,10 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
         both(settings("tokenizer_config.json", tokenizer_class="evil.EvilTokenizer", auto_map=_MAP),
              put("evil.py", code)), ("auto_map",)),
     "kernels of the hub": (settings("config.json", attn_implementation="evil/kernels"), ("evil/kernels", "eager")),
+    "kernels of the hub, an internal name": (
+        settings("config.json", _attn_implementation_internal="evil/kernels"),
+        ("evil/kernels", "eager"),
+    ),
     "kernels of the hub inside": (settings("config.json", _attn_implementation="evil/kernels"), ("evil/kernels",)),
     "quantised by others": (
         settings("config.json", quantization_config={"quant_method": "torchao", "quant_type": "x"}),

@@ -242,6 +242,17 @@ def test_a_run_answers_in_precisions_for_prediction_too(run, precision, within):
     assert exactly.keys() == roughly.keys()
 
 
+def test_predict_takes_the_precision_of_the_command(run):
+    def shares(**options: str) -> list[float]:
+        return [row["probabilities"]["good"] for row in predict(run, TEXTS, **options)]
+
+    exact, rough = shares(precision="fp32"), shares(precision="int8")
+    assert exact != rough
+    assert rough == pytest.approx(exact, abs=0.1)
+    with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8'"):
+        predict(run, TEXTS, precision="fp8")
+
+
 @pytest.mark.parametrize("precision", ["int8", "bf16-true"])
 def test_precisions_for_prediction_are_for_it_alone(run, precision):
     said = rf"training\.precision: got '{precision}', expected one of auto, fp32, bf16, fp16"

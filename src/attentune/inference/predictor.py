@@ -383,7 +383,11 @@ def predict_rows(
 
 
 def predict(
-    run: str | Path | Predictor, texts: Sequence[str], pairs: Sequence[str] | None = None
+    run: str | Path | Predictor,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    precision: str | None = None,
 ) -> list[dict[str, Any]]:
     """Predict texts, or pairs of texts.
 
@@ -391,6 +395,7 @@ def predict(
         run: a run folder or a loaded run.
         texts: the (first) texts.
         pairs: the second texts, for a model of pairs.
+        precision: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU; default: that of training.
 
     Returns:
         For each text {"prediction": label name or score, "probabilities": {label: probability}}. The prediction of a
@@ -398,6 +403,7 @@ def predict(
 
     Raises:
         DataError: the two lists differ in length, or pairs are given to a model of single texts (or the reverse).
+        ConfigError: there is no such precision, or the device does not have it.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
@@ -408,7 +414,7 @@ def predict(
     rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
     if not len(rows):
         return []
-    return prediction_dicts(predict_rows(saved, rows), saved.label_space)
+    return prediction_dicts(predict_rows(saved, rows, precision=precision), saved.label_space)
 
 
 def prediction_dicts(logits_NC: np.ndarray, space: LabelSpace) -> list[dict[str, Any]]:

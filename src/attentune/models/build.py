@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers import AutoModel, AutoTokenizer
 from transformers.utils import cached_file
 
 from attentune.config import ModelConfig, to_dict
@@ -27,6 +27,7 @@ from attentune.models.architectures import (
     readable_positions,
     special_token_ids,
 )
+from attentune.models.compatibility import ENCODER_OPTIONS, PreTrainedConfig
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.encoder_list import EMBEDDED, EMBEDDED_HUB_NAME, embedded_folder
 from attentune.models.head_settings import is_bi_encoder, settle_head
@@ -232,7 +233,13 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
             with torch.device("meta"):
                 check_size(AutoModel.from_config(config), Path(source))
         encoder, info = AutoModel.from_pretrained(
-            source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
+            source,
+            config=config,
+            output_loading_info=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            **ENCODER_OPTIONS,
+            **options,
         )
         align_weights(encoder)
     # Saved configurations must not contain absolute paths.

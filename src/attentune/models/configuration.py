@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 
+from attentune.models.compatibility import PreTrainedConfig
 from attentune.nn.losses import LOSSES
 from attentune.plugins import is_plugin
 

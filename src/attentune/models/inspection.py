@@ -65,7 +65,7 @@ def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_nu
             return f"sets {key}, which is not read. Take the line out, or use a plain copy of the model."
         if key.endswith(("_file", "_files")) and value:
             return f"names a file of its own ({name}), expected the usual names in its folder. Take the line out."
-        if key.endswith("attn_implementation") and isinstance(value, str) and value not in _ATTENTIONS:
+        if "attn_implementation" in key and isinstance(value, str) and value not in _ATTENTIONS:
             return (
                 f"asks for the attention {value[:60]!r}, expected one of {', '.join(_ATTENTIONS)}. Take the line out."
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
 
+from attentune.models.compatibility import PreTrainedConfig
 from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.inspection import check_size, problem_in, problem_in_settings
 from attentune.models.modeling import AttentuneForSequenceClassification

@@ -165,7 +165,7 @@ def test_what_is_refused_before_any_work(
     flags: list[str], token: str | None, offline: bool, told: str, tmp_path: Path, monkeypatch, attentune
 ) -> None:
     monkeypatch.setattr("attentune.integrations.hub.push.get_token", lambda: token)
-    monkeypatch.setattr("attentune.integrations.hub.push.is_offline_mode", lambda: offline)
+    monkeypatch.setattr("attentune.integrations.hub.push.HF_HUB_OFFLINE", offline)
     status, out, err = attentune("export", tmp_path / "no-run", *flags)
     assert (status, out, told in err) == (2, "", True), err
     assert "no-run" not in err, "the run has not been looked for"

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from attentune.data.readers.streams import check_ratio
 from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell
@@ -19,23 +19,28 @@ _CELL_BYTES = 8
 
 
 def parse_parquet(
-    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: float, limit: ChunkLimit = WHOLE
+    source: Path | bytes,
+    path: str | Path,
+    keep: Collection[str] | None,
+    max_bytes: float,
+    limit: ChunkLimit = WHOLE,
+    *,
+    packed_bytes: int,
 ) -> Iterator[Table]:
     """Parse a Parquet file; yields one table per chunk.
 
     Args:
-        stream: the unpacked content of a .gz file; other files are read from `path`, batch by batch.
-        path: the path of the file.
+        source: the file, which is read batch by batch, or its content, if it has been unpacked.
+        path: the path of the file, for messages.
         keep: the columns to read; None reads all.
         max_bytes: the maximum size of the unpacked texts, checked before unpacking.
         limit: the maximum size of a chunk.
+        packed_bytes: the size of the file as it is given.
 
     Raises:
         DataError: it is not a complete Parquet file, has no rows or repeated names, or is too large.
     """
     with _whole_file(path):
-        # Parquet is read from its end, so a packed file has to be unpacked first.
-        source = stream.read() if path.suffix.lower() == ".gz" else path
         file = _opened(source, ())
         names = tuple(file.schema_arrow.names)
         selected = [name for name in names if keep is None or name in keep]
@@ -44,7 +49,7 @@ def parse_parquet(
         total, done = file.metadata.num_rows, 0
         groups = range(file.metadata.num_row_groups)
         batches = _batches(file, _opened(source, texts), selected, texts, groups)
-        for columns, rows in _chunks(batches, path, selected, max_bytes, limit):
+        for columns, rows in _chunks(batches, path, selected, max_bytes, limit, packed_bytes):
             done += rows
             if done > total:
                 break
@@ -198,18 +203,23 @@ def _longest_bytes(array: Any) -> int:
 
 
 def _chunks(
-    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: float, limit: ChunkLimit
+    batches: Iterable[Any],
+    path: str | Path,
+    selected: list[str],
+    max_bytes: float,
+    limit: ChunkLimit,
+    packed_bytes: int,
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """Yield the cells of the kept columns and the number of rows of each chunk."""
     columns: dict[str, list[Any]] = {name: [] for name in selected}
-    rows, chunk_size, unpacked, packed = 0, 0, 0, path.stat().st_size
+    rows, chunk_size, unpacked = 0, 0, 0
     for batch in batches:
         arrays = [_of_array(array) for array in batch.columns]
         size = sum(size for _, size in arrays)
         unpacked += size
         if unpacked > max_bytes:
             raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
-        check_ratio(unpacked, packed, path)
+        check_ratio(unpacked, packed_bytes, path)
         if rows and (rows + batch.num_rows > limit.rows or chunk_size + size > limit.characters):
             yield columns, rows
             columns, rows, chunk_size = {name: [] for name in selected}, 0, 0

@@ -17,7 +17,7 @@ from attentune.data.readers.streams import is_other_format
 from attentune.data.readers.table import ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
 
-PLAIN = ".txt"
+PLAIN, PARQUET = ".txt", ".parquet"
 _TEXT = "text"
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
@@ -80,10 +80,12 @@ def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[s
     Raises:
         DataError: it may be a table or lines of text, or it is no text.
     """
+    if head.startswith(b"PAR1"):
+        return PARQUET, ()
     if is_other_format(head) or head.startswith(b"SQLite format"):
         raise DataError(
-            "holds no text, expected CSV, JSON or plain text. Save it to a file, unpack it if it is compressed, and"
-            " give the file.",
+            "holds no text, expected CSV, JSON, plain text or Parquet, also gzipped. Save it to a file, unpack it if it"
+            " is compressed by another program, and give the file.",
             path=path,
         )
     encoding = find_encoding(head, options.encoding) or "utf-8"

@@ -25,10 +25,10 @@ from attentune.data.readers.formats import (
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
 from attentune.data.readers.parquet import parse_parquet
-from attentune.data.readers.plain import PLAIN, guess_format, parse_plain_lines
+from attentune.data.readers.plain import PARQUET, PLAIN, guess_format, parse_plain_lines
 from attentune.data.readers.sqlite import SQLITE, parse_sqlite
 from attentune.data.readers.standard_input import NAME, copied_input, is_standard_input
-from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines, unpacked
+from attentune.data.readers.streams import MAX_BYTES, check_file, is_gzipped, open_bytes, text_lines, unpacked
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.errors import DataError
 
@@ -113,11 +113,13 @@ def read_chunks(
             path=path,
         )
     kind = kind if kind in EXTENSIONS else f".{options.file_format}"
-    is_held = limit == WHOLE or kind == ".json" or (kind == ".parquet" and path.suffix.lower() == ".gz")
+    is_held = limit == WHOLE or kind == ".json" or (kind == PARQUET and path.suffix.lower() == ".gz")
     most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
     with open_bytes(path, most) as stream:
-        if kind == ".parquet":
-            yield from parse_parquet(stream, path, keep, most, limit)
+        if kind == PARQUET:
+            # Parquet is read from its end, so a packed file has to be unpacked first.
+            source = stream.read() if path.suffix.lower() == ".gz" else path
+            yield from parse_parquet(source, path, keep, most, limit, packed_bytes=path.stat().st_size)
         else:
             yield from _parse_text(stream, path, kind, keep, limit, options)
 
@@ -142,17 +144,24 @@ def _parse_text(
 def _read_standard_input(
     keep: Collection[str] | None, max_bytes: int | None, limit: ChunkLimit, options: FileOptions
 ) -> Iterator[Table]:
-    if options.file_format == "parquet":
-        raise DataError("Parquet is not read from it. Save it to a file, and give the file.", path=NAME)
     most = MAX_BYTES if max_bytes is None else max_bytes
-    with copied_input().open("rb") as file, unpacked(file, NAME, packed_bytes=None, max_bytes=most) as stream:
-        head = stream.peek(HEAD_BYTES)  # type: ignore[attr-defined]
-        if options.file_format is None:
-            kind, notes = guess_format(head, NAME, options)
-        else:
-            kind, notes = f".{options.file_format}", ()
-        for table in _parse_text(stream, NAME, kind, keep, limit, options):
-            yield replace(table, notes=(*notes, *table.notes))
+    copy = copied_input()
+    with copy.open("rb") as file:
+        size = copy.stat().st_size
+        packed_bytes = size if is_gzipped(file.peek(2)) else None
+        with unpacked(file, NAME, packed_bytes=packed_bytes, max_bytes=most) as stream:
+            head = stream.peek(HEAD_BYTES)  # type: ignore[attr-defined]
+            if options.file_format is None:
+                kind, notes = guess_format(head, NAME, options)
+            else:
+                kind, notes = f".{options.file_format}", ()
+            if kind == PARQUET:
+                source = copy if packed_bytes is None else stream.read()
+                tables = parse_parquet(source, NAME, keep, most, limit, packed_bytes=size)
+            else:
+                tables = _parse_text(stream, NAME, kind, keep, limit, options)
+            for table in tables:
+                yield replace(table, notes=(*notes, *table.notes))
 
 
 def source_name(path: str | Path) -> str:

@@ -157,6 +157,11 @@ def check_no_page(head: bytes, path: str | Path) -> None:
         )
 
 
+def is_gzipped(head: bytes) -> bool:
+    """Return whether a file begins like one that gzip has packed."""
+    return head.startswith(b"\x1f\x8b")
+
+
 def is_other_format(head: bytes) -> bool:
     """Return whether a file begins like a format that is no text."""
     return head.startswith(tuple(_OTHERS))

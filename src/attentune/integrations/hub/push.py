@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
-from huggingface_hub.constants import ENDPOINT, is_offline_mode
+from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
@@ -38,7 +38,7 @@ def check_push(name: str) -> None:
             f"--push_to_hub: got {name!r}, expected the name of a repository: NAME/REPO, of letters, digits, '-', '_'"
             " and '.', such as me/reviews."
         )
-    if is_offline_mode():
+    if HF_HUB_OFFLINE:
         problems.append("--push_to_hub: HF_HUB_OFFLINE is set, so that the hub is not contacted; unset it to upload.")
     if get_token() is None:
         problems.append(
