@@ -578,6 +578,12 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
     ("name", "old", "new", "message"),
     [
         ("runs.jsonl", '"status":"done"', '"status":"won"', r"runs\.jsonl, line 1: is no record of a run \(its status"),
+        (
+            "runs.jsonl",
+            '"format":1,',
+            "",
+            r"line 1: .* \(of another format: got 'None', expected 1\)\. A report needs the folder",
+        ),
         ("runs.jsonl", '"seed":2', '"seed":1', r"runs\.jsonl, line 2: has rte/all/bert/seed-1 a second time"),
         ("runs.jsonl", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
         ("predictions.jsonl", '"labels":[', '"labels":[7,', r"predictions\.jsonl, line 1: .*201 values for 200 rows"),

@@ -9,8 +9,7 @@ import pytest
 
 from attentune.cli.main import main
 from attentune.data.checks.report import Finding
-from attentune.report.load import collect
-from attentune.report.overview.texts import TaskTexts
+from attentune.report.load import TaskTexts, collect
 from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
 from helpers import axe

@@ -43,7 +43,7 @@ def parser() -> Parser:
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     add_best_flag(made)
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
-    made.add_argument("--show_errors", metavar="N", default="5", help="worst errors to print (default: 5)")
+    made.add_argument("--show_errors", metavar="N", default="10", help="worst errors to print (default: 10)")
     made.add_argument("--errors_file", metavar="FILE", help="write all wrong rows to this CSV file, worst first")
     made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
     add_precision_flag(made, predicts=True)

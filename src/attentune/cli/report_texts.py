@@ -11,8 +11,7 @@ from attentune.data.checks.doctor import examine
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError
 from attentune.experiments.comparison.records import RunRecord
-from attentune.report.load import RecordedRun
-from attentune.report.overview.texts import TaskTexts
+from attentune.report.load import RecordedRun, TaskTexts
 
 # Larger files are not read for a report.
 MOST_BYTES = 200_000_000

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attentune.data.checks.report import Finding
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.records import (
     PACKED_PREDICTIONS_FILE,
@@ -26,7 +27,6 @@ from attentune.experiments.comparison.records import (
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword
 from attentune.io.files import parse_json, read_json, read_text
-from attentune.report.overview.texts import TaskTexts
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
 
@@ -86,6 +86,23 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
 
 HANS_FILE, LAYERS_FILE, MANIFEST_FILE = REPORT_FILES
 EXPLANATIONS_FILE = "explanations.jsonl"
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """The texts of a task's validation rows.
+
+    Attributes:
+        texts: by row id, the text and the second text of a pair.
+        findings: what the doctor says of the task's rows; None if it was not asked.
+        problem: why there are no texts; empty if there are.
+        explanations: by text and second text, what `attentune explain` has written on them.
+    """
+
+    texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] | None = None
+    problem: str = ""
+    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

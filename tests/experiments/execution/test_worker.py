@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.record_store import RecordStore
-from attentune.experiments.execution.worker import RunTask, execute_run
+from attentune.experiments.execution.worker import RunTask, _train_alone, execute_run
 from attentune.training.signals import Interrupted, StopRequest
+from helpers.samples import settings
 from helpers.small_runs import RUNS, noted, sleeping_plan
 
 RUN = RUNS[0]
@@ -86,3 +88,12 @@ def test_a_machine_that_does_not_see_the_folder_says_so(task):
     (Path(task.folder) / task.manifest).unlink()
     with pytest.raises(CheckpointError, match=r"has no compare.json as seen from .* a disk that all machines share"):
         execute_run(task, stop=StopRequest())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("named", ["auto", "tfidf-linear"])
+def test_runs_of_a_comparison_fit_the_baselines_that_are_named(named, tiny, tmp_path):
+    config = load_config(overrides=settings(tmp_path, tiny("bert")) | {"training.baselines": named})
+    found = _train_alone(RUN, config).baselines
+    names = None if found is None else {one["name"] for one in found["methods"]}
+    assert names == (None if named == "auto" else {"this model", "tfidf-linear"})

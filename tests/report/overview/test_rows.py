@@ -12,10 +12,9 @@ import pytest
 from attentune.data.checks.report import Finding
 from attentune.errors import CheckpointError
 from attentune.report.analysis import compare_methods
-from attentune.report.load import collect
+from attentune.report.load import TaskTexts, collect
 from attentune.report.overview.rows import task_rows
 from attentune.report.overview.run import confusions, run_details
-from attentune.report.overview.texts import TaskTexts
 from attentune.report.page import render_html
 from attentune.report.sections.contents import make_report
 from helpers.made_records import Run, predictions, write_record

@@ -25,6 +25,11 @@ REPORT_FILES = ("hans.json", "layers.json", "compare.json")
 
 _FORMAT = 1
 _PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_NOT_PACKED = (
+    "A report needs the folder of a comparison, or one that attentune report COMPARISON --pack FOLDER wrote; other"
+    " records can be read as JSON lines."
+)
+_RUN_AGAIN = "Delete it; the same command makes it again."
 _CURE = "Delete the record and its predictions; the same command makes them again."
 STATUSES = ("done", "failed", "pruned")
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
@@ -121,20 +126,21 @@ class RunRecord(RunResult):
         return cls.from_json(text, str(file))
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> RunRecord:
+    def from_json(cls, text: str, where: str, cure: str = _RUN_AGAIN) -> RunRecord:
         """Parse the record of one run from the output of `to_json`.
 
         Args:
             text: the JSON text.
             where: the location of the text, for error messages.
+            cure: how to mend it, for error messages.
 
         Raises:
             CheckpointError: the text is not a valid record.
         """
         try:
             content = parse_json(text)
-            if content.pop("format") != _FORMAT:
-                raise ValueError("of another format")
+            if (found := content.pop("format", None)) != _FORMAT:
+                raise ValueError(f"of another format: got {str(found)[:20]!r}, expected {_FORMAT}")
             check_fields(cls, content)
             check_fields(Run, content["run"])
             if content["status"] not in STATUSES:
@@ -144,11 +150,11 @@ class RunRecord(RunResult):
                 raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
             return cls(**{**content, "run": Run(**content["run"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_record(where, error) from error
+            raise _no_record(where, error, cure) from error
 
 
-def _no_record(where: str, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{where}: is no record of a run ({error}). Delete it; the same command makes it again.")
+def _no_record(where: str, error: Exception, cure: str = _RUN_AGAIN) -> CheckpointError:
+    return CheckpointError(f"{where}: is no record of a run ({error}). {cure}")
 
 
 @dataclass(frozen=True)
@@ -228,7 +234,7 @@ def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
 def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
     known: set[Run] = set()
     for number, line in enumerate(_lines(file), start=1):
-        record = RunRecord.from_json(line, f"{file}, line {number}")
+        record = RunRecord.from_json(line, f"{file}, line {number}", _NOT_PACKED)
         if record.run in known:
             raise CheckpointError(f"{file}, line {number}: has {record.run.name} a second time. Delete one of the two.")
         known.add(record.run)

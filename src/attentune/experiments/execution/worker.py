@@ -148,7 +148,7 @@ def _in_processes(trainer: Trainer, task: RunTask, folder: Path, stop: StopReque
 
 
 def _train_alone(run: Run, config: Config) -> RunResult:
-    """Train as `attentune train` does."""
+    """Train as `attentune train` does, but fit baselines on the run's rows only if the settings name some."""
     from attentune.training.train import train
 
-    return train(config, with_baselines=False)
+    return train(config, with_baselines=config.training.baselines not in ("auto", "none"))

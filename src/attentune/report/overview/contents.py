@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from attentune.report.analysis import Verdicts
 from attentune.report.document import format_interval, format_p, format_score, with_minus
+from attentune.report.load import TaskTexts
 from attentune.report.overview.answer import answer_of, question_of
 from attentune.report.overview.charts import PlaneChart
 from attentune.report.overview.heatmap import HeatMap, heat_map
 from attentune.report.overview.rows import TaskRows, task_rows
 from attentune.report.overview.run import Confusion, RunDetails, confusions, run_details
 from attentune.report.overview.tasks import TaskPanel, cost_charts, task_panels
-from attentune.report.overview.texts import TaskTexts
 from attentune.stats.verdict import Comparison
 
 # Tables and figures of `sections` that the page shows in another form, by the beginnings of their names.

@@ -11,8 +11,7 @@ import numpy as np
 from attentune.experiments.comparison.records import Predictions
 from attentune.explain.explanation import Explanation
 from attentune.report.analysis import Cell, Verdicts
-from attentune.report.load import RecordedRun
-from attentune.report.overview.texts import TaskTexts
+from attentune.report.load import RecordedRun, TaskTexts
 from attentune.report.sections.run_figures import largest_cells
 
 MOST_ROWS = 8

@@ -13,11 +13,10 @@ from attentune.experiments.comparison.records import Predictions, read_probabili
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import axis_label, metric_name, points_factor
-from attentune.report.load import RecordedRun
+from attentune.report.load import RecordedRun, TaskTexts
 from attentune.report.overview.charts import ChartRow, PlaneChart, RowsChart, lines_chart, rows_chart
 from attentune.report.overview.rows import ReportRow, wrong_rows
 from attentune.report.overview.tasks import floor_chart, scored_columns
-from attentune.report.overview.texts import TaskTexts
 from attentune.report.sections.run_figures import confusion_counts, largest_cells
 from attentune.stats.calibration import calibration_error
 from attentune.stats.estimate import wilson_interval
