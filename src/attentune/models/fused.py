@@ -285,9 +285,14 @@ def use_fused_layers(model: Any) -> int:
     return len(layers)
 
 
-def _is_fast(layer: nn.Module) -> bool:
+def _is_fast(layer: Any) -> bool:
+    """Whether a compiled BERT layer of this layer's size is fast; it stands for the layers of all families."""
     parts = find_parts(layer)
-    return parts is not None and is_fast(parts.down.out_features, parts.up.out_features, parts.heads)
+    if parts is None:  # ModernBERT's
+        down, heads = layer.mlp.Wo, layer.config.num_attention_heads
+    else:
+        down, heads = parts.down, parts.heads
+    return is_fast(down.out_features, down.in_features, heads)
 
 
 def use_bf16_gradients(model: Any) -> None:
