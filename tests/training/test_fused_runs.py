@@ -108,9 +108,13 @@ def test_a_run_cannot_go_on_by_the_other_program(tiny: Tiny, tmp_path: Path, mon
         run(tmp_path, base, **STEPS, training__resume=True)
 
 
+@pytest.mark.integration
 @needs_native
-def test_the_saved_model_repeats_the_scores(tiny: Tiny, tmp_path: Path) -> None:
-    result = train(load_config(overrides=settings(tmp_path, encoder(tiny), **BF16)))
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert"])
+def test_the_saved_model_repeats_the_scores(tiny: Tiny, tmp_path: Path, family: str) -> None:
+    base = tiny(family, hidden=128 if family == "modernbert" else 64)  # heads of 32 and of 16
+    result = train(load_config(overrides=settings(tmp_path, base, **BF16)))
+    assert result.train["fused_layers"] == (1 if family == "albert" else 3)
     assert evaluate(tmp_path / "run")["validation"] == result.scores["validation"]
 
 

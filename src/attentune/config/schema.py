@@ -336,7 +336,7 @@ class TrainingConfig:
     )
     use_cpu: bool = setting(False, "train on the CPU even where there is an accelerator")
     fused_layers: bool = setting(
-        True, "train BERT-type layers with compiled C code, on a CPU with bf16 and a C compiler"
+        True, "train the encoder's layers with compiled C code, on a CPU with bf16 and a C compiler"
     )
     eval_strategy: str | None = setting(
         None,

@@ -1,4 +1,8 @@
-"""Replaces the layers of a BERT-type encoder by the fused CPU layer, in place."""
+"""Replaces an encoder's layers by the fused CPU layers, in place.
+
+`layer_parts` says where the families keep the parts of BERT's layer; the mixins here serve what differs from it in
+other ways: what a layer is given besides, and what it returns.
+"""
 
 from __future__ import annotations
 
@@ -260,13 +264,14 @@ def frozen_weights(model: nn.Module) -> Iterator[None]:
 
 
 def use_fused_layers(model: Any) -> int:
-    """Replace the layers of a model on the CPU by the fused layer of `nn.cpu.fused_layer`, where supported.
+    """Replace the layers of a model on the CPU by those of `nn.cpu.fused_layer` and `fused_pre_norm`, where supported.
 
-    A layer is supported if it computes what BERT's does, with GELU and sizes that are multiples of the vector size, if
-    the C code is available on this machine (`nn.cpu.native`) and if it is not slower (`nn.cpu.speed_check`). The fused
-    layer is used in bf16, for training and prediction, as long as nothing needs the layer's internals: no hooks on its
-    submodules, no adapters, and our own attention. Pre-hooks on attention's output projection are applied, since the
-    context blur is one. Otherwise the layer's own code runs. Weights, names and saved files do not change.
+    A layer is supported if it computes what BERT's does (perhaps with a bias or vectors of relative positions) or
+    ModernBERT's, with GELU and sizes that are multiples of the vector size, if the C code is available on this machine
+    (`nn.cpu.native`) and if it is not slower (`nn.cpu.speed_check`). The fused layers are used in bf16, for training
+    and prediction, as long as nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own
+    attention. Pre-hooks on attention's output projection are applied, since the context blur is one. Otherwise the
+    layer's own code runs. Weights, names and saved files do not change.
 
     Args:
         model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
@@ -286,9 +291,14 @@ def use_fused_layers(model: Any) -> int:
     return len(layers)
 
 
-def _is_fast(layer: nn.Module) -> bool:
+def _is_fast(layer: Any) -> bool:
+    """Whether a compiled BERT layer of this layer's size is fast; it stands for the layers of all families."""
     parts = find_parts(layer)
-    return parts is not None and is_fast(parts.down.out_features, parts.up.out_features, parts.heads)
+    if parts is None:  # ModernBERT's
+        down, heads = layer.mlp.Wo, layer.config.num_attention_heads
+    else:
+        down, heads = parts.down, parts.heads
+    return is_fast(down.out_features, down.in_features, heads)
 
 
 def use_bf16_gradients(model: Any) -> None:

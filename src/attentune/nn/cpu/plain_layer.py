@@ -1,4 +1,4 @@
-"""The layer that `fused_layer` computes, by PyTorch's operations: what the compiled code is compared with."""
+"""The layers of `fused_layer` and `fused_pre_norm` by PyTorch's operations: what compiled code is compared with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from attentune.nn.cpu.fused_layer import LayerSettings, LayerWeights
+from attentune.nn.cpu.fused_pre_norm import Angles, PreNormSettings, PreNormWeights
 
 
 def random_weights(hidden: int, inner: int, generator: torch.Generator) -> LayerWeights:
@@ -61,3 +62,26 @@ def plain_layer(
     raised = gelu(linear(middle, w.up, w.up_bias), approximate="tanh" if settings.is_gelu_tanh else "none")
     lowered = linear(raised, w.down, w.down_bias)
     return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)
+
+
+def plain_pre_norm_layer(
+    hidden_BTD: Tensor, mask: Tensor, angles: Angles, w: PreNormWeights, settings: PreNormSettings
+) -> Tensor:
+    """Compute a ModernBERT layer in the inputs' precision by PyTorch's operations (Warner et al. 2024, section 2.1)."""
+    batch, length, width = hidden_BTD.shape
+    cosine_TE, sine_TE = angles
+
+    def rotated(x_BHTE: Tensor) -> Tensor:
+        first, second = x_BHTE.chunk(2, dim=-1)
+        return x_BHTE * cosine_TE + torch.cat([-second, first], dim=-1) * sine_TE
+
+    x_BTD = hidden_BTD if w.norm_1 is None else layer_norm(hidden_BTD, (width,), w.norm_1, None, settings.epsilon)
+    projected = linear(x_BTD, w.projections).view(batch, length, 3, settings.heads, -1)
+    query, key, value = projected.permute(2, 0, 3, 1, 4)
+    context_BHTE = scaled_dot_product_attention(rotated(query), rotated(key), value, attn_mask=mask)
+    context_BTD = context_BHTE.transpose(1, 2).reshape(hidden_BTD.shape)
+    middle = hidden_BTD + linear(context_BTD, w.attention_output)
+    raised = linear(layer_norm(middle, (width,), w.norm_2, None, settings.epsilon), w.up)
+    activated, gate = raised.chunk(2, dim=-1)
+    active = gelu(activated, approximate="tanh" if settings.is_gelu_tanh else "none") * gate
+    return middle + linear(active, w.down)

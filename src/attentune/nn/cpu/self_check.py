@@ -19,8 +19,14 @@ from torch.nn.functional import layer_norm
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
+from attentune.nn.cpu.fused_pre_norm import (
+    PreNormBFloat16Weights,
+    PreNormSettings,
+    PreNormWeights,
+    fused_pre_norm_layer,
+)
 from attentune.nn.cpu.kernels import AdamWNumbers, adamw, normalize, sum_of_squares
-from attentune.nn.cpu.plain_layer import plain_layer, random_weights
+from attentune.nn.cpu.plain_layer import plain_layer, plain_pre_norm_layer, random_weights
 
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
@@ -68,6 +74,7 @@ def largest_error() -> float:
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
             errors = [error for batch in _BATCHES for error in _errors(*batch)]
+            errors += _pre_norm_errors(batch=2, length=19)
     finally:
         torch.set_num_threads(threads)
     return max(math.inf if math.isnan(error) else error for error in errors)
@@ -103,6 +110,28 @@ def _errors(batch: int, length: int, kind: str) -> Iterator[float]:
     exact = math.fsum(float(weight.detach().double().square().sum()) for weight in weights)
     yield abs(sum_of_squares([weight.detach() for weight in weights]) - exact) / exact
     yield from _step_errors([weight.detach() for weight in weights[:2]], generator)
+
+
+def _pre_norm_errors(batch: int, length: int) -> Iterator[float]:
+    """Yield the relative errors of a ModernBERT layer: values and gradients."""
+    generator = torch.Generator().manual_seed(length)
+    first, second = (random_weights(_HIDDEN, _INNER, generator) for _ in range(2))
+    projections = torch.cat([first.query, first.key, first.value]).detach().requires_grad_()
+    up = torch.cat([first.up, second.up]).detach().requires_grad_()
+    weights = PreNormWeights(projections, first.attention_output, up, first.down, first.norm_1, first.norm_2)
+    hidden_BTD, direction_BTD = (torch.randn(batch, length, _HIDDEN, generator=generator) for _ in range(2))
+    mask = torch.zeros(batch, 1, length, length)
+    mask[0, :, 5:, :3] = torch.finfo(torch.float32).min
+    angles_TE = torch.randn(length, _HIDDEN // _HEADS // 2, generator=generator).repeat(1, 2)
+    angles, settings = (angles_TE.cos(), angles_TE.sin()), PreNormSettings(_HEADS, 1e-5)
+
+    inputs = (hidden_BTD.requires_grad_(), *(weight for weight in weights if weight is not None))
+    half = PreNormBFloat16Weights(weights)
+    compiled_BTD = fused_pre_norm_layer(hidden_BTD, mask, angles, weights, half, settings)
+    plain_BTD = plain_pre_norm_layer(hidden_BTD, mask, angles, weights, settings)
+    yield _relative(compiled_BTD, plain_BTD)
+    compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
+    yield from (_relative(one, other) for one, other in zip(compiled, plain, strict=True))
 
 
 def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[float]:

@@ -1,0 +1,94 @@
+"""ModernBERT's layer against the formula in float64: values, gradients, prediction."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentune.nn.cpu.fused_pre_norm import (
+    PreNormBFloat16Weights,
+    PreNormSettings,
+    PreNormWeights,
+    fused_pre_norm_layer,
+    fused_pre_norm_prediction,
+)
+from attentune.nn.cpu.plain_layer import plain_pre_norm_layer
+from helpers.native import needs_native
+
+pytestmark = needs_native
+
+BATCH, LENGTH, HEADS, HIDDEN, INNER = 3, 11, 2, 64, 80
+ANGLES = torch.linspace(0, 3, LENGTH)[:, None] * torch.logspace(0, -2, HIDDEN // HEADS // 2).repeat(2)
+
+
+def weights(dtype: torch.dtype = torch.float32, *, first_layer: bool = False) -> PreNormWeights:
+    generator = torch.Generator().manual_seed(1)
+
+    def some(*shape: int, around: float = 0.0) -> Tensor:
+        values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
+        return values.bfloat16().to(dtype).requires_grad_()
+
+    matrices = some(3 * HIDDEN, HIDDEN), some(HIDDEN, HIDDEN), some(2 * INNER, HIDDEN), some(HIDDEN, INNER)
+    norm_1, norm_2 = some(HIDDEN, around=1.0), some(HIDDEN, around=1.0)
+    return PreNormWeights(*matrices, None if first_layer else norm_1, norm_2)
+
+
+def batch() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Hidden states; a mask with padding and a window of three tokens to each side; angles."""
+    hidden = torch.randn(BATCH, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(2))
+    place = torch.arange(LENGTH)
+    seen = ((place - place[:, None]).abs() <= 3).expand(BATCH, 1, LENGTH, LENGTH).clone()
+    seen[1, :, :, 8:] = False
+    seen[1, :, 8:, 7] = True  # so that padding sees something
+    mask = torch.zeros(seen.shape).masked_fill_(~seen, torch.finfo(torch.float32).min)
+    return hidden, mask, (ANGLES.cos(), ANGLES.sin())
+
+
+def far(ours: Tensor, wanted: Tensor) -> float:
+    return float((ours.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("is_tanh", [False, True])
+@pytest.mark.parametrize("first_layer", [False, True])
+def test_values_and_gradients(first_layer: bool, is_tanh: bool) -> None:
+    settings, (hidden, mask, angles) = PreNormSettings(HEADS, 1e-5, is_tanh), batch()
+    own, wide = weights(first_layer=first_layer), weights(torch.float64, first_layer=first_layer)
+    x, x_wide = hidden.clone().requires_grad_(), hidden.double().requires_grad_()
+    d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
+    inputs, inputs_wide = ([one, *(w for w in given if w is not None)] for one, given in ((x, own), (x_wide, wide)))
+    wide_angles = (angles[0].double(), angles[1].double())
+    wanted = plain_pre_norm_layer(x_wide, mask.double(), wide_angles, wide, settings)
+    wanted_back = torch.autograd.grad(wanted, inputs_wide, d_out.double())
+    ours = fused_pre_norm_layer(x, mask, angles, own, PreNormBFloat16Weights(own), settings)
+    back = torch.autograd.grad(ours, inputs, d_out)
+    assert far(ours.detach(), wanted.detach()) < 0.006
+    assert all(far(one, other) < 0.015 for one, other in zip(back, wanted_back, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prediction_is_training(dtype: torch.dtype) -> None:
+    settings, (hidden, mask, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
+    half = PreNormBFloat16Weights(own)
+    half.copy_from(own)
+    hidden = hidden.to(dtype)
+    given = PreNormWeights(*(None if one is None else one.detach().to(dtype) for one in own))
+    predicted = fused_pre_norm_prediction(hidden, mask, angles, given, half, settings)
+    trained = fused_pre_norm_layer(hidden.float(), mask, angles, own, half, settings)
+    assert predicted.dtype == dtype
+    assert not predicted.requires_grad
+    assert torch.equal(predicted, trained.detach().to(dtype))
+
+
+def test_what_is_beside_a_text_does_not_change_it() -> None:
+    settings, (hidden, _, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
+    half = PreNormBFloat16Weights(own)
+    half.copy_from(own)
+    mask = torch.zeros(BATCH, 1, 1, LENGTH)
+    mask[1, :, :, 6:] = torch.finfo(torch.float32).min
+    whole = fused_pre_norm_prediction(hidden, mask, angles, own, half, settings)[1, :6]
+    short = (angles[0][:6], angles[1][:6])
+    alone = fused_pre_norm_prediction(hidden[1:2, :6].clone(), None, short, own, half, settings)[0]
+    torch.testing.assert_close(whole, alone, rtol=0.02, atol=0.02)
