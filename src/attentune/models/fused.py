@@ -304,10 +304,11 @@ def _is_fast(layer: Any) -> bool:
 def use_bf16_gradients(model: Any) -> None:
     """Keep the gradients of the fused layers' weight matrices in bf16, in which the fused layer computes them.
 
-    Not where a layer is used several times in a pass, as ALBERT's is: the sum of its gradients would be rounded.
+    Not where a layer is used several times in a pass, as ALBERT's is: the sum of its gradients would be rounded. Nor in
+    versions of PyTorch whose tensors have no `grad_dtype`.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
-    if len(layers) < model.encoder.config.num_hidden_layers:
+    if len(layers) < model.encoder.config.num_hidden_layers or not hasattr(Tensor, "grad_dtype"):
         return
     for layer in layers:
         parts = find_parts(layer)

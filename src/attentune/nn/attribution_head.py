@@ -91,7 +91,8 @@ class AttributionHead(nn.Module):
             parts.append(own_WD * norm.weight)
             bias_W = bias_W + own_WD @ norm.bias.double()
         weights = (torch.cat(parts, dim=1), bias_W, self.output.weight, self.output.bias)
-        self._folded = FoldedHead(self.norms[0].eps, *(weight.detach().bfloat16().cpu() for weight in weights))
+        epsilon = float(self.norms[0].eps)  # type: ignore[arg-type]
+        self._folded = FoldedHead(epsilon, *(weight.detach().bfloat16().cpu() for weight in weights))
         return self
 
 
