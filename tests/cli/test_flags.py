@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +288,19 @@ def test_no_words_raise_anything_but_a_config_error(words):
         problems = error.problems
     assert problems
     assert all(problem.strip() for problem in problems)
+
+
+def test_the_run_folder_is_named_after_the_training_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(overrides={"data.train_file": "data/reviews.csv.gz"})
+    assert train.with_run_folder(config).training.output_dir == str(Path("runs/reviews"))
+    assert capsys.readouterr() == ("", f"The run folder is {Path('runs/reviews')}, as --output_dir is not given.\n")
+    Path("runs/reviews").mkdir(parents=True)
+    assert train.with_run_folder(config).training.output_dir == str(Path("runs/reviews-2"))
+    for changes in ({"training.output_dir": "mine"}, {"training.resume": True}, {"data.train_file": None}):
+        kept = load_config(overrides={"data.train_file": "reviews.csv", **changes})
+        assert train.with_run_folder(kept) is kept
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert train.with_run_folder(config) is config

@@ -151,7 +151,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Whole command lines.
 OTHERS: dict[str, tuple[str, ...]] = {
-    "no output": (BASE, "training.output_dir: is missing", "--output_dir"),
+    "no output": ("train --dataset_name no/such", "training.output_dir: is missing", "--output_dir"),
     "unknown command": ("trian", "'trian': unknown command", "Did you mean 'train'"),
     "unknown task": ("train --task colaa --output_dir out", "data.task: ", "Did you mean 'cola'"),
     "no task folder": ("train --task cola --data_dir nix --output_dir out", "nix: ", "does not exist", "CoLA.zip"),

@@ -88,7 +88,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "train train.csv --text_column Text --output_dir out": ("there is no column 'Text'", "Did you mean 'text'"),
     "train train.csv --test_file tset.csv --output_dir out": ("tset.csv: there is no such file",),
     "train train.csv dev.csv --output_dir out": ("'dev.csv': unexpected argument",),
-    "train train.csv": ("training.output_dir: is missing", "--output_dir runs/my-run"),
+    "train --dataset_name reviews": ("training.output_dir: is missing", "--output_dir runs/my-run"),
     "train train.csv --output_dir used": ("used: is not empty", "--overwrite_output_dir", "another folder"),
     "train train.csv --output_dir used --overwrite_output_dir": ("used: holds no config.yaml", "Name another"),
     "train train.csv --output_dir train.csv": ("train.csv: ", "another"),

@@ -83,7 +83,7 @@ def place(tmp_path_factory) -> Path:
     [
         ("train trian.csv --output_dir out", "trian.csv: there is no such file. Did you mean 'train.csv'"),
         ("train train.csv --output_dir run", "run: is not empty"),
-        ("train train.csv", "training.output_dir: is missing"),
+        ("train --dataset_name none", "training.output_dir: is missing"),
         ("train train.csv --output_dir train.csv/out", "train.csv: is a file"),
         ("train train.csv --label_column lable --output_dir out", "Did you mean 'label'"),
         ("train --task cola --data_dir nix --output_dir out", "nix: "),

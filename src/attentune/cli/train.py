@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from
@@ -57,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(
                 f"--{name}: works with one task; leave it out with --tasks, or train on each task by itself."
             )
+    config = with_run_folder(config)
     from attentune.cli.early_checks import check_run
 
     config = check_run(config)
@@ -88,6 +93,21 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.fit_explainer:
         _fit_explainer(config, quiet=parsed.quiet)
     return NOT_LEARNT if parsed.strict and result.warnings else 0
+
+
+def with_run_folder(config: Config) -> Config:
+    """Return the configuration with a run folder named after the training file, if none is given, and say so.
+
+    Several processes have to agree on the folder, so it has to be given there.
+    """
+    file, settings = config.data.train_file, config.training
+    if settings.output_dir is not None or settings.resume or file is None or "WORLD_SIZE" in os.environ:
+        return config
+    stem = Path(file).name.split(".")[0] or "run"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+    folder = next(folder for folder in (Path("runs") / name for name in names) if not os.path.lexists(folder))
+    print(f"The run folder is {folder}, as --output_dir is not given.", file=sys.stderr)
+    return replace(config, training=replace(settings, output_dir=str(folder)))
 
 
 def _fit_explainer(config: Config, *, quiet: bool) -> None:
