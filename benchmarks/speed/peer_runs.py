@@ -1,7 +1,8 @@
 """Run one contender's training once: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS [ENCODER]`.
 
 For `peers.py` and, with the folder of an encoder in place of the embedded one, for `families.py`. Prints a line of
-JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on the validation file.
+JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on
+the validation file.
 $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda". If $ATTENTUNE_BENCH_CLOCK is "cpu", seconds are processor time
 instead of elapsed time: equal on one thread of a quiet machine, and nearly so where others use it too.
 """
