@@ -89,11 +89,11 @@ def measure_tasks(
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:
-    """Write a record as a line of a file that has one for each module, named by its command, name and processor.
+    """Write a record as a line of a file that has one for each module, named by its command, name, processor and GPU.
 
     Args:
-        file: the file; a line of the same module, name and processor is replaced.
-        record: has the command (see `command_of`) and perhaps a name, `record`.
+        file: the file; a line of the same module, name, processor and device is replaced.
+        record: has the command (see `command_of`) and perhaps a name, `record`, and the name of a GPU, `device`.
     """
     record = {**record, "processor": processor(), "versions": versions()}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
@@ -103,9 +103,9 @@ def write_line(file: Path, record: dict[str, Any]) -> None:
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
 
 
-def _made_by(record: dict[str, Any]) -> tuple[str, str | None, str | None]:
-    """Return the module, the record's name if it has one, and the processor, which older records do not name."""
-    return str(record["command"]).split()[2], record.get("record"), record.get("processor")
+def _made_by(record: dict[str, Any]) -> tuple[str | None, ...]:
+    """Return the module, the record's name, the processor, which older records do not name, and the GPU, if any."""
+    return str(record["command"]).split()[2], *(record.get(key) for key in ("record", "processor", "device"))
 
 
 def processor() -> str:
@@ -159,15 +159,20 @@ class SilentCallback:
 
 
 @functools.cache
-def random_encoder(layers: int) -> Path:
-    """Save an encoder like the embedded one, with this many layers and random weights, until this process ends."""
+def random_encoder(layers: int, **sizes: int) -> Path:
+    """Save an encoder like the embedded one, with random weights, until this process ends.
+
+    Args:
+        layers: its layers.
+        sizes: further fields of its configuration to change, such as `hidden_size`.
+    """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from attentune.models.build import resolve_encoder
 
     folder = Path(tempfile.mkdtemp(prefix="attentune-encoder-"))
     source = resolve_encoder("embedded")
-    config = AutoConfig.from_pretrained(source, num_hidden_layers=layers)
+    config = AutoConfig.from_pretrained(source, num_hidden_layers=layers, **sizes)
     AutoModel.from_config(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

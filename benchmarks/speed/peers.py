@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.common import RECORDS, command_of, interleaved_runs, table, write_record
 from benchmarks.speed import roofline
 from benchmarks.speed.peer_runs import CONTENDERS, EPOCHS
@@ -61,23 +59,22 @@ def print_table(task: str, facts: dict[str, dict[str, Any]], columns: Sequence[s
             print(f"{name}: {own['reason']}")
 
 
-def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: Path = TARGET) -> None:
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="cola,rte,sst2")
     parser.add_argument("--rows", default="1000,500,8000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, separated by semicolons")
-    parser.add_argument("--output_file", type=Path, default=target, help="where the record goes")
+    parser.add_argument("--output_file", type=Path, default=TARGET, help="where the record goes")
     given = parser.parse_args(arguments)
-    machine = roofline.measure(device)
-    rate = roofline.best_rate(machine, device)
+    machine = roofline.measure()
+    rate = roofline.best_rate(machine)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
         runs = interleaved_runs(RUN_MODULE, given.contenders.split(";"), given.repeats, task, rows)
         tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
-        module = "benchmarks.speed.peers" if device.type == "cpu" else "benchmarks.speed.gpu"
-        record = {"command": command_of(module, arguments), "machine": machine, "tasks": tasks}
+        record = {"command": command_of("benchmarks.speed.peers", arguments), "machine": machine, "tasks": tasks}
         write_record(given.output_file, record)
 
 

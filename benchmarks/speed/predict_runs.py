@@ -53,18 +53,39 @@ def ours(precision: str | None, saved: Predictor, max_length: int) -> Labels:
 
 def stock(at_best: bool, saved: Predictor, max_length: int) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
-    model = stock_model(saved)
-    if at_best and uses_bf16():
-        model = model.to(torch.bfloat16)
-    classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device="cpu")
-    more: dict[str, Any] = {"batch_size": 32} if at_best else {}
+    dtype = torch.bfloat16 if at_best and uses_bf16() else torch.float32
+    batch_size = 32 if at_best else None
+    return pipeline_labels(saved, device=roofline.CPU, dtype=dtype, batch_size=batch_size, max_length=max_length)
+
+
+def pipeline_labels(
+    saved: Predictor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    batch_size: int | None = None,
+    max_length: int | None = None,
+) -> Labels:
+    """Return a function from rows to the labels that transformers' pipeline predicts with the weights of a run.
+
+    Args:
+        saved: a run of preset `bert`.
+        device: where the pipeline computes.
+        dtype: of its weights.
+        batch_size: rows at a time, sorted by length; None for the default, row by row in their order.
+        max_length: tokens of a text; those of the run if not given.
+    """
+    model = stock_model(saved).to(dtype)
+    classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device=device)
+    max_length = max_length or int(saved.model.config.max_seq_length)
+    more: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
 
     def labels(rows: TextRows) -> np.ndarray:
         texts: Sequence[Any] = rows.texts
         if rows.pairs is not None:
             texts = [{"text": one, "text_pair": two} for one, two in zip(rows.texts, rows.pairs, strict=True)]
         sizes = [len(text) + len(pair) for text, pair in zip(rows.texts, rows.pairs or rows.texts, strict=True)]
-        order = np.argsort(sizes)[::-1] if at_best else np.arange(len(texts))
+        order = np.arange(len(texts)) if batch_size is None else np.argsort(sizes)[::-1]
         said = classify([texts[place] for place in order], truncation=True, max_length=max_length, **more)
         found = np.empty(len(texts), dtype=np.int64)
         found[order] = [model.config.label2id[one["label"]] for one in said]

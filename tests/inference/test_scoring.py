@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 
 from attentune.data.tokenization import Features, encode_rows
 from attentune.inference.evaluator import ModelEvaluator
@@ -105,3 +106,13 @@ def test_an_evaluator_scores_the_splits_that_have_labels_and_keeps_the_logits(ti
     assert evaluator.score(("validation",), reuse=True)["validation"]["accuracy"] == pytest.approx(1 - right.mean())
     assert evaluator.score(("validation",)) == scores
     assert evaluator.logits["validation"] is not kept
+
+
+def test_the_device_is_that_asked_for_whatever_an_earlier_accelerator_had(monkeypatch) -> None:
+    # A stand-in for a GPU, which Accelerate finds on a machine that has one.
+    make_accelerator(precision="fp32", use_cpu=True)
+    PartialState._reset_state()
+    with monkeypatch.context() as patched:
+        patched.setenv("ACCELERATE_TORCH_DEVICE", "meta")
+        assert make_accelerator(precision="fp32")[0].device.type == "meta"
+    assert make_accelerator(precision="fp32", use_cpu=True)[0].device.type == "cpu"

@@ -50,6 +50,7 @@ def make_accelerator(
         )
     # On machines without an accelerator, Accelerate detects processes started by torchrun only with cpu=True.
     use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
+    _reset_device(use_cpu=use_cpu)
     device = PartialState(cpu=use_cpu).device
     resolved = resolve_precision(precision, device)
     # Accelerate keeps the settings of the first accelerator in a process unless its state is reset.
@@ -62,6 +63,19 @@ def make_accelerator(
     )
     check_whole_models(accelerator)
     return accelerator, resolved
+
+
+def _reset_device(*, use_cpu: bool) -> None:
+    """Let Accelerate choose the device anew where the last accelerator of this process had another one.
+
+    Otherwise it keeps the first: a prediction on the CPU (int8, `use_cpu`) after one on the GPU would run on the GPU.
+    Processes of one run keep theirs.
+    """
+    device = PartialState._shared_state.get("device")
+    is_alone = PartialState._shared_state.get("distributed_type") is DistributedType.NO
+    on_cpu = use_cpu or not torch.accelerator.is_available()
+    if device is not None and is_alone and (device.type == "cpu") != on_cpu:
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def check_whole_models(accelerator: Accelerator) -> None:

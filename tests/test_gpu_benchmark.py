@@ -1,0 +1,127 @@
+"""`benchmarks.gpu`: on a CPU it tests itself, and what differs from the CPU's result makes it fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[ModuleType]:
+    """The package behind `python -m benchmarks.gpu`, with its modules."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        import benchmarks.gpu.__main__ as program
+
+        yield program
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.integration
+def test_parts_run_on_a_cpu_and_leave_no_record(gpu: ModuleType, without_gpu: None, tmp_path: Path, capsys) -> None:
+    record = tmp_path / "gpu.jsonl"
+    parts = ["--parts", "training,presets,resume", "--presets", "ssa-hybrid,task-attention,cosine"]
+    status = gpu.main([*parts, "--contenders", "fp32, sdpa"], record)
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert not record.exists()
+    assert "a test of the program, not a measurement" in said
+    assert "all parts passed" in said
+    lines = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")]
+    found = {line[0].removeprefix("| "): line[1:] for line in lines}
+    assert {"Trainer, fp32, sdpa", "attentune bert, fp32, sdpa", "attentune ssa-hybrid, fp32, sdpa"} <= found.keys()
+    assert all(int(found[name][0]) > 0 for name in found if name.endswith("sdpa"))
+    # Labels of tokens were compared, and the attention that stands for the device rounds otherwise.
+    single = next(line for line in lines if line[:2] == ["| ssa-hybrid", "single"])
+    assert int(single[-2]) > 0
+    assert float(single[2]) > 0
+    assert any("takes no single texts" in line for line in said.splitlines() if line.startswith("| cosine | single"))
+    assert found["killed and resumed"][:2] == ["0.0e+00", "0.0e+00"]
+
+
+@pytest.mark.integration
+def test_a_preset_outside_of_the_tolerance_makes_the_status_1(
+    gpu: ModuleType, without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(gpu.correctness, "LOGIT_TOLERANCE", 0.0)
+    assert gpu.main(["--parts", "presets", "--presets", "bert"], tmp_path / "gpu.jsonl") == 1
+    said = capsys.readouterr().out
+    assert "FAILED: bert, check-single: logits differ by" in said
+    assert "2 problems" in said
+
+
+@pytest.mark.integration
+def test_two_processes_train_the_run_of_one(gpu: ModuleType, without_gpu: None, tmp_path: Path, capsys) -> None:
+    assert gpu.main(["--parts", "processes"], tmp_path / "gpu.jsonl") == 0, capsys.readouterr().out
+
+
+def test_an_error_of_a_part_is_a_problem_and_the_others_run(
+    gpu: ModuleType, without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    def fail(work: object) -> list[object]:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setitem(gpu.PARTS, "labels", fail)
+    monkeypatch.setitem(gpu.PARTS, "resume", lambda work: [gpu.Part("resume", {}, ["| as it was |"])])
+    assert gpu.main(["--parts", "labels,resume"], tmp_path / "gpu.jsonl") == 1
+    said = capsys.readouterr().out
+    assert "FAILED: RuntimeError: CUDA error: out of memory" in said
+    assert "| as it was |" in said
+
+
+def test_an_unknown_part_is_refused(gpu: ModuleType, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--parts", "training,speed"])
+    assert "got speed, expected some of training, prediction" in capsys.readouterr().err
+
+
+def test_a_wrong_gradient_of_a_small_parameter_is_found(gpu: ModuleType) -> None:
+    compare = gpu.correctness.gradient_difference
+    expected = {"encoder": torch.randn(100, 100), "blur.sigma": torch.tensor([0.1])}
+    assert compare(expected, {name: gradient * (1 + 1e-6) for name, gradient in expected.items()})[0] < 0.01
+    worst, parameter = compare(expected, {**expected, "blur.sigma": torch.tensor([-0.1])})
+    assert parameter == "blur.sigma"
+    assert worst > 10
+    assert compare(expected, {"encoder": expected["encoder"]}) == (float("inf"), "blur.sigma")
+
+
+def test_ratios_are_to_the_fastest_trainer_of_the_precision(gpu: ModuleType) -> None:
+    made = gpu.training.Contender
+    found = [
+        made(None, "fp32"),
+        made(None, "fp32", "eager"),
+        made("bert", "fp32"),
+        made(None, "bf16", is_compiled=True),
+    ]
+    seconds = dict(zip((one.name for one in found[:3]), (2.0, 4.0, 1.0), strict=True))
+    fixed = {"first_epoch_seconds": 9.0, "peak_memory_bytes": 2**20}
+    runs = {name: [{"epoch_seconds": value, **fixed}] for name, value in seconds.items()}
+    runs[found[3].name] = [{"reason": "no compiler"}]
+    lines = gpu.training.summary(runs, found, 1000)
+    assert [lines[one.name].get("ratio") for one in found] == [1.0, 0.5, 2.0, None]
+    assert lines["attentune bert, fp32, sdpa"]["tokens_per_second"] == 1000
+    assert "Trainer, bf16, sdpa, compiled: no compiler" in gpu.training.lines_of(lines, ("ratio",))
+
+
+def test_records_of_two_gpus_stand_beside_each_other(gpu: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "gpu.jsonl"
+    for device, value in (("H100", 1), ("A100", 2), ("H100", 3)):
+        gpu.write_line(
+            file, {"command": "python -m benchmarks.gpu", "record": "resume", "device": device, "value": value}
+        )
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(one["device"], one["value"]) for one in records] == [("A100", 2), ("H100", 3)]
