@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -125,3 +127,27 @@ def test_records_of_two_gpus_stand_beside_each_other(gpu: ModuleType, tmp_path: 
         )
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(one["device"], one["value"]) for one in records] == [("A100", 2), ("H100", 3)]
+
+
+def test_runs_that_differ_in_weights_log_or_scores_are_told(gpu: ModuleType, tmp_path: Path) -> None:
+    def run(name: str, *, weight: float = 0.5, loss: float = 0.7, accuracy: float = 0.5, **more: float) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        save_file({"w": np.array([1.0, weight])}, folder / "model.safetensors")
+        (folder / "run.json").write_text(json.dumps({"scores": {"validation": {"accuracy": accuracy}}}))
+        line = {"step": 1, "loss": loss, "seconds": len(name), "labels": {"ones": 3, **more}}
+        (folder / "log.jsonl").write_text(json.dumps(line) + "\n")
+        return folder
+
+    whole = run("whole")
+    limits = {"weights": 1e-4, "log": 1e-4}
+    compared = gpu.processes.compared
+    assert compared("x", whole, run("equal", weight=0.50001), **limits)[1] == []
+    changed = {"weight": {"weight": 0.501}, "loss": {"loss": 0.701}, "scores": {"accuracy": 0.6}, "lines": {"zeros": 2}}
+    said = {name: compared("x", whole, run(name, **values), **limits)[1] for name, values in changed.items()}
+    assert said == {
+        "weight": ["x: weights differ by 0.001, expected at most 0.0001"],
+        "loss": ["x: the logs differ by 0.001, expected at most 0.0001"],
+        "scores": ["x: scores are {'accuracy': 0.6}, expected {'accuracy': 0.5}"],
+        "lines": ["x: the logs differ by inf, expected at most 0.0001"],
+    }
