@@ -67,14 +67,15 @@ def score_row(evaluators: dict[str, Any], tokenizer: Any, row: dict[str, Any], m
 def main() -> None:
     task = json.load(sys.stdin)
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(task["model"])
+    # ferret writes the mask token into the text; our exports read "[MASK]" in a text as text.
+    tokenizer = AutoTokenizer.from_pretrained(task["model"], split_special_tokens=False)
     model = AutoModelForSequenceClassification.from_pretrained(task["model"], torch_dtype=torch.float32).eval()
     evaluators = {name: kind(model, tokenizer) for name, kind in MEASURES.items()}
     results = {
         method: [score_row(evaluators, tokenizer, row, method) for row in task["rows"]] for method in task["methods"]
     }
     versions = {"ferret-xai": version("ferret-xai"), "transformers": transformers.__version__}
-    json.dump({"results": results, "versions": versions}, sys.stdout)
+    json.dump({"results": results, "versions": versions}, sys.stdout, default=float)
 
 
 if __name__ == "__main__":
