@@ -120,10 +120,14 @@ def config_for_run(config: Config) -> Config:
 
 
 def _with_saved_choices(config: Config, file: Path) -> Config:
-    """Return the configuration with the training settings that the rule chose when the run began, where still open."""
+    """Return the configuration with the training settings that the run began with, where they are still open."""
     check_links(file.parent)
     saved = load_config(file, as_record=True).training
-    open_ones = {name: getattr(saved, name) for name in RULED if getattr(config.training, name) is None}
+    open_ones = {
+        name: getattr(saved, name)
+        for name in (*RULED, "per_device_eval_batch_size")
+        if getattr(config.training, name) is None
+    }
     return replace(config, training=replace(config.training, **open_ones))
 
 
