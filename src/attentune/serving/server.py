@@ -69,8 +69,20 @@ def run_server(app: App, listener: socket.socket, *, graceful_s: int, ready: Cal
         )
     )
     _silence_shutdown(server)
-    ready(address(listener))
+    _call_when_started(server, lambda: ready(address(listener)))
     server.run(sockets=[listener])
+
+
+def _call_when_started(server: Any, ready: Callable[[], None]) -> None:
+    """Call `ready` once uvicorn has started: an interrupt before that would make it log a traceback."""
+    begin = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        await begin(sockets=sockets)
+        if not server.should_exit:
+            ready()
+
+    server.startup = startup
 
 
 def _silence_shutdown(server: Any) -> None:
