@@ -143,7 +143,10 @@ def main() -> None:
             tasks = measured(kind, given, runs)
             os.environ.clear()
             os.environ |= before
-            record = {"record": kind, "command": command_of("benchmarks.speed.processors", sys.argv[1:])}
+            record = {
+                "record": kind if given.only is None else f"{kind}, {given.only}",
+                "command": command_of("benchmarks.speed.processors", sys.argv[1:]),
+            }
             facts = {"threads": given.threads, "clock": given.clock, "environment": environment, "tasks": tasks}
             write_line(TARGET, {**record, **facts})
             lines += [line(kind, task, found) for task, found in tasks.items()]
