@@ -153,7 +153,8 @@ class FrozenEncoder:
             model = model.to(device).requires_grad_(False)
             if device.type == "cpu":
                 use_own_attention(model)
-                use_fused_layers(model)
+                if has_fast_bf16(device):
+                    use_fused_layers(model)
             self._width = int(model.config.encoder_config.hidden_size)
             self._loaded = model, tokenizer, device
         return self._loaded

@@ -207,11 +207,11 @@ class ModelPredictor(Predictor):
         """Make an evaluator of these rows; `encode` tokenises rows, as `encode_rows` does."""
         settings = self._settings(training)
         self._check_pairs(data)
-        accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
+        accelerator, precision = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         if accelerator.device.type == "cpu":
             # The same kernels as in training, for identical scores.
             use_own_attention(self.model)
-            if settings.fused_layers:
+            if settings.fused_layers and precision == "bf16":
                 use_fused_layers(self.model)
         return ModelEvaluator(
             # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses

@@ -26,7 +26,6 @@ from attentune.nn.cpu.fused_layer import (
     fused_prediction,
 )
 from attentune.nn.cpu.fused_pre_norm import (
-    PreNormBFloat16Weights,
     PreNormSettings,
     PreNormWeights,
     fused_pre_norm_layer,
@@ -44,7 +43,7 @@ _CAPTURING_MODULE = "transformers.utils.output_capturing"
 class _FusedLayerMixin:
     """Mixin placed before a layer's class; falls back to that class for what it does not support, and for float32."""
 
-    _half: BFloat16Weights | PreNormBFloat16Weights | None = None
+    _half: BFloat16Weights | None = None
     _are_weights_frozen = False
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -68,17 +67,17 @@ class _FusedLayerMixin:
         if program is None:
             return None
         weights = _weights(parts)
-        half = self._bf16_weights(weights, BFloat16Weights, refresh=program is fused_prediction)
+        half = self._bf16_weights(weights, refresh=program is fused_prediction)
         transform, by_position = _context_transform(parts.attention_output), None if positions is None else positions()
         hidden_states, mask = _inputs(hidden_states, mask)
         return program(hidden_states, mask, weights, half, _settings(parts), transform, by_position)
 
-    def _bf16_weights(self, weights: Any, kind: Callable[[Any], Any], *, refresh: bool) -> Any:
+    def _bf16_weights(self, weights: LayerWeights | PreNormWeights, *, refresh: bool) -> BFloat16Weights:
         """Return the bf16 copies of the weights; with `refresh` they are up to date."""
         half = self._half
         is_fresh = half is not None and self._are_weights_frozen
         if half is None:
-            half = kind(weights)
+            half = BFloat16Weights(weights)
         if refresh and not is_fresh:
             half.copy_from(weights)
         self._half = half  # assigned last, since another thread may be predicting
@@ -218,7 +217,7 @@ class _FusedModernBertLayerMixin(_FusedLayerMixin):
         norm_1 = getattr(layer.attn_norm, "weight", None)  # the first layer has none
         projections, attention_output, up, down = (linear.weight for linear in linears)
         weights = PreNormWeights(projections, attention_output, up, down, norm_1, layer.mlp_norm.weight)
-        half = self._bf16_weights(weights, PreNormBFloat16Weights, refresh=program is fused_pre_norm_prediction)
+        half = self._bf16_weights(weights, refresh=program is fused_pre_norm_prediction)
         settings = PreNormSettings(
             layer.config.num_attention_heads, layer.mlp_norm.eps, gelu_form(layer.mlp.act) == "tanh"
         )

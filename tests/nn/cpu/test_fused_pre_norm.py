@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentune.nn.cpu.fused_layer import BFloat16Weights
 from attentune.nn.cpu.fused_pre_norm import (
-    PreNormBFloat16Weights,
     PreNormSettings,
     PreNormWeights,
     fused_pre_norm_layer,
@@ -62,7 +62,7 @@ def test_values_and_gradients(first_layer: bool, is_tanh: bool) -> None:
     wide_angles = (angles[0].double(), angles[1].double())
     wanted = plain_pre_norm_layer(x_wide, mask.double(), wide_angles, wide, settings)
     wanted_back = torch.autograd.grad(wanted, inputs_wide, d_out.double())
-    ours = fused_pre_norm_layer(x, mask, angles, own, PreNormBFloat16Weights(own), settings)
+    ours = fused_pre_norm_layer(x, mask, angles, own, BFloat16Weights(own), settings)
     back = torch.autograd.grad(ours, inputs, d_out)
     assert far(ours.detach(), wanted.detach()) < 0.006
     assert all(far(one, other) < 0.015 for one, other in zip(back, wanted_back, strict=True))
@@ -71,7 +71,7 @@ def test_values_and_gradients(first_layer: bool, is_tanh: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training(dtype: torch.dtype) -> None:
     settings, (hidden, mask, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
-    half = PreNormBFloat16Weights(own)
+    half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = PreNormWeights(*(None if one is None else one.detach().to(dtype) for one in own))
@@ -84,7 +84,7 @@ def test_prediction_is_training(dtype: torch.dtype) -> None:
 
 def test_what_is_beside_a_text_does_not_change_it() -> None:
     settings, (hidden, _, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
-    half = PreNormBFloat16Weights(own)
+    half = BFloat16Weights(own)
     half.copy_from(own)
     mask = torch.zeros(BATCH, 1, 1, LENGTH)
     mask[1, :, :, 6:] = torch.finfo(torch.float32).min

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from attentune.nn.cpu.kernels import (
+    NO_DROPOUT,
     DropoutMask,
     Normed,
     attention,
@@ -34,7 +35,7 @@ from attentune.nn.cpu.kernels import (
     norm_back,
 )
 
-_HALF = torch.bfloat16
+HALF = torch.bfloat16
 # Changes the context, (B, T, D) bf16, before attention's output projection, as a blur does.
 ContextTransform = Callable[[Tensor], Tensor]
 
@@ -59,6 +60,11 @@ class LayerWeights(NamedTuple):
     norm_2: Tensor
     norm_2_bias: Tensor
 
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The weight matrices; see `WithMatrices`."""
+        return self.query, self.key, self.value, self.attention_output, self.up, self.down
+
 
 @dataclass(frozen=True)
 class LayerSettings:
@@ -81,26 +87,34 @@ class LayerSettings:
     is_disentangled: bool = False
 
 
+class WithMatrices(Protocol):
+    """The parameters of a layer, of this module or of `fused_pre_norm`."""
+
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The projections to query, key and value (one matrix or several), attention's output, up and down."""
+
+
 class BFloat16Weights:
-    """Copies of a layer's weight matrices in bf16, in buffers that are reused.
+    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer.
 
     Args:
         weights: the layer's parameters, for their sizes.
     """
 
-    def __init__(self, weights: LayerWeights) -> None:
-        hidden, inner = weights.down.shape
+    def __init__(self, weights: WithMatrices) -> None:
+        *projections, attention_output, up, down = weights.matrices
+        rows = [len(each) for each in projections]
         with torch.inference_mode(False):  # training may come after a prediction
-            self.projections = torch.empty(3 * hidden, hidden, dtype=_HALF)
-            self.attention_output = torch.empty(hidden, hidden, dtype=_HALF)
-            self.up = torch.empty(inner, hidden, dtype=_HALF)
-            self.down = torch.empty(hidden, inner, dtype=_HALF)
-        self._buffers = [*self.projections.chunk(3), self.attention_output, self.up, self.down]
+            self.projections = torch.empty(sum(rows), projections[0].shape[1], dtype=HALF)
+            self.attention_output, self.up, self.down = (
+                torch.empty(each.shape, dtype=HALF) for each in (attention_output, up, down)
+            )
+        self._buffers = [*self.projections.split(rows), self.attention_output, self.up, self.down]
 
-    def copy_from(self, weights: LayerWeights) -> None:
+    def copy_from(self, weights: WithMatrices) -> None:
         """Copy the current values of the weight matrices."""
-        matrices = (weights.query, weights.key, weights.value, weights.attention_output, weights.up, weights.down)
-        torch._foreach_copy_(self._buffers, [matrix.detach() for matrix in matrices])
+        torch._foreach_copy_(self._buffers, [matrix.detach() for matrix in weights.matrices])
 
 
 def fused_layer(
@@ -164,27 +178,27 @@ def fused_prediction(
         (B, T, D) in the input's dtype.
     """
     wide = LayerWeights(*(each if each.ndim > 1 else each.detach().float() for each in weights))
-    residual_ND = _rows(hidden_BTD.detach().float())
+    residual_ND = rows_of(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
         context_ND, _ = _attend(
-            residual_ND, mask, positions, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False
+            residual_ND, mask, positions, len(hidden_BTD), wide, half, settings, NO_DROPOUT, keep=False
         )
     if context_transform is not None:
-        context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
+        context_ND = rows_of(context_transform(context_ND.view(hidden_BTD.shape)).to(HALF))
     with torch.autocast("cpu", enabled=False):
-        masks = (_NO_DROPOUT, _NO_DROPOUT)
+        masks = (NO_DROPOUT, NO_DROPOUT)
         last, _ = _output_and_feed_forward(context_ND, residual_ND, wide, half, settings, masks, keep=False)
     out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.out_bf16
     return out_ND.view(hidden_BTD.shape)
 
 
-_NO_DROPOUT = DropoutMask.of(0.0, 0)
 # The parameters before this index are attention's. The autograd functions below take their parameters as arguments of
 # their own too, since autograd does not look into tuples.
 _ATTENTION_OUTPUT = LayerWeights._fields.index("attention_output")
 
 
-def _rows(x_BTD: Tensor) -> Tensor:
+def rows_of(x_BTD: Tensor) -> Tensor:
+    """Return the features of all tokens, (N, D), contiguous."""
     return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
 
 
@@ -206,12 +220,12 @@ def _attend(
     keep: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Compute the context, (N, D) bf16, and the tensors that the backward pass needs; call outside of autocast."""
-    x_ND = hidden_ND.to(_HALF)
+    x_ND = hidden_ND.to(HALF)
     biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
     given = (projected_N3D, biases_3D, mask, batch, settings.heads, dropout)
     if settings.is_disentangled and positions is not None:
-        positions = positions.detach().to(_HALF).contiguous()
+        positions = positions.detach().to(HALF).contiguous()
         context_ND, log_sums = disentangled(*given, positions, keep=keep)
     else:
         positions = None if positions is None else positions.detach().float()
@@ -257,7 +271,7 @@ class _Attention(torch.autograd.Function):
     ) -> Any:
         (dropout,) = _draw_masks(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
-            hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
+            hidden_ND, batch = rows_of(hidden_BTD), len(hidden_BTD)
             context_ND, saved = _attend(hidden_ND, mask, positions, batch, weights, half, settings, dropout, keep=True)
         ctx.save_for_backward(*saved)
         ctx.mask, ctx.half, ctx.dropout, ctx.is_disentangled = mask, half, dropout, settings.is_disentangled
@@ -268,14 +282,14 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         x_ND, projected, biases, log_sums, positions = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            d_context = _rows(gradients[0])
+            d_context = rows_of(gradients[0])
             given = (projected, biases, ctx.mask, log_sums, d_context, ctx.dropout)
             d_positions: Tensor | None
             if ctx.is_disentangled and positions is not None:
                 d_projected, d_biases, d_positions = disentangled_back(*given, positions)
             else:
                 d_projected, d_biases, d_positions = attention_back(*given, position_bias=positions)
-            d_weights = _weight_gradient(d_projected, x_ND).chunk(3)
+            d_weights = weight_gradient(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_parameters = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
         return (d_hidden.view(gradients[0].shape), None, d_positions, None, None, None, *d_parameters)
@@ -296,7 +310,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
     ) -> Any:
         masks = _draw_masks(*settings.hidden_dropouts)
         with torch.autocast("cpu", enabled=False):
-            context_ND, residual_ND = _rows(context_BTD.to(_HALF)), _rows(hidden_BTD)
+            context_ND, residual_ND = rows_of(context_BTD.to(HALF)), rows_of(hidden_BTD)
             last, saved = _output_and_feed_forward(context_ND, residual_ND, weights, half, settings, masks, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
         ctx.half, ctx.masks, ctx.dtype, ctx.is_tanh = half, masks, context_BTD.dtype, settings.is_gelu_tanh
@@ -309,22 +323,22 @@ class _OutputAndFeedForward(torch.autograd.Function):
         half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
             d_middle, d_lowered, sums_2 = norm_back(
-                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
+                rows_of(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
             )
             d_raised = torch.mm(d_lowered, half.down)
             active, d_up_bias = gelu_back(raised, up_bias, d_raised, is_tanh=ctx.is_tanh)
-            d_down, d_up = _weight_gradient(d_lowered, active), _weight_gradient(d_raised, middle)
+            d_down, d_up = weight_gradient(d_lowered, active), weight_gradient(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_attention_output, sums_1 = norm_back(
                 d_middle, d_more, normed_1, inverse_1, scale_1, ctx.masks[0]
             )
             d_context = torch.mm(d_attention_output, half.attention_output).to(ctx.dtype)
-            d_output_weight = _weight_gradient(d_attention_output, context)
+            d_output_weight = weight_gradient(d_attention_output, context)
         d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
         d_parameters = (d_output_weight, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
         return (d_context.view(shape), d_hidden.view(shape), None, None, None, *d_parameters)
 
 
-def _weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
+def weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
     """Compute the gradient of a weight, (O, I) bf16; autograd converts it to the weight's `grad_dtype`."""
     return torch.mm(d_out_NO.t(), input_NI)

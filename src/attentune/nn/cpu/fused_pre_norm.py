@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.fused_layer import ContextTransform
+from attentune.nn.cpu.fused_layer import HALF, BFloat16Weights, ContextTransform, rows_of, weight_gradient
 from attentune.nn.cpu.kernels import (
-    DropoutMask,
+    NO_DROPOUT,
     PreNormed,
     attention,
     attention_back,
@@ -28,8 +28,6 @@ from attentune.nn.cpu.kernels import (
     rotate,
 )
 
-_HALF = torch.bfloat16
-_NO_DROPOUT = DropoutMask.of(0.0, 0)
 Angles = tuple[Tensor, Tensor]
 
 
@@ -52,6 +50,11 @@ class PreNormWeights(NamedTuple):
     norm_1: Tensor | None
     norm_2: Tensor
 
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The weight matrices; see `WithMatrices`."""
+        return self.projections, self.attention_output, self.up, self.down
+
 
 @dataclass(frozen=True)
 class PreNormSettings:
@@ -62,32 +65,12 @@ class PreNormSettings:
     is_gelu_tanh: bool = False
 
 
-class PreNormBFloat16Weights:
-    """Copies of a layer's weight matrices in bf16, in buffers that are reused.
-
-    Args:
-        weights: the layer's parameters, for their sizes.
-    """
-
-    def __init__(self, weights: PreNormWeights) -> None:
-        with torch.inference_mode(False):  # training may come after a prediction
-            self.projections, self.attention_output, self.up, self.down = (
-                torch.empty(matrix.shape, dtype=_HALF) for matrix in weights[:4]
-            )
-
-    def copy_from(self, weights: PreNormWeights) -> None:
-        """Copy the current values of the weight matrices."""
-        buffers = [self.projections, self.attention_output, self.up, self.down]
-        matrices = (weights.projections, weights.attention_output, weights.up, weights.down)
-        torch._foreach_copy_(buffers, [matrix.detach() for matrix in matrices])
-
-
 def fused_pre_norm_layer(
     hidden_BTD: Tensor,
     mask: Tensor | None,
     angles: Angles,
     weights: PreNormWeights,
-    half: PreNormBFloat16Weights,
+    half: BFloat16Weights,
     settings: PreNormSettings,
     context_transform: ContextTransform | None = None,
 ) -> Tensor:
@@ -121,7 +104,7 @@ def fused_pre_norm_prediction(
     mask: Tensor | None,
     angles: Angles,
     weights: PreNormWeights,
-    half: PreNormBFloat16Weights,
+    half: BFloat16Weights,
     settings: PreNormSettings,
     context_transform: ContextTransform | None = None,
 ) -> Tensor:
@@ -131,24 +114,20 @@ def fused_pre_norm_prediction(
         hidden_BTD: float32 or bf16, on the CPU.
         mask, angles, settings, context_transform: as for `fused_pre_norm_layer`.
         weights: the parameters, float32 or bf16.
-        half: holds these weights already (`PreNormBFloat16Weights.copy_from`).
+        half: holds these weights already (`BFloat16Weights.copy_from`).
 
     Returns:
         (B, T, D) in the input's dtype.
     """
-    residual_ND = _rows(hidden_BTD.detach().float())
+    residual_ND = rows_of(hidden_BTD.detach().float())
     scale_1 = None if weights.norm_1 is None else weights.norm_1.detach().float()
     with torch.autocast("cpu", enabled=False):
         context_ND, _ = _attend(residual_ND, mask, angles, len(hidden_BTD), scale_1, half, settings, keep=False)
     if context_transform is not None:
-        context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
+        context_ND = rows_of(context_transform(context_ND.view(hidden_BTD.shape)).to(HALF))
     with torch.autocast("cpu", enabled=False):
         out_ND, _ = _output_and_feed_forward(context_ND, residual_ND, weights.norm_2.detach().float(), half, settings)
     return out_ND.view(hidden_BTD.shape).to(hidden_BTD.dtype)
-
-
-def _rows(x_BTD: Tensor) -> Tensor:
-    return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
 
 
 def _attend(
@@ -157,24 +136,24 @@ def _attend(
     angles: Angles,
     batch: int,
     scale_D: Tensor | None,
-    half: PreNormBFloat16Weights,
+    half: BFloat16Weights,
     settings: PreNormSettings,
     *,
     keep: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Compute the context, (N, D) bf16, and the tensors that the backward pass needs; call outside of autocast."""
     before = None if scale_D is None else pre_norm(None, hidden_ND, scale_D, settings.epsilon)
-    x_ND = hidden_ND.to(_HALF) if before is None else before.out_bf16
+    x_ND = hidden_ND.to(HALF) if before is None else before.out_bf16
     projected_N3D = torch.mm(x_ND, half.projections.t())
     rotate(projected_N3D, *angles, settings.heads)
     biases_3D = torch.zeros(projected_N3D.shape[1])
-    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, _NO_DROPOUT, keep=keep)
+    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, NO_DROPOUT, keep=keep)
     norms = (None, None) if before is None else before[2:]
     return context_ND, (x_ND, projected_N3D, biases_3D, log_sums, *norms)
 
 
 def _output_and_feed_forward(
-    context_ND: Tensor, residual_ND: Tensor, scale_D: Tensor, half: PreNormBFloat16Weights, settings: PreNormSettings
+    context_ND: Tensor, residual_ND: Tensor, scale_D: Tensor, half: BFloat16Weights, settings: PreNormSettings
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Compute the layer's output from the context, and the tensors for the backward pass; call outside of autocast."""
     middle = pre_norm(torch.mm(context_ND, half.attention_output.t()), residual_ND, scale_D, settings.epsilon)
@@ -192,13 +171,13 @@ class _Attention(torch.autograd.Function):
         hidden_BTD: Tensor,
         mask: Tensor | None,
         angles: Angles,
-        half: PreNormBFloat16Weights,
+        half: BFloat16Weights,
         settings: PreNormSettings,
         scale_D: Tensor | None,
         projections: Tensor,
     ) -> Any:
         with torch.autocast("cpu", enabled=False):
-            hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
+            hidden_ND, batch = rows_of(hidden_BTD), len(hidden_BTD)
             context_ND, saved = _attend(hidden_ND, mask, angles, batch, scale_D, half, settings, keep=True)
         ctx.save_for_backward(*saved, scale_D)
         ctx.mask, ctx.angles, ctx.half, ctx.heads = mask, angles, half, settings.heads
@@ -210,10 +189,10 @@ class _Attention(torch.autograd.Function):
         x_ND, projected, biases, log_sums, normed, inverse, scale_D = ctx.saved_tensors
         cosine_TE, sine_TE = ctx.angles
         with torch.autocast("cpu", enabled=False):
-            given = (projected, biases, ctx.mask, log_sums, _rows(gradients[0]), _NO_DROPOUT)
+            given = (projected, biases, ctx.mask, log_sums, rows_of(gradients[0]), NO_DROPOUT)
             d_projected = attention_back(*given)[0]
             rotate(d_projected, cosine_TE, sine_TE, ctx.heads, back=True)
-            d_weight, d_x = torch.mm(d_projected.t(), x_ND), torch.mm(d_projected, ctx.half.projections)
+            d_weight, d_x = weight_gradient(d_projected, x_ND), torch.mm(d_projected, ctx.half.projections)
             d_scale = None
             if scale_D is None:
                 d_hidden = d_x.float()
@@ -230,7 +209,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
         ctx: Any,
         context_BTD: Tensor,
         hidden_BTD: Tensor,
-        half: PreNormBFloat16Weights,
+        half: BFloat16Weights,
         settings: PreNormSettings,
         attention_output: Tensor,
         scale_D: Tensor,
@@ -238,7 +217,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
         down: Tensor,
     ) -> Any:
         with torch.autocast("cpu", enabled=False):
-            context_ND, residual_ND = _rows(context_BTD.to(_HALF)), _rows(hidden_BTD)
+            context_ND, residual_ND = rows_of(context_BTD.to(HALF)), rows_of(hidden_BTD)
             out_ND, saved = _output_and_feed_forward(context_ND, residual_ND, scale_D, half, settings)
         ctx.save_for_backward(*saved, scale_D)
         ctx.half, ctx.dtype, ctx.is_tanh = half, context_BTD.dtype, settings.is_gelu_tanh
@@ -250,13 +229,13 @@ class _OutputAndFeedForward(torch.autograd.Function):
         context, middle, normed, inverse, raised, scale_D = ctx.saved_tensors
         half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
-            d_out = _rows(gradients[0])
-            d_lowered = d_out.to(_HALF)
+            d_out = rows_of(gradients[0])
+            d_lowered = d_out.to(HALF)
             active, d_raised = geglu_back(raised, torch.mm(d_lowered, half.down), is_tanh=ctx.is_tanh)
-            d_down, d_up = torch.mm(d_lowered.t(), active), torch.mm(d_raised.t(), middle)
+            d_down, d_up = weight_gradient(d_lowered, active), weight_gradient(d_raised, middle)
             made = PreNormed(d_out, middle, normed, inverse)
             d_hidden, d_attention, d_scale = pre_norm_back(torch.mm(d_raised, half.up), d_out, made, scale_D)
             d_context = torch.mm(d_attention, half.attention_output).to(ctx.dtype)
-            d_attention_output = torch.mm(d_attention.t(), context)
+            d_attention_output = weight_gradient(d_attention, context)
         d_parameters = (d_attention_output, d_scale, d_up, d_down)
         return (d_context.view(shape), d_hidden.view(shape), None, None, *d_parameters)

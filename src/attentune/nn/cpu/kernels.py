@@ -55,7 +55,7 @@ class DropoutMask(NamedTuple):
         return DropoutMask(seed, threshold, _ALL_BITS / (_ALL_BITS - threshold))
 
 
-_KEEP_ALL = DropoutMask(0, 0, 1.0)
+NO_DROPOUT = DropoutMask.of(0.0, 0)
 
 
 @functools.cache
@@ -109,14 +109,10 @@ def attention(
     Returns:
         The context, (N, D) bf16; and for the backward pass the log sums of the softmax, (batch, heads, length).
     """
-    rows, wide = projected_N3D.shape
-    length, hidden = rows // batch, wide // 3
-    context_ND = projected_N3D.new_empty(rows, hidden)
-    log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
-    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
     given = (projected_N3D, biases_3D, *_mask(mask), *_padded(position_bias))
-    _call("attention", *sizes, *dropout, _scaling(hidden, heads), *given, context_ND, log_sums)
-    return context_ND, log_sums
+    _call("attention", *sizes, *dropout, _scaling(projected_N3D.shape[1] // 3, heads), *given, *out)
+    return out
 
 
 def attention_back(
@@ -130,16 +126,15 @@ def attention_back(
     position_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute the gradients of `attention`'s projections, biases and position bias from that of the context."""
-    batch, heads, length = log_sums.shape
-    hidden = d_context_ND.shape[1]
+    heads, hidden = log_sums.shape[1], d_context_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
     padded, step = _padded(position_bias)
     d_padded = None if padded is None else torch.empty_like(padded)
-    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    before = (projected_N3D, biases_3D, *_mask(mask), padded, step, log_sums)
+    before = (projected_N3D, biases_3D, *_mask(mask), padded, step, log_sums, d_context_ND)
     after = (d_projected, d_biases, d_padded)
-    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, *after)
-    return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * length - 1]
+    sizes = _back_sizes(log_sums, hidden)
+    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, *after)
+    return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * log_sums.shape[2] - 1]
 
 
 def disentangled(
@@ -167,14 +162,10 @@ def disentangled(
 
     Source: He et al. 2021 (DeBERTa), section 3.1.
     """
-    rows, wide = projected_N3D.shape
-    length, hidden = rows // batch, wide // 3
-    context_ND = projected_N3D.new_empty(rows, hidden)
-    log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
-    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
     given = (projected_N3D, biases_3D, *_mask(mask), positions_R2D)
-    _call("disentangled", *sizes, *dropout, _scaling(3 * hidden, heads), *given, context_ND, log_sums)
-    return context_ND, log_sums
+    _call("disentangled", *sizes, *dropout, _scaling(projected_N3D.shape[1], heads), *given, *out)
+    return out
 
 
 def disentangled_back(
@@ -187,13 +178,12 @@ def disentangled_back(
     positions_R2D: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of `disentangled`'s projections, biases and positions from that of the context."""
-    batch, heads, length = log_sums.shape
-    hidden = d_context_ND.shape[1]
+    heads, hidden = log_sums.shape[1], d_context_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
     d_positions = torch.empty_like(positions_R2D, dtype=torch.float32)
-    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
     before = (projected_N3D, biases_3D, *_mask(mask), positions_R2D, log_sums, d_context_ND)
     after = (d_projected, d_biases, d_positions)
+    sizes = _back_sizes(log_sums, hidden)
     _call("disentangled_back", *sizes, *dropout, _scaling(3 * hidden, heads), *before, *after)
     return after
 
@@ -307,8 +297,9 @@ def pre_norm(x_ND: Tensor | None, residual_ND: Tensor, scale_D: Tensor, epsilon:
     total = residual_ND if x_ND is None else torch.empty_like(residual_ND)
     out = torch.empty_like(residual_ND, dtype=torch.bfloat16)
     made = PreNormed(total, out, torch.empty_like(residual_ND), residual_ND.new_empty(len(residual_ND)))
-    given = (*residual_ND.shape, torch.get_num_threads(), *_KEEP_ALL, epsilon, x_ND, zeros, residual_ND, scale_D, zeros)
-    _call("norm", *given, None, *made[1:], None if x_ND is None else total)
+    given = (x_ND, zeros, residual_ND, scale_D, zeros)
+    after = (None, *made[1:], None if x_ND is None else total)
+    _call("norm", *residual_ND.shape, torch.get_num_threads(), *NO_DROPOUT, epsilon, *given, *after)
     return made
 
 
@@ -326,7 +317,7 @@ def pre_norm_back(
     d_residual, d_x = torch.empty_like(made.normed), torch.empty_like(d_out_ND)
     sums_3D = scale_D.new_empty(3, len(scale_D))
     given = (None, d_out_ND, d_total_ND, made.normed, made.inverse, scale_D, d_residual, d_x, sums_3D)
-    _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *_KEEP_ALL, *given)
+    _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *NO_DROPOUT, *given)
     return d_residual, d_x, sums_3D[0]
 
 
@@ -434,6 +425,23 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
 
 def _pointers(tensors: Sequence[Tensor]) -> Any:
     return (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _attention_outputs(
+    projected_N3D: Tensor, batch: int, heads: int, *, keep: bool
+) -> tuple[tuple[int, ...], tuple[Tensor, Tensor | None]]:
+    """Return sizes and threads as the C code takes them; and room for the context and, with `keep`, the log sums."""
+    rows, wide = projected_N3D.shape
+    length, hidden = rows // batch, wide // 3
+    log_sums = projected_N3D.new_empty(batch, heads, length, dtype=torch.float32) if keep else None
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    return sizes, (projected_N3D.new_empty(rows, hidden), log_sums)
+
+
+def _back_sizes(log_sums: Tensor, hidden: int) -> tuple[int, ...]:
+    """Return sizes and threads of a backward pass."""
+    batch, heads, length = log_sums.shape
+    return batch, length, heads, hidden // heads, torch.get_num_threads()
 
 
 def _scaling(hidden: int, heads: int) -> float:

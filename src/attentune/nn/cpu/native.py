@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("c")
@@ -101,7 +102,8 @@ def _cached_or_compiled() -> ctypes.CDLL:
     try:
         with tempfile.TemporaryDirectory(prefix="attentune-", ignore_cleanup_errors=True) as folder:
             compiled = _compile(Path(folder) / f"{name}.so")
-            kept = _keep(compiled, cache / f"{name}-{_digest(compiled)}.so")
+            copy = functools.partial(shutil.copyfile, compiled)
+            kept = keep_file(cache / f"{name}-{_digest(compiled)}.so", copy)
             return _load(kept or compiled)  # a loaded file may be deleted
     except OSError as error:
         raise NativeError(f"no temporary folder to compile in: {error}") from error
@@ -131,16 +133,16 @@ def _digest(file: Path) -> str | None:
         return None
 
 
-def _keep(compiled: Path, target: Path) -> Path | None:
-    """Copy the library into the cache; return None if that is not possible."""
-    copied = target.with_name(f".copying-{os.getpid()}-{target.name}")
+def keep_file(target: Path, write: Callable[[Path], object]) -> Path | None:
+    """Put what `write` writes into the cache folder, whole or not at all; return None if that is not possible."""
+    temporary = target.with_name(f".writing-{os.getpid()}-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(compiled, copied)
-        copied.replace(target)
+        write(temporary)
+        temporary.replace(target)
     except OSError:
         with contextlib.suppress(OSError):
-            copied.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return None
     return target
 

@@ -20,7 +20,6 @@ from torch.nn.functional import layer_norm
 from attentune.nn.cpu import native
 from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
 from attentune.nn.cpu.fused_pre_norm import (
-    PreNormBFloat16Weights,
     PreNormSettings,
     PreNormWeights,
     fused_pre_norm_layer,
@@ -126,7 +125,7 @@ def _pre_norm_errors(batch: int, length: int) -> Iterator[float]:
     angles, settings = (angles_TE.cos(), angles_TE.sin()), PreNormSettings(_HEADS, 1e-5)
 
     inputs = (hidden_BTD.requires_grad_(), *(weight for weight in weights if weight is not None))
-    half = PreNormBFloat16Weights(weights)
+    half = BFloat16Weights(weights)
     compiled_BTD = fused_pre_norm_layer(hidden_BTD, mask, angles, weights, half, settings)
     plain_BTD = plain_pre_norm_layer(hidden_BTD, mask, angles, weights, settings)
     yield _relative(compiled_BTD, plain_BTD)

@@ -5,7 +5,6 @@ On the processors that were measured it always was. On others it must not make a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -47,7 +46,8 @@ def _ratio(hidden: int, inner: int, heads: int, threads: int) -> float:
     kept = _kept(file)
     if name not in kept:
         kept = {**kept, name: round(measured_ratio(hidden, inner, heads), 3)}
-        _keep(file, kept)
+        text = json.dumps(kept, indent=1) + "\n"
+        native.keep_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return kept[name]
 
 
@@ -84,15 +84,3 @@ def _kept(file: Path) -> dict[str, float]:
         return {str(name): float(ratio) for name, ratio in json.loads(file.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-
-
-def _keep(file: Path, ratios: dict[str, float]) -> None:
-    """Write the ratios, if that is possible; of two processes that do so at once the last one wins."""
-    temporary = file.with_name(f".writing-{os.getpid()}-{file.name}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(ratios, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
  * Buffers are padded to multiples of two tiles. Products with the transposed scores (gradients of keys and values) are
  * computed as their own transpose, so that the scores can be the right factor without being transposed themselves.
  */
+#include "arena.h"
 #include "attention.h"
 #include "amx.h"
 

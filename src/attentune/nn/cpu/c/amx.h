@@ -13,7 +13,7 @@
 #define HAS_AMX
 #define S 32
 
-/* ---- tile configuration and buffers ---- */
+/* ---- tile configuration ---- */
 
 typedef struct { uint8_t palette, start, nothing[14]; uint16_t bytes[16]; uint8_t rows[16]; } tile_config_t;
 
@@ -29,23 +29,6 @@ static inline void amx_begin(tile_config_t *before) {
 static inline void amx_end(const tile_config_t *before) {
     if (before->palette) _tile_loadconfig(before);
     else _tile_release();
-}
-
-/* Memory of one thread, zeroed, handed out in whole cache lines. Used in two passes: the first counts the bytes
- * (`memory` is NULL), then `arena_allocate` gets them and the second pass returns the pointers. */
-typedef struct { char *memory; int64_t used; } arena_t;
-
-static inline void *arena_take(arena_t *tables, int64_t bytes) {
-    void *context = tables->memory ? tables->memory + tables->used : NULL;
-    tables->used += padded(bytes, 64);
-    return context;
-}
-
-static inline int arena_allocate(arena_t *tables) {
-    int64_t bytes = tables->used;
-    *tables = (arena_t){aligned_alloc(64, bytes), 0};
-    if (tables->memory) memset(tables->memory, 0, bytes);
-    return tables->memory != NULL;
 }
 
 /* ---- products ---- */

@@ -9,6 +9,7 @@
  * queries, in reversed order, so that a key too meets consecutive ones. Scores of keys are then transposed.
  * Heads are the outer loop, so that a thread prepares a head's position vectors once for all texts.
  */
+#include "arena.h"
 #include "attention.h"
 
 typedef struct {
@@ -18,40 +19,33 @@ typedef struct {
     float *across, *added, *block, *scores, *d_scores, *used, *line;
 } buffers_t;
 
-/* Zeroed memory in two passes, as in amx.c: the first counts the numbers, the second returns pointers. */
-typedef struct { float *memory; int64_t used; } pool_t;
+static float *take(arena_t *arena, int64_t numbers) { return arena_take(arena, 4 * numbers); }
 
-static float *take(pool_t *pool, int64_t numbers) {
-    float *found = pool->memory ? pool->memory + pool->used : NULL;
-    pool->used += padded(numbers, W);
-    return found;
-}
-
-static buffers_t take_buffers(pool_t *pool, const attention_t *g, int is_back) {
+static buffers_t take_buffers(arena_t *arena, const attention_t *g, int is_back) {
     int64_t width = g->width, size = padded(g->length, W), wide = padded(size + R, W), back = is_back;
     int64_t table_rows = padded(g->length + wide + W, W), rows = (size + R) * width;
     buffers_t b = {.size = size, .wide = wide, .table_rows = table_rows};
-    b.query = take(pool, rows);
-    b.key = take(pool, rows);
-    b.value = take(pool, rows);
-    b.key_transposed = take(pool, rows);
-    b.value_transposed = take(pool, back * rows);
-    b.d_context = take(pool, back * rows);
-    b.d_query = take(pool, back * rows);
-    b.d_key = take(pool, back * rows);
-    b.d_value = take(pool, back * rows);
+    b.query = take(arena, rows);
+    b.key = take(arena, rows);
+    b.value = take(arena, rows);
+    b.key_transposed = take(arena, rows);
+    b.value_transposed = take(arena, back * rows);
+    b.d_context = take(arena, back * rows);
+    b.d_query = take(arena, back * rows);
+    b.d_key = take(arena, back * rows);
+    b.d_value = take(arena, back * rows);
     for (int side = 0; side < 2; side++) {
-        b.position[side] = take(pool, table_rows * width);
-        b.position_transposed[side] = take(pool, table_rows * width);
-        b.d_position[side] = take(pool, back * table_rows * width);
+        b.position[side] = take(arena, table_rows * width);
+        b.position_transposed[side] = take(arena, table_rows * width);
+        b.d_position[side] = take(arena, back * table_rows * width);
     }
-    b.across = take(pool, (size + R) * size);
-    b.added = take(pool, (size + R) * size);
-    b.block = take(pool, R * (wide > width ? wide : width));
-    b.scores = take(pool, R * (wide > width ? wide : width));
-    b.d_scores = take(pool, back * R * size);
-    b.used = take(pool, back * R * size);
-    b.line = take(pool, size);
+    b.across = take(arena, (size + R) * size);
+    b.added = take(arena, (size + R) * size);
+    b.block = take(arena, R * (wide > width ? wide : width));
+    b.scores = take(arena, R * (wide > width ? wide : width));
+    b.d_scores = take(arena, back * R * size);
+    b.used = take(arena, back * R * size);
+    b.line = take(arena, size);
     return b;
 }
 
@@ -121,11 +115,10 @@ static void score_block(const attention_t *g, int64_t i, buffers_t b) {
 static void disentangled_body(void *pointer) {
     attention_t *g = pointer;
     share_t own = attentune_share(g->batch * g->heads);
-    pool_t pool = {};
-    take_buffers(&pool, g, 0);
-    pool = (pool_t){calloc(pool.used, 4), 0};
-    if (!pool.memory) { g->failed = 1; return; }
-    buffers_t b = take_buffers(&pool, g, 0);
+    arena_t arena = {};
+    take_buffers(&arena, g, 0);
+    if (!arena_allocate(&arena)) { g->failed = 1; return; }
+    buffers_t b = take_buffers(&arena, g, 0);
     float factors[R];
     for (int64_t at = own.begin; at < own.end; at++) {
         int64_t head = at / g->batch, row = at % g->batch, number = row * g->heads + head;
@@ -142,7 +135,7 @@ static void disentangled_body(void *pointer) {
             store_context(g, row, i, here, head * g->width, b.block, factors);
         }
     }
-    free(pool.memory);
+    free(arena.memory);
 }
 
 /* As attentune_attention, with `positions` as above in the place of a position bias. */
@@ -201,11 +194,10 @@ static void disentangled_back_body(void *pointer) {
     int64_t length = g->length, width = g->width, hidden = g->heads * width;
     float *d_bias = g->parts + own.number * 3 * hidden;
     float *position_parts = g->position_parts + own.number * (2 * length - 1) * 2 * hidden;
-    pool_t pool = {};
-    take_buffers(&pool, g, 1);
-    pool = (pool_t){calloc(pool.used, 4), 0};
-    if (!pool.memory) { g->failed = 1; return; }
-    buffers_t b = take_buffers(&pool, g, 1);
+    arena_t arena = {};
+    take_buffers(&arena, g, 1);
+    if (!arena_allocate(&arena)) { g->failed = 1; return; }
+    buffers_t b = take_buffers(&arena, g, 1);
     for (int64_t at = own.begin; at < own.end; at++) {
         int64_t head = at / g->batch, row = at % g->batch, number = row * g->heads + head, first = head * width;
         if (at == own.begin || row == 0) load_positions(g, head, b);
@@ -234,7 +226,7 @@ static void disentangled_back_body(void *pointer) {
         store_gradient(b.d_value, length, width, d_x + 2 * hidden, 3 * hidden, d_bias + 2 * hidden + first);
         if (at + 1 == own.end || row + 1 == g->batch) flush_positions(g, head, b, position_parts);
     }
-    free(pool.memory);
+    free(arena.memory);
 }
 
 int attentune_disentangled_back(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
