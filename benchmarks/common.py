@@ -8,9 +8,11 @@ import functools
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,33 @@ def interleaved_runs(
             if not own or "reason" not in own[0]:
                 own.append(one_run(module, name, *arguments))
     return runs
+
+
+def compared(runs: dict[str, list[dict[str, Any]]], theirs: str, ours: str) -> dict[str, Any]:
+    """Return two contenders' medians and the median of the ratio of their speeds; or why there are none."""
+    reasons = {name: own[0]["reason"] for name, own in runs.items() if "reason" in own[0]}
+    if reasons:
+        return {"reasons": reasons}
+    speeds = {name: [run["tokens"] / run["seconds"] for run in own] for name, own in runs.items()}
+    ratios = [mine / other for mine, other in zip(speeds[ours], speeds[theirs], strict=True)]
+    return {
+        "tokens_per_second": {name: round(statistics.median(own)) for name, own in speeds.items()},
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "peak_memory_mib": {
+            name: round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20)
+            for name, own in runs.items()
+        },
+    }
+
+
+def use_chosen_clock() -> None:
+    """If $ATTENTUNE_BENCH_CLOCK is "cpu", measure processor time instead of elapsed time in this process.
+
+    They are equal on one thread of a quiet machine, and nearly so where others use it too.
+    """
+    if os.environ.get("ATTENTUNE_BENCH_CLOCK") == "cpu":
+        time.perf_counter = time.process_time
 
 
 class SilentCallback:

@@ -35,7 +35,7 @@ from attentune.training.state import TrainingState
 from attentune.training.train import train
 from benchmarks.common import table
 from benchmarks.gpu.workload import Part, Workload, no_tf32, synchronize, with_attention
-from benchmarks.speed.peer_runs import examples_of
+from benchmarks.speed.peer_runs import AT_BEST, QUIET, SCHEDULE, examples_of
 
 FLASH = "flash_attention_2"
 # Accelerate compiles the model of a training program that finds this variable, Attentune's too; Attentune has no flag.
@@ -180,20 +180,15 @@ def _train_peer(
         per_device_train_batch_size=work.batch_size,
         num_train_epochs=work.epochs,
         learning_rate=config.training.learning_rate,
-        warmup_steps=0.1,
-        weight_decay=0.01,
         bf16=contender.precision == "bf16",
-        train_sampling_strategy="group_by_length",
-        optim="adamw_torch_fused",
         torch_compile=contender.is_compiled,
         dataloader_num_workers=contender.workers,
         dataloader_persistent_workers=contender.workers > 0,
         logging_nan_inf_filter=False,  # it waits for the GPU in each step
         use_cpu=work.device.type == "cpu",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        logging_strategy="no",
+        **SCHEDULE,
+        **AT_BEST,
+        **QUIET,
     )
     multiple = 8 if contender.precision == "bf16" else None  # for tensor cores
     peer = Trainer(

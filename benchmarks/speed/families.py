@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from attentune.models.build import resolve_encoder
-from benchmarks.common import RECORDS, command_of, interleaved_runs, table, write_line
+from benchmarks.common import RECORDS, command_of, compared, interleaved_runs, table, write_line
 
 TARGET = RECORDS / "families.jsonl"
 REFERENCE, OURS = "Trainer at its best", "attentune bert"
@@ -61,24 +60,6 @@ def save_encoder(family: str, folder: Path, **sizes: int) -> None:
     ).save_pretrained(folder)
     names = {f"{kind}_token": getattr(tokenizer, f"{kind}_token") for kind in ("pad", "unk", "cls", "sep", "mask")}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **names).save_pretrained(folder)
-
-
-def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return medians of both contenders, and the median over repeats of the ratio of their speeds."""
-    reasons = {name: own[0]["reason"] for name, own in runs.items() if "reason" in own[0]}
-    if reasons:
-        return {"reasons": reasons}
-    speeds = {name: [run["tokens"] / run["seconds"] for run in own] for name, own in runs.items()}
-    ratios = [ours / theirs for ours, theirs in zip(speeds[OURS], speeds[REFERENCE], strict=True)]
-    return {
-        "tokens_per_second": {name: round(statistics.median(own)) for name, own in speeds.items()},
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "peak_memory_mib": {
-            name: round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20)
-            for name, own in runs.items()
-        },
-    }
 
 
 def line(task: str, family: str, found: dict[str, Any]) -> list[str]:
@@ -118,7 +99,7 @@ def main() -> None:
                 runs = interleaved_runs(
                     "benchmarks.speed.peer_runs", (REFERENCE, OURS), given.repeats, task, rows, folder
                 )
-                families.setdefault(family, {})[task] = {"rows": int(rows), **summary(runs)}
+                families.setdefault(family, {})[task] = {"rows": int(rows), **compared(runs, REFERENCE, OURS)}
                 lines.append(line(task, family, families[family][task]))
                 print(*lines[-1], file=sys.stderr, sep=" | ", flush=True)
         write_line(TARGET, record)

@@ -10,7 +10,6 @@ them in transformers' own class.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -27,6 +26,7 @@ from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.training.memory import peak_memory_bytes
+from benchmarks.common import use_chosen_clock
 from benchmarks.speed import roofline
 from benchmarks.speed.peer_runs import MAX_LENGTHS, score_of, settings, uses_bf16
 
@@ -126,6 +126,5 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get("ATTENTUNE_BENCH_CLOCK") == "cpu":
-        time.perf_counter = time.process_time
+    use_chosen_clock()
     main(*sys.argv[1:4], *map(int, sys.argv[4:]))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from attentune.nn.cpu.native import processor_name
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from benchmarks.common import RECORDS, command_of, interleaved_runs, table, write_line
+from benchmarks.common import RECORDS, command_of, compared, interleaved_runs, table, write_line
 from benchmarks.speed.peer_runs import settings
 
 TARGET = RECORDS / "processors.jsonl"
@@ -61,24 +60,6 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def summary(runs: dict[str, list[dict[str, Any]]], theirs: str, ours: str) -> dict[str, Any]:
-    """Return medians of both contenders, and the median over repeats of the ratio of their speeds."""
-    reasons = {name: own[0]["reason"] for name, own in runs.items() if "reason" in own[0]}
-    if reasons:
-        return {"reasons": reasons}
-    speeds = {name: [run["tokens"] / run["seconds"] for run in own] for name, own in runs.items()}
-    ratios = [mine / other for mine, other in zip(speeds[ours], speeds[theirs], strict=True)]
-    return {
-        "tokens_per_second": {name: round(statistics.median(own)) for name, own in speeds.items()},
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "peak_memory_mib": {
-            name: round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20)
-            for name, own in runs.items()
-        },
-    }
-
-
 def trained(task: str, folder: str) -> None:
     """Train a `bert` run of one epoch on a few rows, whose predictions are timed."""
     train(settings(task, 64, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True))
@@ -91,11 +72,11 @@ def measured(kind: str, given: argparse.Namespace, runs: dict[str, str]) -> dict
         found: dict[str, Any] = {"rows": int(rows)}
         if given.only != "prediction":
             module = "benchmarks.speed.peer_runs"
-            found["training"] = summary(interleaved_runs(module, TRAINERS, given.repeats, task, rows), *TRAINERS)
+            found["training"] = compared(interleaved_runs(module, TRAINERS, given.repeats, task, rows), *TRAINERS)
         if given.only != "training":
             module = "benchmarks.speed.predict_runs"
             arguments = (runs[task], task, rows, 3)
-            found["prediction"] = summary(interleaved_runs(module, PREDICTORS, given.repeats, *arguments), *PREDICTORS)
+            found["prediction"] = compared(interleaved_runs(module, PREDICTORS, given.repeats, *arguments), *PREDICTORS)
         tasks[task] = found
         print(kind, task, found, file=sys.stderr, flush=True)
     return tasks

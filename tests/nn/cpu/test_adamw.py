@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,11 @@ from torch import Tensor, nn
 from attentune.nn.cpu.adamw import CompiledAdamW
 from helpers.native import needs_native
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.usefixtures("threads")]
 
 SHAPES = ((32, 48), (7,), (1,), (5, 33), (16,))
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 HALF = torch.bfloat16
-
-
-@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def parameters(*, half: bool = False) -> list[nn.Parameter]:

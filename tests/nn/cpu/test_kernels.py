@@ -15,18 +15,10 @@ from attentune.nn.cpu.kernels import DropoutMask
 from helpers.native import factors, has_amx, needs_native
 from helpers.tiers import covering
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.usefixtures("threads")]
 
 HALF = torch.bfloat16
 NOTHING = DropoutMask.of(0.0, 0)
-
-
-@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def made(*shape: int, seed: int, half: bool = False) -> Tensor:
