@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu import kernels
+from attentune.nn.cpu import kernels, native
 from attentune.nn.cpu.kernels import DropoutMask
 from helpers.native import factors, has_amx, needs_native
 from helpers.tiers import covering
@@ -19,6 +20,14 @@ pytestmark = [needs_native, pytest.mark.usefixtures("threads")]
 
 HALF = torch.bfloat16
 NOTHING = DropoutMask.of(0.0, 0)
+
+
+def test_bindings_know_which_functions_return_a_status() -> None:
+    """Of a function that returns nothing, a number would be read that happens to be in a register."""
+    text = "\n".join(file.read_text() for file in native.SOURCES.glob("*.c"))
+    kinds = dict(reversed(found) for found in re.findall(r"^(int|void) attentune_(\w+)\(", text, flags=re.MULTILINE))
+    for name in kernels._ARGUMENTS:
+        assert (kernels._function(name).restype is None) == (kinds[name] == "void"), name
 
 
 def made(*shape: int, seed: int, half: bool = False) -> Tensor:

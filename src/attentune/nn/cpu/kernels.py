@@ -30,6 +30,16 @@ _ARGUMENTS = {
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 4],
     "adamw": [_NUMBER, _THREADS, *[_POINTER] * 6, *[_REAL] * 9],
 }
+# These need memory, and return 1 if it is short; the others return nothing, not even 0.
+_ALLOCATING = {
+    "attention",
+    "attention_back",
+    "disentangled",
+    "disentangled_back",
+    "norm_back",
+    "gelu_back",
+    "squares",
+}
 _ALL_BITS = 1 << 32
 # float32 elements in a vector; feature sizes must be multiples of it.
 VECTOR = 16
@@ -62,7 +72,7 @@ NO_DROPOUT = DropoutMask.of(0.0, 0)
 def _function(name: str) -> Callable[..., int | None]:
     function = getattr(load_library(), f"attentune_{name}")
     function.argtypes = _ARGUMENTS[name]
-    function.restype = None if name in ("norm", "gelu", "geglu", "rotary") else ctypes.c_int
+    function.restype = ctypes.c_int if name in _ALLOCATING else None
     return function
 
 
