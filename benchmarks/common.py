@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from attentune.results import versions
-from attentune.training.state import TrainingState
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -175,16 +174,6 @@ def use_chosen_clock() -> None:
     """
     if os.environ.get("ATTENTUNE_BENCH_CLOCK") == "cpu":
         time.perf_counter = time.process_time
-
-
-class SilentCallback:
-    """A callback of the training loop that neither scores nor saves nor logs, where only time is measured."""
-
-    def score(self, state: TrainingState) -> dict[str, dict[str, float]]:
-        return {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *facts: None
 
 
 @functools.cache

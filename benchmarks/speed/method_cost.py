@@ -21,7 +21,7 @@ from typing import Any
 
 from attentune.config import load_config
 from attentune.training.components import TrainingComponents, build_components
-from attentune.training.inputs import prepare_inputs
+from attentune.training.inputs import prepare_inputs, settled_inputs
 from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
@@ -30,7 +30,6 @@ from attentune.training.train import train
 from benchmarks.common import (
     RECORDS,
     ROOT,
-    SilentCallback,
     command_of,
     named_data_dir,
     one_run,
@@ -91,7 +90,9 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
 
 def build(settings: Settings) -> TrainingComponents:
     with ProgressDisplay(quiet=True) as display:
-        return build_components(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
+        return build_components(
+            settled_inputs(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display), display)
+        )
 
 
 def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:
@@ -99,7 +100,7 @@ def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[s
     with tempfile.TemporaryDirectory() as folder:
         parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
         states = {method: TrainingState() for method in parts}
-        loops = [parts[method].loop.steps(states[method], SilentCallback(), StopRequest()) for method in parts]
+        loops = [parts[method].loop.steps(states[method], stop=StopRequest()) for method in parts]
         while loops:
             loops = [loop for loop in loops if next(loop, loops) is not loops]
     seconds = {}

@@ -23,13 +23,13 @@ from typing import Any
 
 from attentune.config import load_config
 from attentune.training.components import build_components
-from attentune.training.inputs import prepare_inputs
+from attentune.training.inputs import prepare_inputs, settled_inputs
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
-from benchmarks.common import RECORDS, SilentCallback, command_of, one_run, random_encoder, table, write_record
+from benchmarks.common import RECORDS, command_of, one_run, random_encoder, table, write_record
 from benchmarks.speed import roofline
 
 TARGET = RECORDS / "scale.json"
@@ -70,10 +70,12 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
             "training.output_dir": f"{name}/run",
         }
         began = time.perf_counter()
-        parts = build_components(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display))
+        parts = build_components(
+            settled_inputs(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display), display)
+        )
         read = time.perf_counter() - began
         state, times = TrainingState(), []
-        for _ in parts.loop.steps(state, SilentCallback(), StopRequest()):
+        for _ in parts.loop.steps(state, stop=StopRequest()):
             times.append(state.seconds - sum(times))
     step = statistics.median(times[2:])
     flops = roofline.flops_per_token(layers=layers, width=384, inner=1536, tokens=tokens)

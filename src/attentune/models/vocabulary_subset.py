@@ -48,7 +48,7 @@ class VocabularySubset:
     def __init__(self, encoder: Any, used_ids: np.ndarray) -> None:
         table = encoder.get_input_embeddings()
         self._encoder, self._table = encoder, table
-        self._initial_VD = table.weight.detach().clone()
+        self._initial_VD = table.weight.detach()
         self._used_K = torch.as_tensor(np.unique(used_ids), dtype=torch.long, device=table.weight.device)
         self._rows = _UsedRows(table, self._used_K)
         encoder.set_input_embeddings(self._rows)
@@ -65,12 +65,13 @@ class VocabularySubset:
             yield
         finally:
             self._encoder.set_input_embeddings(self._rows)
+            self._table.weight.data = self._initial_VD  # no second table while training
 
     def expand(self, decay: float) -> None:
         """Put the full table into the encoder permanently."""
-        with torch.no_grad():
-            torch.mul(self._initial_VD, decay, out=self._table.weight.data)
-            self._table.weight.data[self._used_K] = self._rows.weight.data
+        weight_VD = self._initial_VD * decay
+        weight_VD[self._used_K] = self._rows.weight.detach()
+        self._table.weight.data = weight_VD
         self._encoder.set_input_embeddings(self._table)
 
     @contextlib.contextmanager

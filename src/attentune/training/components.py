@@ -27,6 +27,7 @@ from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.cpu.adamw import CompiledAdamW
 from attentune.nn.cpu.dropout import use_fast_dropout
 from attentune.token_labels.base import LabelSource
+from attentune.nn.cpu.memory import return_freed_memory
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.callbacks import Scores
@@ -86,6 +87,11 @@ class TrainingComponents:
         if isinstance(self.bare_optimizer, AdamWL2SP):
             self.bare_optimizer.set_starts()
         return note
+
+    def free_optimizer_memory(self) -> None:
+        """Drop gradients and the optimiser's moments, three times the size of the trained weights, after the last step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.bare_optimizer.state.clear()
 
     def resume_fingerprint(self) -> dict[str, Any]:
         """Return what must be equal for a run to be resumed, as plain values."""
@@ -352,8 +358,12 @@ def assemble(
     )
 
     def evaluate(state: TrainingState) -> Scores:
+        # Scoring's tensors have other sizes than those of training.
+        return_freed_memory()
         with embeddings.whole(decay(state)):
-            return evaluator.score(inputs.validation)
+            scores = evaluator.score(inputs.validation)
+        return_freed_memory()
+        return scores
 
     loop = TrainingLoop(
         model=wrapped,

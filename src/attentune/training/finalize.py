@@ -62,6 +62,7 @@ def finalize_run(
         CheckpointError: the best weights are needed and damaged; the resumed run trains them again.
     """
     inputs, evaluator, training = components.inputs, components.evaluator, components.inputs.config.training
+    components.free_optimizer_memory()
     components.embeddings.expand(components.decay(state))
     final_step = _load_best(run, components, state)
     # Before adapters are merged, which changes the counts.
