@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import attentune.training.train as run_module
+from attentune.config import load_config
+from attentune.training.components import TrainingComponents
 from attentune.training.memory import peak_memory_bytes
+from attentune.training.train import train
+from helpers.samples import settings
 
 CPU = torch.device("cpu")
 BYTES = 1 << 30
@@ -32,3 +39,15 @@ def test_the_peak_is_not_that_of_the_process_that_started_this_one():
     held = np.ones(BYTES // 8)
     found = subprocess.run([sys.executable, "-c", _PRINT_PEAK], check=True, capture_output=True, text=True)
     assert 1 << 26 < int(found.stdout) < held.nbytes
+
+
+def test_after_the_last_step_gradients_and_moments_are_freed(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[TrainingComponents] = []
+    build = run_module.build_components
+    monkeypatch.setattr(run_module, "build_components", lambda inputs: built.append(build(inputs)) or built[0])
+    train(load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=2)))
+    optimizer = built[0].bare_optimizer
+    assert not optimizer.state
+    assert all(each.grad is None for group in optimizer.param_groups for each in group["params"])

@@ -26,8 +26,8 @@ from attentune.models.precision import BFloat16Copy
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.cpu.adamw import CompiledAdamW
 from attentune.nn.cpu.dropout import use_fast_dropout
-from attentune.token_labels.base import LabelSource
 from attentune.nn.cpu.memory import return_freed_memory
+from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.callbacks import Scores
@@ -89,7 +89,7 @@ class TrainingComponents:
         return note
 
     def free_optimizer_memory(self) -> None:
-        """Drop gradients and the optimiser's moments, three times the size of the trained weights, after the last step."""
+        """Drop gradients and moments, three times the size of the trained weights; for the time after the last step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.bare_optimizer.state.clear()
 

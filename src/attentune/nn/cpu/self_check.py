@@ -2,7 +2,7 @@
 
 A compiler may have a bug, and a library may have been compiled for another processor than the one it runs on. So the
 compiled layer, norms, the sum of squares and AdamW's step are compared with PyTorch's operations on small inputs. If
-they differ, a warning says so and PyTorch's operations are used.
+they differ, a warning is shown and PyTorch's operations are used.
 """
 
 from __future__ import annotations
