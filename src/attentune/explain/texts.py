@@ -36,7 +36,7 @@ def explain_texts(
         run: a run folder or checkpoint.
         texts: the (first) texts.
         pairs: the second texts, for a model of text pairs.
-        method: a key of `attribution.registry.METHODS`; by default "ssa" for runs with a token gate, and
+        method: a key of `attribution.registry.METHODS`; by default "fast-shap" for runs with a fitted head, and
             "leave-one-out" for all others.
         target: the class to explain, for all texts or one per text; by default the predicted class.
         unit: "word", or "token" for the encoder's subwords.
