@@ -111,6 +111,11 @@ def test_classes_without_rows_and_constant_labels() -> None:
     [
         (("Positive", "positive ", "negative"), (40, 30, 30), ["'Positive' (40 rows) and 'positive ' (30)"]),
         (("positive", "postive", "negative"), (60, 3, 40), ["'positive' (60 rows) and 'postive' (3)"]),
+        (
+            ("Positive", "postive", "positive", "negative"),
+            (90, 1, 13, 60),
+            ["'Positive' (90 rows), 'positive' (13) and 'postive' (1)"],
+        ),
         (("negative", "positive"), (60, 4), []),  # opposites that are spelt alike
         (("positive", "postive", "negative"), (60, 30, 40), []),  # both are frequent
         (("class 10", "class 11"), (60, 1), []),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -95,20 +94,25 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
 
 def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
     """Find class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
-    findings = []
     names = [label for label, count in counts.items() if count][:_MOST_NAMES]
-    for first, second in itertools.combinations(names, 2):
-        rare, common = sorted((first, second), key=lambda label: counts[label])
-        plain = [" ".join(label.casefold().split()) for label in (rare, common)]
-        is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
-        if plain[0] == plain[1] or (is_rare and _are_spelt_alike(*plain)):
-            message = (
-                f"{name}: the labels {common!r} ({counts[common]:,} rows) and {rare!r} ({counts[rare]:,}) look like one"
-                " class."
-            )
+    alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
+    for rare in sorted(names, key=lambda label: -counts[label]):
+        found = next((common for common in alike if _are_one_class(common, rare, counts)), None)
+        alike.setdefault(found or rare, []).extend([rare] if found else [])
+    findings = []
+    for common, others in alike.items():
+        if others:
+            shown = [f"{common!r} ({counts[common]:,} rows)", *(f"{label!r} ({counts[label]:,})" for label in others)]
+            message = f"{name}: the labels {', '.join(shown[:-1])} and {shown[-1]} look like one class."
             cure = f"If they are one, write {common!r} in all of these rows."
             findings.append(Finding("warning", "alike-classes", name, message, cure))
     return findings
+
+
+def _are_one_class(common: str, rare: str, counts: dict[str, int]) -> bool:
+    plain = [" ".join(label.casefold().split()) for label in (common, rare)]
+    is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
+    return plain[0] == plain[1] or (is_rare and _are_spelt_alike(*plain))
 
 
 def _are_spelt_alike(first: str, second: str) -> bool:
