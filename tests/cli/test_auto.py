@@ -9,6 +9,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.experiments.auto import delivery
+from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
 from helpers.comparisons import finish, kill, start, wait_for
 
@@ -308,6 +310,57 @@ def test_a_single_model_learns_from_the_best(attentune, tiny, tmp_path):
     assert not (best / "ensemble.json").exists()
     assert "Distilled from an ensemble" in out
     assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
+
+
+@pytest.fixture
+def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the mean of all members delivered, whatever their scores are."""
+    fit = delivery.fit_fusion
+
+    def fit_mean(logits: dict[str, Any], labels: Any, space: Any, **options: Any) -> Any:
+        mean = Fusion.weighted("weights", dict.fromkeys(logits, 1.0), space.task_type)
+        return replace(fit(logits, labels, space, **options), fusion=mean)
+
+    monkeypatch.setattr(delivery, "fit_fusion", fit_mean)
+
+
+def without_test_rows(line: list[str]) -> list[str]:
+    place = line.index("--test_file")
+    return line[:place] + line[place + 2 :]
+
+
+@pytest.mark.integration
+def test_of_an_ensemble_of_baselines_the_best_one_is_the_single_model(attentune, tiny, tmp_path, fuses_all):
+    flags = ("--portfolio", "tfidf-linear,frozen-linear", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
+    assert status == 0, err
+    found = re.search(r"the best of them alone, (tfidf|frozen)-linear, is delivered", out)
+    assert found, out
+    best = tmp_path / "best"
+    assert not (best / "ensemble.json").exists()
+    assert f"{found[1]}-linear" in (best / "baseline.json").read_text()
+    assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_better", [True, False])
+def test_a_distilled_model_that_is_not_better_than_a_baseline_is_not_delivered(
+    attentune, tiny, tmp_path, monkeypatch, fuses_all, is_better
+):
+    def scored(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        result = distill(*arguments, **options)
+        assert options["baseline"][0] == "tfidf-linear"
+        assert set(result.train["distillation"]) >= {"baseline_score", "beats_baseline"}
+        result.train["distillation"]["beats_baseline"] = is_better
+        return result
+
+    monkeypatch.setattr(delivery, "distill", functools.partial(scored, delivery.distill))
+    flags = ("--portfolio", "tfidf-linear,bert-mean", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    status, out, err = attentune(*without_test_rows(words(tmp_path, tiny("bert"), *flags, *LONG)))
+    assert status == 0, err
+    assert (tmp_path / "best/model.safetensors").is_file() is is_better
+    assert (tmp_path / "best/baseline.json").is_file() is not is_better
+    assert ("is not clearly better than tfidf-linear, which is" in " ".join(out.split())) is not is_better
 
 
 def without_time(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -146,6 +146,20 @@ def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_a_baseline_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
+    config, data, out_of_fold = task
+    data = replace(data, splits={"train": data.splits["train"]})
+    labels, folds = data.splits["train"].labels, np.arange(48) % 4
+    logits_NC = np.eye(2)[labels if kind == "right" else 1 - labels]
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds, "display": QUIET}
+    result = distill(ensemble, data, config, baseline=(kind, logits_NC), output_dir=tmp_path / "single", **options)
+    facts = result.train["distillation"]
+    assert (facts["baseline"], facts["baseline_score"]) == (kind, float(kind == "right"))
+    assert facts["beats_baseline"] is (kind == "wrong")
+
+
+@pytest.mark.integration
 def test_the_time_may_be_up_before_the_comparison_or_before_the_encoder_is_trained(ensemble, task, tmp_path):
     config, data, out_of_fold = task
     data = replace(data, splits={"train": data.splits["train"]})

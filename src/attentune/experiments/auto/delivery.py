@@ -38,6 +38,7 @@ from attentune.experiments.auto.members import (
     held_out_logits,
 )
 from attentune.experiments.auto.out_of_fold import WORK_FOLDER, label_note, save_out_of_fold
+from attentune.experiments.auto.selection import utility
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.predictions import predictions_csv
@@ -260,9 +261,8 @@ class Delivery(AutoFolder):
             return "It is a single model already." if wants_single else None
         if wants_single:
             save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
-            single = self.work / SINGLE_FOLDER
             try:
-                note = self._distill(fused, single)
+                single, note = self._single(fused)
             except OutOfTime:
                 note = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
             else:
@@ -273,26 +273,62 @@ class Delivery(AutoFolder):
         self._write_config(self.config)
         return note
 
-    def _distill(self, fused: FusionResult, folder: Path) -> str:
-        """Train one encoder on the ensemble's out-of-fold predictions; return a sentence that compares the two."""
+    def _single(self, fused: FusionResult) -> tuple[Path, str]:
+        """Return the run to deliver in the place of an ensemble, and a sentence on what it costs and saves.
+
+        It is an encoder that learns what the ensemble predicts, unless the best baseline, which is a single run too, is
+        as good on the fold that both are scored on. Of an ensemble of baselines alone the best one is delivered at
+        once: there is little to teach that it does not know.
+        """
+        best = self._best_baseline()
+        by_name = {state.member.name: state for state in self.states}
+        is_baseline = [by_name[name].member.is_baseline for name in fused.fusion.members]
+        if best is not None and all(is_baseline):
+            note = (
+                f"All members of the ensemble are baselines: the best of them alone, {best.member.name}, is delivered."
+            )
+            return best.folders()[0], note
+        folder = self.work / SINGLE_FOLDER
+        result = self._distill(fused, folder, best)
+        facts = result.train.get("distillation", {})
+        if best is None or facts.get("beats_baseline") is not False:
+            return folder, result.notes[-1]
+        note = (
+            f"A model distilled from the ensemble is not clearly better than {best.member.name}, which is delivered:"
+            f" {facts['metric']} {facts['single']:.4f} and {facts['baseline_score']:.4f}, the ensemble"
+            f" {facts['ensemble']:.4f}, on {facts['rows']:,} training rows of one fold."
+        )
+        return best.folders()[0], note
+
+    def _best_baseline(self) -> MemberState | None:
+        """Return the complete baseline with the best out-of-fold score, but the one that knows only the labels."""
+        complete = [one for one in self.states if one.is_complete and one.member.is_baseline]
+        known = [one for one in complete if one.member.method != "majority"]
+        return max(known, key=self._utility, default=None)
+
+    def _utility(self, state: MemberState) -> float:
+        return utility(self.metric, self._labels, predictions_of(self._logits(state), self.space))
+
+    def _distill(self, fused: FusionResult, folder: Path, best: MemberState | None) -> RunResult:
+        """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
         used = np.flatnonzero(self.folds_N >= 0)
         logits_NC = self._on_all_rows(fused.logits)
         splits = {**self.data.splits, "train": self.data.splits["train"].take(used)}
         shutil.rmtree(folder, ignore_errors=True)
         training = replace(self.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
-        result = distill(
+        return distill(
             self.work,
             replace(self.data, splits=splits),
             replace(self.config, training=training),
             out_of_fold=logits_NC[used],
             folds=self.folds_N[used] - 1,
+            baseline=None if best is None else (best.member.name, self._on_all_rows(self._logits(best))[used]),
             unlabeled=self.unlabeled,
             output_dir=folder,
             max_steps=self._distillation_updates(fused),
             left_s=self.left_s,
             display=ProgressDisplay(quiet=True),
         )
-        return result.notes[-1]
 
     def _distillation_updates(self, fused: FusionResult) -> int | None:
         """Return the updates that fit into the time left, if those of the members do not."""

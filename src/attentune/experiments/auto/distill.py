@@ -22,6 +22,7 @@ from attentune.config import Config, ObjectiveConfig
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.experiments.auto.folds import make_folds
+from attentune.experiments.auto.selection import paired_gain
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.io.files import read_json, write_text
@@ -53,6 +54,9 @@ class Comparison:
         rows: the number of these rows.
         estimate: what the rows are: "held-out rows" of the validation or test split, or "out of fold".
         ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
+        baseline, baseline_score: the baseline that was scored on the same rows, if any.
+        beats_baseline: whether the distilled model is better than it by more than one standard error of the difference;
+            None without a baseline.
     """
 
     metric: str
@@ -63,6 +67,9 @@ class Comparison:
     ensemble_seconds: float
     single_seconds: float
     timed_rows: int
+    baseline: str | None = None
+    baseline_score: float | None = None
+    beats_baseline: bool | None = None
 
     def sentence(self) -> str:
         """Describe the comparison."""
@@ -111,6 +118,7 @@ def distill(
     unlabeled: TextRows | None = None,
     output_dir: str | Path,
     folds: np.ndarray | None = None,
+    baseline: tuple[str, np.ndarray] | None = None,
     label_share: float = 0.5,
     max_steps: int | None = None,
     left_s: Callable[[], float] | None = None,
@@ -132,6 +140,8 @@ def distill(
         unlabeled: further rows, whose labels are ignored.
         output_dir: the run folder; if `config.training.resume`, a stopped run goes on.
         folds: (N,) the fold of each row of train, negative for none; made here if None. The first is scored.
+        baseline: the name and the (N, C) out-of-fold logits of a baseline that could be delivered in the place of the
+            encoder; scored on the same fold. Not where held-out rows are scored, which choose nothing.
         label_share: the share of the label in a row's target, from 0 to 1.
         max_steps: the optimiser updates; those of the best neural member if None.
         left_s: returns the seconds that are left; None for no limit.
@@ -168,7 +178,9 @@ def distill(
             folds = make_folds(rows, data.label_space, folds=_FOLDS, seed=config.training.seed)
         with_thresholds = replace(data, label_space=teacher.label_space)
         try:
-            score = _score_without_a_fold(student, with_thresholds, soft, out_of_fold, folds, display, callbacks)
+            score = _score_without_a_fold(
+                student, with_thresholds, soft, out_of_fold, folds, baseline, display, callbacks
+            )
         except OutOfTime:
             note = "Distilled from an ensemble; no time was left to compare the two."
             return _with_note(result, note, Path(output_dir))
@@ -354,10 +366,11 @@ def _score_without_a_fold(
     soft: TextRows,
     out_of_fold: np.ndarray,
     folds_N: np.ndarray,
+    baseline: tuple[str, np.ndarray] | None,
     display: ProgressDisplay | None,
     callbacks: Sequence[TrainingCallback],
 ) -> dict[str, Any]:
-    """Train without one fold of the labelled rows; score that model and the ensemble's out-of-fold predictions on it.
+    """Train without one fold of the labelled rows; score that model and out-of-fold predictions of the others on it.
 
     Unlabelled rows are kept.
     """
@@ -370,17 +383,31 @@ def _score_without_a_fold(
     plain = replace(space, thresholds=None)
     without = TaskData(data.name, plain, data.metrics, {"train": soft.take(kept)})
     train(config, data=without, display=display, callbacks=callbacks, with_baselines=False)
-    metric = choose_metric(student.training.metric_for_best_model, data.metrics, space).name
+    metric = choose_metric(student.training.metric_for_best_model, data.metrics, space)
     fold = replace(rows.take(scored), labels=None)
     labels = np.asarray(rows.labels)[scored]
     single = _with_thresholds(place, space)
-    return {
-        "metric": metric,
-        "ensemble": score_predictions([metric], labels, out_of_fold[scored], space)[metric],
-        "single": score_predictions([metric], labels, predict_rows(single, fold), single.label_space)[metric],
+    single_logits_MC = predict_rows(single, fold)
+    score: dict[str, Any] = {
+        "metric": metric.name,
+        "ensemble": score_predictions([metric.name], labels, out_of_fold[scored], space)[metric.name],
+        "single": score_predictions([metric.name], labels, single_logits_MC, single.label_space)[metric.name],
         "rows": len(scored),
         "estimate": "out of fold",
     }
+    if baseline is not None:
+        name, logits_NC = baseline
+        predictions = (
+            predictions_of(logits_NC[scored], plain),
+            predictions_of(single_logits_MC, single.label_space),
+        )
+        gain, error = paired_gain(metric, labels, *predictions)
+        score |= {
+            "baseline": name,
+            "baseline_score": score_predictions([metric.name], labels, logits_NC[scored], plain)[metric.name],
+            "beats_baseline": gain > error,
+        }
+    return score
 
 
 def _with_thresholds(folder: Path, space: LabelSpace) -> Predictor:
