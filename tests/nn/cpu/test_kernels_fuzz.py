@@ -67,9 +67,9 @@ def plain_attention(
     return context.transpose(1, 2).reshape(shape.batch * shape.length, -1)
 
 
-def assert_close(ours: Tensor, wanted: Tensor, share: float) -> None:
-    """Each number within this share of the largest one; bf16 rounds each by 1/512 at most."""
-    limit = share * float(wanted.detach().abs().max()) + 1e-37
+def assert_close(ours: Tensor, wanted: Tensor, share: float, lost: float = 1e-37) -> None:
+    """Each number within this share of the largest one, plus `lost`; bf16 rounds each by 1/512 at most."""
+    limit = share * float(wanted.detach().abs().max()) + lost
     assert float((ours.double() - wanted.detach()).abs().max()) <= limit
 
 
@@ -98,7 +98,9 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, bias
     )
     back = torch.autograd.grad(wanted, exact, d_context.double())
     if d_bias is not None:
-        assert_close(d_bias, back[2], 0.02)
+        # Matrix tiles read subnormal values as 0, in each product of a score's gradient.
+        products = shape.batch * shape.width * float(d_context.abs().max())
+        assert_close(d_bias, back[2], 0.02, max(1e-37, products * torch.finfo(torch.float32).tiny))
     assert_close(d_projected, back[0], 0.02)
     assert_close(d_biases, back[1], 0.02)
 
