@@ -66,7 +66,7 @@ def test_wrong_labels_are_listed_marked_and_corrected(attentune, reviews: Path, 
     assert changed == sorted(int(line["row"]) + 1 for line in lines if line["mark"])
 
 
-def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny, reviews: Path) -> None:
+def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny, reviews: Path, tmp_path: Path) -> None:
     status, out, _ = attentune(
         "doctor", reviews, "--labels", "--count", 3, "--max_length", 24, "--model_name_or_path", tiny("bert", hidden=64)
     )
@@ -78,6 +78,13 @@ def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny,
     assert " of 121 rows to check, the least probable label first:\n" in out
     assert "more; --output_file errors.csv writes all of them" in out
     assert "1 pair of nearly equal texts with other labels" in out
+    errors = tmp_path / "errors.csv"
+    status, out, _ = attentune(
+        "doctor", reviews, "--labels", "--count", 3, "--max_length", 24, "--model_name_or_path", tiny("bert", hidden=64),
+        "--output_file", errors,
+    )  # fmt: skip
+    assert (status, "writes all of them" in out) == (0, False)
+    assert f"more; all are in {errors}.\n  Fill in the column mark of {errors} (fix, remove or keep)" in out
 
 
 MISTAKES = {

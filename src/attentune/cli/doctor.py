@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
 
         check = _check_labels(parsed, config, data, _COUNT if count is None else count)
         content["labels"] = check.to_dict()
-        lines += ["", *label_lines(check, shown=_COUNT if count is None else count)]
+        lines += ["", *label_lines(check, shown=_COUNT if count is None else count, file=parsed.output_file)]
     if parsed.format == "json":
         print(to_json(content), end="")
     else:

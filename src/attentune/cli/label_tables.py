@@ -12,8 +12,14 @@ _TEXT_WIDTH, _ALIKE_SHOWN = 60, 5
 _WEAK = 0.3
 
 
-def label_lines(check: LabelCheck, *, shown: int) -> list[str]:
-    """Format the likely label errors, how many there may be, and nearly equal texts with other labels."""
+def label_lines(check: LabelCheck, *, shown: int, file: str | None = None) -> list[str]:
+    """Format the likely label errors, how many there may be, and nearly equal texts with other labels.
+
+    Args:
+        check: what was found.
+        shown: the most rows in the table.
+        file: where all rows to check were written, if anywhere.
+    """
     lines = [f"Labels, by {check.source}", f"  {share_sentence(check.share)}"]
     gain = (check.accuracy - check.majority) / (1 - check.majority) if check.majority < 1 else 0.0
     if gain < _WEAK:
@@ -32,7 +38,10 @@ def label_lines(check: LabelCheck, *, shown: int) -> list[str]:
         lines += ["", *(f"  {line}" for line in made.splitlines())]
     if len(first) < len(check.suspects):
         more = len(check.suspects) - len(first)
-        lines += ["", f"  and {more:,} more; --output_file errors.csv writes all of them, to be marked."]
+        how = "--output_file errors.csv writes all of them, to be marked." if file is None else f"all are in {file}."
+        lines += ["", f"  and {more:,} more; {how}"]
+    if file is not None:
+        lines.append(f"  Fill in the column mark of {file} (fix, remove or keep), and give the file to --fix.")
     return [*lines, *_alike_lines(check.alike)]
 
 
