@@ -79,10 +79,8 @@ def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny,
     assert "more; --output_file errors.csv writes all of them" in out
     assert "1 pair of nearly equal texts with other labels" in out
     errors = tmp_path / "errors.csv"
-    status, out, _ = attentune(
-        "doctor", reviews, "--labels", "--count", 3, "--max_length", 24, "--model_name_or_path", tiny("bert", hidden=64),
-        "--output_file", errors,
-    )  # fmt: skip
+    flags = ("--count", 3, "--max_length", 24, "--model_name_or_path", tiny("bert", hidden=64))
+    status, out, _ = attentune("doctor", reviews, "--labels", *flags, "--output_file", errors)
     assert (status, "writes all of them" in out) == (0, False)
     assert f"more; all are in {errors}.\n  Fill in the column mark of {errors} (fix, remove or keep)" in out
 
