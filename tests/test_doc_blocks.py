@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from attentune.config import load_config
 from helpers import doc_material as material
 from helpers.doc_blocks import COMMANDS, PAGES, ROOT, Block, all_commands, blocks, name_of
 from helpers.doc_limits import NOT_RUN, PYTHON, added, smaller
+from helpers.plugin_package import forget
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 # Blocks that are files: how they begin -> the name that the page gives the file.
@@ -53,6 +54,7 @@ MORE: dict[str, list[Callable[[Path], None]]] = {
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
     "docs/many-rows.md": [material.write_corpus],
+    "docs/plugins.md": [material.write_plugin],
 }
 Pages = Callable[[str], Path]
 
@@ -73,7 +75,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
 
 
 @pytest.fixture
-def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pages:
+def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
     """`page("docs/x.md")`: a new folder with what the page's reader has, which is now the working folder."""
     monkeypatch.syspath_prepend(str(ground / "packages"))
     paths = [str(ground / "packages"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -89,6 +91,10 @@ def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pages
         monkeypatch.chdir(tmp_path)
         for write in MORE.get(name, []):
             write(tmp_path)
+        if (tmp_path / "site").is_dir():  # a package that the page's reader has installed
+            monkeypatch.syspath_prepend(str(tmp_path / "site"))
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), *paths]))
+            forget()
         for run in needed_runs(ROOT / name):
             if not (ground / "trained" / run).exists():
                 assert main(material.command_for(run)) == 0
@@ -97,7 +103,9 @@ def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pages
                 shutil.copytree(ground / "trained" / run, tmp_path / run)
         return tmp_path
 
-    return prepare
+    yield prepare
+    monkeypatch.undo()
+    forget()
 
 
 def needed_runs(path: Path) -> list[str]:
@@ -120,6 +128,9 @@ def run_command(line: str) -> None:
     if line in NOT_RUN:
         return
     words = [*shlex.split(line), *added(line)]
+    if "|" in words:
+        run_pipe(words)
+        return
     environment = {}
     while re.fullmatch(r"[A-Z_]+=\w*", words[0]):
         name, value = words[0].split("=")
@@ -136,6 +147,15 @@ def run_command(line: str) -> None:
         subprocess.run([*start, *("2" if word == "4" else word for word in words[1:])], check=True, timeout=300)
     else:
         subprocess.run(["bash", "-ec", line], check=True, timeout=60)
+
+
+def run_pipe(words: list[str]) -> None:
+    """Run commands that are connected by pipes; all have to succeed."""
+    program = f"{shlex.quote(sys.executable)} -m attentune.cli.main"
+    line = " ".join(
+        word if word in ("|", ">") else program if word == "attentune" else shlex.quote(word) for word in words
+    )
+    subprocess.run(["bash", "-eco", "pipefail", line], check=True, timeout=120)
 
 
 def run_verb(words: list[str]) -> None:

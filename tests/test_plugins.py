@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,7 @@ from attentune.inference.predictor import predict
 from attentune.metrics.metrics import METRICS
 from attentune.plugins import full_name, plugin_names
 from attentune.testing import check_package, check_part
-from helpers.doc_blocks import ROOT
-from helpers.plugin_package import BROKEN, NAME, PARTS, forget, write_package
+from helpers.plugin_package import BROKEN, EXAMPLE, NAME, PARTS, forget, write_example, write_package
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
 
@@ -157,25 +155,12 @@ def test_a_model_with_such_a_part_is_not_exported_with_our_code_alone(package, t
 
 @pytest.mark.integration
 def test_the_example_passes_its_contract(tmp_path, monkeypatch):
-    example = ROOT / "examples/layer_attention"
-    project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
-    site = tmp_path / "site"
-    info = site / "attentune_layer_attention-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
-    points = [
-        line
-        for group, parts in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in parts.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(points) + "\n")
-    code = (example / "layer_attention.py").read_text()
-    (site / "layer_attention.py").write_text(code)
-    assert len(code.splitlines()) < 60
+    site = write_example(tmp_path / "site")
+    assert len((site / "layer_attention.py").read_text().splitlines()) < 60
     monkeypatch.syspath_prepend(str(site))
     forget()
-    assert check_package(project["name"], tmp_path) == ["attentune-layer-attention/layer-attention"]
-    methods = yaml.safe_load((example / "methods.yaml").read_text())
+    assert check_package("attentune-layer-attention", tmp_path) == ["attentune-layer-attention/layer-attention"]
+    methods = yaml.safe_load((EXAMPLE / "methods.yaml").read_text())
     for method in methods.values():
         load_config(preset=method["preset"], overrides=method.get("set", {}))
     monkeypatch.undo()

@@ -1,11 +1,14 @@
-"""Sixty mistakes of newcomers: flags of other tools, files as people have them, wrong words; each answer is a cure.
+"""More than sixty mistakes of newcomers: flags of other tools, files as people have them; each answer names the cure.
 
 Mistakes in settings and files that are named correctly are in test_mistakes.py.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +41,17 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "train train.csv --class_weight balanced --output_dir out": ("--class_weights balanced",),
     "train train.csv --n_splits 5 --output_dir out": ("--folds",),
     "train train.csv --max_iter 100 --output_dir out": ("--num_train_epochs", "--max_steps"),
+    "train train.csv --presets bert ssa-hybrid --output_dir out": ("--preset NAME", "attentune compare FILE --presets"),
+    "train train.csv --lora --output_dir out": ("--lora: ", "--lora_rank"),
+    "train train.csv --quantize int8 --output_dir out": ("--quantize: ", "attentune export RUN --quantize int8"),
+    "train train.csv --resume_from_checkpoint out --output_dir out": ("--resume_from_checkpoint: ", "--resume"),
+    "train book.xlsx --sheet_name two --output_dir out": ("--sheet_name: ", "first sheet with rows"),
+    "auto train.csv --time 10m --output_dir out": ("--time: ", "--time_limit 10m"),
+    "compare train.csv --presets bert sesame --output_dir out": (
+        "'sesame': unexpected argument",
+        "commas",
+        "--presets bert,sesame",
+    ),
     "auto train.csv --n_jobs 2 --output_dir out": ("--n_jobs: ", "--jobs"),
     # Ludwig, AutoGluon, fastText
     "train --dataset train.csv --output_dir out": ("--dataset: ", "attentune train FILE", "--dataset_name"),
@@ -63,6 +77,16 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "predict run --input train.csv": ("--input: ", "--text or --input_file"),
     "predict --model_path run --text hi": ("--model_path: ", "without a flag, as in `attentune predict RUN`"),
     "evaluate run --learning_rate 1": ("training.learning_rate", "which a finished run keeps"),
+    "predict run --text hi --output out.csv": ("--output: ", "--output_file"),
+    "predict run --text hi --proba": ("--proba: ", "the probability of each class"),
+    "predict run --text hi --top_k 3": ("--top_k: ", "the probability of each class"),
+    "predict run --text hi --checkpoint best": ("--checkpoint: ", "in the place of the run"),
+    "predict run train.csv": ("'train.csv': unexpected argument. Did you mean --input_file train.csv?",),
+    "predict run 'so fine a film'": ("Did you mean --text 'so fine a film'?",),
+    "predict run -t hi": ("'-t': unexpected argument", "two hyphens"),
+    "predict train.csv --text hi": ("train.csv: holds no config.json", "it is a file", "RUN --input_file train.csv"),
+    "evaluate run train.csv": ("Did you mean --validation_file train.csv?",),
+    "serve run --workers 4": ("--workers: ", "one process"),
     "explain run --texts hi": ("--texts: ", "--text", "--input_file"),
 }
 FILES: dict[str, tuple[str, ...]] = {
@@ -91,6 +115,35 @@ FILES: dict[str, tuple[str, ...]] = {
     "train --dataset_name reviews": ("training.output_dir: is missing", "--output_dir runs/my-run"),
     "train train.csv --output_dir used": ("used: is not empty", "--overwrite_output_dir", "another folder"),
     "train train.csv --output_dir used --overwrite_output_dir": ("used: holds no config.yaml", "Name another"),
+    "auto train.csv": ("training.output_dir: is missing", "--output_dir best"),
+    "auto missing.csv --output_dir out": ("missing.csv: there is no such file",),
+    "auto train.csv --output_dir used": ("used: is not empty", "attentune auto", "another"),
+    "adapt missing.csv --output_dir out": ("missing.csv: there is no such file",),
+    "adapt train.csv --output_dir used": ("used: is not empty", "attentune adapt", "another"),
+    "compare missing.csv --presets bert --output_dir out": ("missing.csv: there is no such file",),
+    "compare train.csv --presets bert --output_dir used": ("used: holds thesis.txt and no compare.json", "another"),
+    "search missing.csv --search lr=1e-5,1e-4 --output_dir out": ("missing.csv: there is no such file",),
+    "search train.csv --search lr=1e-5,1e-4 --output_dir used": ("used: holds thesis.txt and no search.json",),
+    "search train.csv --output_dir out": ("got nothing to vary", "--search NAME=VALUES"),
+    "doctor missing.csv": ("missing.csv: there is no such file",),
+    "doctor train.cvs": ("Did you mean 'train.csv'",),
+    "doctor train.csv --labels --output_file train.csv": ("--output_file: got train.csv", "overwritten", "another"),
+    "init missing.csv": ("missing.csv: there is no such file",),
+    "train": ("training.output_dir: is missing", "rows to train on: attentune train FILE"),
+    "train train.csv --text label --label label --output_dir out": ("given as the text and as the label",),
+    "predict run --input_file missing.csv": ("missing.csv: there is no such file",),
+    "predict run --input_file train.csv --output_file ./train.csv": ("got ./train.csv", "overwritten", "another"),
+    "predict run --input_file train.csv --output_file used": ("used is a folder", "choose another name"),
+    "evaluate run --validation_file train.csv --errors_file train.csv": ("--errors_file: ", "overwritten"),
+    "suggest run --input_file train.csv --output_file train.csv": ("--output_file: ", "overwritten"),
+    "evaluate rnu": ("rnu: holds no config.json", "Did you mean 'run'"),
+    "explain rnu --text hi": ("rnu: holds no config.json", "Did you mean 'run'"),
+    "serve rnu": ("rnu: holds no config.json", "Did you mean 'run'"),
+    "export used --output_dir out": ("used: holds no config.json, expected the folder of a finished run",),
+    "export run --output_dir used": ("--output_dir: used is there and not an empty folder", "another"),
+    "export run --format hf --output_dir out": ("--format: got 'hf'", "Did you mean 'transformers'"),
+    "export run --format openvino --output_dir out": ("--format: got 'openvino'", "the graph of 'onnx'"),
+    "export run --quantize int4 --output_dir out": ("--quantize: got 'int4', expected int8",),
     "train train.csv --output_dir train.csv": ("train.csv: ", "another"),
 }
 WORDS: dict[str, tuple[str, ...]] = {
@@ -106,6 +159,19 @@ WORDS: dict[str, tuple[str, ...]] = {
     "train train.csv --config train.csv --output_dir out": ("train.csv", "expected sections|not valid YAML"),
 }
 WORDS |= {
+    "train.csv": ("'train.csv': unknown command", "`attentune train train.csv`"),
+    "--lr 2e-5": ("'--lr': unknown command", "The command comes first"),
+    "train train.csv --set learning_rate=1e-5 --output_dir out": ("--set training.learning_rate=1e-5?",),
+    "train train.csv --model ./nix --output_dir out": ("./nix: there is no such folder", "config.json"),
+    "train train.csv --model bert-base-uncasd --output_dir out": (
+        "bert-base-uncasd: no encoder could be loaded",
+        "HF_HUB_OFFLINE",
+        "Did you mean 'bert-base-uncased'",
+    ),
+    "train train.csv --model encoder --max_length 512 --output_dir out": (
+        "accepts at most 40 tokens",
+        "--max_length 40",
+    ),
     "encoders bert-base-uncaesd": ("is neither a known encoder nor a folder", "Did you mean 'bert-base-uncased'"),
     "encoders folder --measure": ("folder: is neither a known encoder nor a folder with config.json",),
     "encoders --language German": ("--language: unknown flag",),
@@ -122,7 +188,9 @@ def place(tmp_path_factory) -> Path:
     (folder / "folder").mkdir()
     (folder / "used").mkdir()
     (folder / "used" / "thesis.txt").write_text("not to be deleted")
-    (folder / "run").mkdir()
+    for name in ("run", "encoder"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text('{"model_type": "bert", "max_position_embeddings": 40}')
     (folder / "notes.docx").write_bytes(b"PK\x03\x04")
     (folder / "archive.zip").write_bytes(b"PK\x03\x04")
     (folder / "bare").write_text("text,label\n")
@@ -140,8 +208,8 @@ def test_there_are_sixty() -> None:
 @pytest.mark.parametrize("line", MISTAKES)
 def test_the_answer_names_the_cure(attentune, place: Path, monkeypatch, line: str) -> None:
     monkeypatch.chdir(place)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     before = sorted(place.rglob("*"))
-    heavy = {name for name in ("torch", "transformers", "datasets") if name in sys.modules}
     status, out, err = attentune(*shlex.split(line))
     assert status == 2, err
     assert out == ""
@@ -150,5 +218,25 @@ def test_the_answer_names_the_cure(attentune, place: Path, monkeypatch, line: st
     for word in ("Traceback", "internal error", "Errno"):
         assert word not in err
     assert sorted(place.rglob("*")) == before
-    # Told at once: nothing was imported that takes seconds.
-    assert {name for name in ("torch", "transformers", "datasets") if name in sys.modules} == heavy
+
+
+# Runs command lines one after the other; those after which PyTorch is imported are written to standard output.
+_PROGRAM = """
+import contextlib, io, json, shlex, sys
+from attentune.cli.main import main
+for line in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()):
+        main(shlex.split(line))
+    if {"torch", "transformers", "datasets"} & set(sys.modules):
+        sys.exit(line)
+"""
+
+
+@pytest.mark.integration
+def test_all_are_told_before_anything_that_takes_seconds_is_imported(place: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], input=json.dumps(list(MISTAKES)), cwd=place, env=environment,
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

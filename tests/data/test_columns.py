@@ -35,6 +35,25 @@ def test_usual_names_are_guessed_and_said(names: list[str], expected: Columns) -
     assert all(repr(name) in notes[0] for name in (expected.text, expected.pair, expected.label) if name)
 
 
+def test_of_two_usual_names_the_other_is_said_too() -> None:
+    names = ["text", "review", "label", "sentiment", "date"]
+    columns, notes = choose_columns(names, DataConfig(), "rows.csv")
+    assert columns == Columns("text", None, "label")
+    assert notes == (
+        "Columns chosen by their names: text 'text' (not 'review'), label 'label' (not 'sentiment'). If that is wrong,"
+        " give --text_column or --label_column.",
+    )
+    _, notes = choose_columns(names, DataConfig(text_column="review"), "rows.csv")
+    assert "text" not in notes[0].split(".")[0]
+
+
+def test_the_label_is_not_read_as_the_text() -> None:
+    config = DataConfig(text_column="stars", label_column="stars")
+    with pytest.raises(DataError, match="column 'stars' is given as the text and as the label"):
+        choose_columns(["text", "stars"], config, "rows.csv")
+    assert choose_columns(["text", "stars"], config, "rows.csv", want_label=False)[0].text == "stars"
+
+
 def test_named_columns_are_taken_without_a_note() -> None:
     config = DataConfig(text_column="b", text_pair_column="a", label_column="c", id_column="d")
     assert choose_columns(["a", "b", "c", "d"], config, "rows.csv") == (Columns("b", "a", "c", "d"), ())

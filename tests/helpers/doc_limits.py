@@ -31,6 +31,7 @@ NOT_RUN = {
     "attentune export runs/cola --format transformers --push_to_hub me/cola --private": (
         "needs the hub; see tests/integrations/hub/test_push.py"
     ),
+    "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
     "pip install 'attentune[peft]'": "needs the package index",
     "pip install jupyterlab": "needs the package index",
     "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",

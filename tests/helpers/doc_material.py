@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -69,6 +71,7 @@ def write_own(folder: Path) -> None:
     _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
+    (folder / "new.csv.gz").write_bytes(gzip.compress((folder / "new.csv").read_bytes()))
     _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
     _labelled(folder / "stars-test.csv", 30, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
     _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
@@ -97,6 +100,14 @@ def write_dataset(folder: Path) -> None:
     rows = [{"text": _text(draw), "label": _sides(draw)} for _ in range(80)]
     parts = {"train": Dataset.from_list(rows[:60]), "validation": Dataset.from_list(rows[60:])}
     DatasetDict(parts).save_to_disk(folder / "my_dataset")
+
+
+def write_plugin(folder: Path) -> None:
+    """Write the example of a package with a layer mix, and what installing it makes."""
+    from helpers.plugin_package import EXAMPLE, write_example
+
+    shutil.copytree(EXAMPLE, folder / "examples" / EXAMPLE.name)
+    write_example(folder / "site")
 
 
 def write_corpus(folder: Path) -> None:
@@ -178,6 +189,7 @@ _OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column"
 _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
     "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/first": [*_OWN, "--num_train_epochs", "1"],
     "runs/reviews-linear": [*_OWN, "--preset", "frozen-linear"],
     "runs/pairs-cosine": ["--task", "rte", *_GLUE, "--preset", "bi-encoder-cosine"],
     "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 from attentune import plugins
+from helpers.doc_blocks import ROOT
 
 NAME = "attentune-extra"
 _MODULE = '''
@@ -189,3 +191,22 @@ def forget() -> None:
     METRICS.__dict__.pop("_all", None)
     for module in [module for module in sys.modules if module.startswith("attentune_")]:
         del sys.modules[module]
+
+
+EXAMPLE = ROOT / "examples/layer_attention"
+
+
+def write_example(site: Path) -> Path:
+    """Write what `pip install` makes of examples/layer_attention, without an index; return the folder."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    info = site / "attentune_layer_attention-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    points = [
+        line
+        for group, parts in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in parts.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(points) + "\n")
+    (site / "layer_attention.py").write_text((EXAMPLE / "layer_attention.py").read_text())
+    return site

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from attentune.cli.early_checks import check_command_folder, check_encoder, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 from attentune.training.defaults import ADAPTATION_SETTINGS
 
@@ -37,6 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     """Adapt an encoder; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
+    check_command_folder(config, "adapt", "training", "the folder of the encoder: --output_dir adapted")
+    check_named(parsed)
+    check_encoder(config.model)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.training.adaptation import AdaptationDisplay, adapt
     from attentune.training.signals import Interrupted

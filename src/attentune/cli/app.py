@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
@@ -59,6 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
     use_best(parsed)
+    check_named(parsed)
 
     from attentune.app.server import serve
     from attentune.cli.report import write_page

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_command_folder, check_data, check_encoder
 from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, whole_number
 from attentune.errors import ConfigError
 
@@ -70,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
     jobs = whole_number("--jobs", parsed.jobs, problems)
     folds = whole_number("--cv_folds", parsed.cv_folds, problems, minimum=2)
     config = config_from(parsed, problems)
+    check_command_folder(config, "auto", "auto", "the run folder: --output_dir best")
+    check_data(config.data, seed=config.training.seed)
+    check_encoder(config.model)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.experiments.auto.driver import auto
     from attentune.experiments.auto.leaderboard import AutoProgress

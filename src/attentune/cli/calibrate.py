@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
@@ -44,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
+    check_named(parsed)
 
     from attentune.results import to_json
     from attentune.training.calibration import calibrate_run

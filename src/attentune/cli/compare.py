@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.early_checks import check_files_of_rows, check_output_folder
 from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import (
     MOST_USED,
@@ -76,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
     _check_baseline(parsed.baseline, options, problems)
     if problems:
         raise ConfigError(problems)
+    check_files_of_rows(options["overrides"])
+    check_output_folder(options["output_dir"], "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped, compare

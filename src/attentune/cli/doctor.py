@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_data, check_encoder, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
@@ -51,8 +52,12 @@ def run(arguments: Sequence[str]) -> int:
     _check_flags(parsed, problems)
     count = whole_number("--count", parsed.count, problems, minimum=0)
     config = config_from(parsed, problems)
+    check_named(parsed)
     if parsed.fix is not None:
         return _fix(parsed, config)
+    if not parsed.labels:
+        check_data(config.data, seed=config.training.seed)
+        check_encoder(config.model)
 
     from attentune.data.checks.doctor import examine, full_lines
     from attentune.models.build import is_english_only

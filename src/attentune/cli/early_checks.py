@@ -1,33 +1,131 @@
-"""What a command that trains can tell of a mistake before PyTorch is imported, which takes seconds."""
+"""What a command can tell of a mistake before PyTorch is imported, which takes seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
-from attentune.errors import CheckpointError
+from attentune.errors import CheckpointError, ConfigError
 from attentune.results import RESULT_FILE
 
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
+# Flags that name files of rows, and files to write.
+_INPUTS = ("file", "input_file", "fix", "data.train_file", "data.validation_file", "data.test_file")
+_OUTPUTS = ("output_file", "errors_file", "figure_file")
 
 
 def check_saved_run(run: str) -> None:
-    """Check that there is a folder of this name; whether it holds a run is checked when it is loaded.
+    """Check that there is a folder of this name, with a file of settings; the rest is checked when it is loaded.
 
     Raises:
         CheckpointError: there is none.
     """
     folder = Path(run)
-    if folder.exists():
+    expected = f"{run}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)"
+    if folder.is_dir():
+        if not any(folder.glob("*.json")) and not (folder / "records").is_dir():
+            raise CheckpointError(f"{expected}.")
         return
+    if folder.exists():
+        raise CheckpointError(f"{expected}; it is a file. The run comes first, then the file: RUN --input_file {run}")
     known = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()] if folder.parent.is_dir() else []
-    raise CheckpointError(
-        f"{run}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...); there"
-        f" is no such folder.{did_you_mean(folder.name, known)}"
-    )
+    raise CheckpointError(f"{expected}; there is no such folder.{did_you_mean(folder.name, known)}")
+
+
+def check_named(parsed: Any) -> None:
+    """Check the runs, the files of rows and the files to write that the flags of a command name.
+
+    Raises:
+        AttentuneError: a run or a file of rows is missing, or would be overwritten.
+    """
+    values = vars(parsed)
+    runs = values.get("runs") or [values.get("run")]
+    for run in runs:
+        if run is not None:
+            check_saved_run(run)
+    check_files_of_rows(values)
+
+
+def check_files_of_rows(values: Mapping[str, Any]) -> None:
+    """Check the files of rows, and that none is a file to write; both by the names of flags or settings.
+
+    Raises:
+        AttentuneError: a file of rows is missing, or would be overwritten.
+    """
+    from attentune.data.readers.folders import is_class_folder
+    from attentune.data.readers.streams import check_file
+
+    if values.get("output_dir") is not None and values.get("input_file") is not None:
+        return  # in shards: of several files, or of files elsewhere
+    names = (values.get(name) for name in _INPUTS)
+    paths = [Path(name).expanduser() for name in names if name not in (None, "-", "null", "none")]
+    files = [check_file(path) for path in paths if not is_class_folder(path)]
+    for name in _OUTPUTS:
+        target = values.get(name)
+        if target is not None and Path(target).expanduser().is_dir():
+            raise ConfigError(f"--{name}: {target} is a folder, expected a file; choose another name.")
+        if target is not None and any(_is_same(Path(target).expanduser(), file) for file in files):
+            raise ConfigError(
+                f"--{name}: got {target}, the file of the rows, which would be overwritten. Name another file."
+            )
+
+
+def _is_same(path: Path, file: Path) -> bool:
+    return path.exists() and path.samefile(file)
+
+
+def check_output_folder(folder: str | None, marker: str, what: str) -> None:
+    """Check that the folder of a comparison or search is new, empty, or that of one.
+
+    Raises:
+        AttentuneError: it holds something else, or is a file.
+    """
+    from attentune.experiments.comparison.manifest import check_content
+    from attentune.io.files import storage_errors
+
+    path = Path(str(folder))
+    if folder is not None and path.is_dir():
+        with storage_errors(path):
+            check_content(path, marker, what)
+
+
+def check_command_folder(config: Config, command: str, marker: str, missing: str) -> None:
+    """Check that the folder of `auto` or `adapt` is given, and new, empty or its own.
+
+    Args:
+        config: the settings.
+        command: the name of the command.
+        marker: what a folder of the command holds.
+        missing: what to give where there is no folder.
+
+    Raises:
+        AttentuneError: it is not.
+    """
+    from attentune.training.run_folder import check_own_folder
+
+    settings = config.training
+    if settings.output_dir is None:
+        raise ConfigError(f"training.output_dir: is missing; name {missing}")
+    folder = Path(settings.output_dir)
+    is_own = (folder / marker).exists()
+    check_own_folder(folder, command, is_own=is_own, resume=settings.resume, overwrite=settings.overwrite_output_dir)
+
+
+def check_encoder(model: Any, max_length: int | None = None) -> None:
+    """Check that an encoder in a folder is there, and accepts texts of this length; with the hub offline, its cache.
+
+    Raises:
+        AttentuneError: it is missing, or does not accept so many tokens.
+    """
+    from attentune.models.encoder_list import check_at_hand, check_length
+
+    check_at_hand(model.name_or_path)
+    if max_length is not None:
+        check_length(model.name_or_path, max_length)
 
 
 def check_run(config: Config) -> Config:
@@ -42,6 +140,8 @@ def check_run(config: Config) -> Config:
     if config.data.tasks is not None:
         return config
     check_folder(config)
+    if config.baseline is None:
+        check_encoder(config.model, config.data.max_length if config.data.long_texts == "cut" else None)
     folder = Path(str(config.training.output_dir))
     if not (config.training.resume and (folder / RESULT_FILE).is_file()):
         check_writable(config)

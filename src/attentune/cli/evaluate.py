@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
     Parser,
@@ -65,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     use_best(parsed, names_rows=not given)
     if parsed.output_dir is not None:
         config = check_input("evaluate", parsed, problems)
+        check_named(parsed)
         status, found, data = _evaluate_shards(arguments, parsed, shards, config)
         if data is None:
             return status
@@ -74,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         if parsed.keep_columns is not None:
             problems.append("--keep_columns: goes with --output_dir.")
         data_config = data_from(parsed, problems)
+        check_named(parsed)
 
         from attentune.inference.predictor import evaluate_in_detail
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
@@ -93,6 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--keep_columns: goes with --output_dir.")
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
+    check_named(parsed)
     if kind == "figure":
         from attentune.report.figures.base import check_figure_file
 

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser
+from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
+from attentune.io.files import check_new_folder
 
 if TYPE_CHECKING:
     from attentune.integrations.onnx.export import Export
@@ -24,6 +27,14 @@ _EXAMPLES = """examples:
 
 
 _SENTENCES = ("sentence-transformers", "setfit")
+_FORMATS = ("onnx", "transformers", *_SENTENCES)
+# What other tools call these formats, and others that are made of one.
+_OTHER_FORMATS = {
+    **dict.fromkeys(("hf", "huggingface", "pytorch", "torch", "safetensors"), " Did you mean 'transformers'?"),
+    **dict.fromkeys(("transformers.js", "transformersjs", "js"), " transformers.js loads the folder of 'onnx'."),
+    **dict.fromkeys(("openvino", "tensorrt"), " It reads the graph of 'onnx'."),
+    **dict.fromkeys(("sentence_transformers", "sbert", "st"), " Did you mean 'sentence-transformers'?"),
+}
 
 
 def parser() -> Parser:
@@ -74,6 +85,13 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.output_dir is None and parsed.push_to_hub is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
+    if parsed.format not in _FORMATS:
+        near = _OTHER_FORMATS.get(parsed.format.lower()) or did_you_mean(parsed.format, _FORMATS)
+        problems.append(
+            f"--format: got {parsed.format!r}, expected {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.{near}"
+        )
+    if parsed.quantize not in (None, "int8"):
+        problems.append(f"--quantize: got {parsed.quantize!r}, expected int8.")
     if parsed.format in ("transformers", *_SENTENCES) and (parsed.quantize is not None or parsed.opset is not None):
         problems.append(f"--quantize and --opset: go with --format onnx; leave them out for {parsed.format}.")
     if parsed.format != "transformers" and parsed.code is not None:
@@ -84,6 +102,9 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
     use_best(parsed)
+    check_named(parsed)
+    if parsed.output_dir is not None:
+        check_new_folder(Path(parsed.output_dir))
     if parsed.push_to_hub is None:
         _export(parsed, parsed.output_dir)
         return 0

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
     Parser,
@@ -69,6 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.demo and data_overrides:
         problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(data_overrides))}.")
     config = config_from(parsed, problems)
+    check_named(parsed)
 
     from attentune.explain.faithfulness.measure import measure_faithfulness
     from attentune.inference.predictor import Predictor

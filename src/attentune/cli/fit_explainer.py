@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, whole_number
 
 _EXAMPLES = """examples:
@@ -49,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     }
     use_best(parsed)
     data = config_from(parsed, problems).data
+    check_named(parsed)
 
     from attentune.cli.output import progress_lines
     from attentune.explain.fit_explainer import fit_explainer

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from attentune.cli.other_tools import ALIASES, hint
@@ -79,12 +81,33 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self, flag: str, known: Sequence[str]) -> str:
         """Return what is meant by an unknown flag, if that can be told."""
-        if self.prog.split()[-1] in _OF_RUNS:
+        command = self.prog.split()[-1]
+        if command in _OF_RUNS:
+            if flag in ("--output", "--out", "--out_file", "--save_to") and "--output_file" in known:
+                return " The file to write is --output_file."
             setting = _setting_of(flag)
             if setting is not None:
                 return f" It is a setting of training ({setting}), which a finished run keeps."
         known_elsewhere = hint(flag.removeprefix("--"))
         return did_you_mean(flag, known) if known_elsewhere is None else f" {known_elsewhere}"
+
+    def _place(self, argument: str, words: Sequence[str]) -> str:
+        """Return where an argument that stands in no place belongs, if that can be told."""
+        known = {flag: action for action in self._actions for flag in action.option_strings}
+        before = next((word for word in reversed(words[: words.index(argument)]) if word.startswith("--")), None)
+        if argument.startswith("-"):
+            return " Flags have two hyphens and a whole word, such as --output_dir."
+        if before in known and "," in str(known[before].metavar):
+            first = words[words.index(before) + 1]
+            return f" Several values have commas between them; did you mean {before} {first},{argument}?"
+        has_run = any(action.dest == "run" for action in self._actions)
+        if "--input_file" in known and Path(argument).suffix and not any(sign.isspace() for sign in argument):
+            if self.prog.endswith("evaluate"):
+                return f" Did you mean --validation_file {argument}?"
+            return f" Did you mean --input_file {argument}?"
+        if "--text" in known and has_run:
+            return f" Did you mean --text {shlex.quote(argument)}?"
+        return ""
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments; return the values and one message for each unknown flag."""
@@ -107,7 +130,9 @@ class Parser(argparse.ArgumentParser):
             elif flag.startswith("--"):
                 problems.append(f"{flag}: unknown flag.{self._hint(flag, known)} See {self.prog} --help.")
             elif not problems:
-                problems.append(f"{argument!r}: unexpected argument. See {self.prog} --help.")
+                problems.append(
+                    f"{argument!r}: unexpected argument.{self._place(argument, words)} See {self.prog} --help."
+                )
         return parsed, problems
 
 
@@ -117,6 +142,13 @@ def _setting_of(flag: str) -> str | None:
     name = "name_or_path" if name == "model_name_or_path" else ALIASES.get(name, name)
     sections = (section for section, cls in _SECTIONS if name in {field.name for field in dataclasses.fields(cls)})
     return next((f"{section}.{name}" for section in sections), None)
+
+
+def with_section(text: str) -> str:
+    """Complete NAME=VALUES to SECTION.NAME=VALUES where the name alone, or a synonym, tells the setting."""
+    name, equals, values = text.partition("=")
+    setting = None if "." in name else _setting_of(f"--{name.strip().replace('-', '_')}")
+    return text if setting is None or not equals else f"{setting}={values}"
 
 
 def _normalised(argument: str) -> str:
@@ -223,7 +255,9 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
     for pair in values.get("set") or []:
         name, equals, value = pair.partition("=")
         if not equals or "." not in name:
-            problems.append(f"--set {pair}: expected SECTION.KEY=VALUE, such as --set training.seed=1")
+            meant = with_section(pair)
+            such = f"Did you mean --set {meant}?" if meant != pair else "such as --set training.seed=1"
+            problems.append(f"--set {pair}: expected SECTION.KEY=VALUE{'.' if meant != pair else ','} {such}")
         else:
             given[name.strip()] = value
     flags = {name: value for name, value in values.items() if "." in name and value is not None}

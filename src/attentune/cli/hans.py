@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
@@ -57,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--output_dir: {parsed.output_dir} is a file, expected a folder; choose another name.")
     if problems:
         raise ConfigError(problems)
+    check_named(parsed)
 
     from attentune.cli.output import progress_lines
     from attentune.results import to_json

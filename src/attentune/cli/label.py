@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
     Parser,
@@ -59,6 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("label: got --input_file and a task or data set; expected one of them, or none.")
     max_samples = whole_number("--max_samples", parsed.max_samples, problems)
     config = config_from(parsed, problems)
+    check_named(parsed)
 
     from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text

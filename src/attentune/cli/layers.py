@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
@@ -36,6 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     """Show the weights; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
+    check_named(parsed)
 
     from attentune.cli.output import number, table
     from attentune.explain.layers import layer_weights

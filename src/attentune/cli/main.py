@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from attentune import __version__
 from attentune.config.parse import did_you_mean
@@ -95,18 +97,23 @@ def _printable(text: str) -> str:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and words[1:2] and words[1] in COMMANDS:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         usage = _USAGE.format(commands="\n".join(f"  {command:<14}{text}" for command, text in COMMANDS.items()))
         print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
-    if words[0] == "--version":
+    if words[0] in ("--version", "-V", "version"):
         print(__version__)
         return 0
     command = words[0]
     if command not in COMMANDS:
-        raise ConfigError(
-            f"{command!r}: unknown command.{did_you_mean(command, COMMANDS)} Known: {', '.join(COMMANDS)}."
-        )
+        meant = did_you_mean(command, COMMANDS)
+        if command.startswith("-"):
+            meant = " The command comes first, then its flags, as in `attentune train FILE --lr 2e-5`."
+        elif Path(command).is_file():
+            meant = f" Did you mean `attentune train {shlex.quote(command)}`?"
+        raise ConfigError(f"{command!r}: unknown command.{meant} Known: {', '.join(COMMANDS)}.")
     try:
         return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").run(words[1:])
     except SystemExit as end:  # argparse's --help

@@ -48,6 +48,7 @@ ALIASES = {
     "label_smoothing_factor": "label_smoothing",
     "evaluation_strategy": "eval_strategy",
     "metric_name": "metric_for_best_model",
+    "metric": "metric_for_best_model",
     "lr_scheduler": "lr_scheduler_type",
     "scheduler": "lr_scheduler_type",
     "random_state": "seed",
@@ -61,6 +62,9 @@ ALIASES = {
 }
 _AUTOMATIC = "There is no such flag here: a GPU is used where there is one; --use_cpu trains on the CPU."
 _STEPS = "train always trains, scores the validation rows and saves: leave it out."
+_TIME = "The time that auto may take is --time_limit, such as --time_limit 10m."
+_RUN = "A checkpoint is given in the place of the run, as in `attentune predict RUN/checkpoint-100`."
+_PROBABILITIES = "predict always writes the probability of each class, in the columns p_CLASS."
 # From a flag to what to write instead.
 MEANT = {
     "dataset": "A file is given as in `attentune train FILE`, a data set of the Hugging Face hub with --dataset_name.",
@@ -102,6 +106,29 @@ MEANT = {
     "run": "A finished run is given without a flag, as in `attentune predict RUN`.",
     "config_file": "A file of settings is --config.",
     "save_dir": "The run folder is --output_dir.",
+    "presets": "train trains one preset, --preset NAME; `attentune compare FILE --presets A,B` trains several.",
+    "models": "One encoder is --model_name_or_path; `attentune auto FILE --encoders A,B` tries several.",
+    "resume_from_checkpoint": "--resume goes on with the last checkpoint in --output_dir.",
+    "lora": "Low-rank adapters are --lora_rank N.",
+    "use_lora": "Low-rank adapters are --lora_rank N.",
+    "quantize": "A finished run is quantized by `attentune export RUN --quantize int8`.",
+    "warmup": "The warm-up is --warmup_ratio (a share of training) or --warmup_steps.",
+    "time": _TIME,
+    "timeout": _TIME,
+    "time_budget": _TIME,
+    "max_time": _TIME,
+    "sheet": "The first sheet with rows is read: save another as a file of its own.",
+    "sheet_name": "The first sheet with rows is read: save another as a file of its own.",
+    "output_path": "predict and explain write --output_file; the run folder of train is --output_dir.",
+    "checkpoint": _RUN,
+    "ckpt": _RUN,
+    "checkpoint_path": _RUN,
+    "proba": _PROBABILITIES,
+    "predict_proba": _PROBABILITIES,
+    "probabilities": _PROBABILITIES,
+    "return_all_scores": _PROBABILITIES,
+    "top_k": _PROBABILITIES,
+    "workers": "serve is one process, which puts requests into batches; for more, start several on different --port.",
     "n_jobs": "Commands that train or predict in several processes take --jobs.",
     "num_workers": "There is no such flag here: rows are prepared in the process that trains.",
     "verbose": "There is no such flag here: progress goes to standard error; --quiet turns it off.",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_saved_run
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
 from attentune.cli.shards import (
@@ -65,7 +65,9 @@ def run(arguments: Sequence[str]) -> int:
     shards = check_shard_flags(parsed, problems)
     use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     if parsed.output_dir is not None:
-        return _predict_shards(arguments, parsed, shards, check_input("predict", parsed, problems))
+        data = check_input("predict", parsed, problems)
+        check_named(parsed)
+        return _predict_shards(arguments, parsed, shards, data)
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
     if parsed.output_file is not None and Path(parsed.output_file).suffix.lower() in _NO_CSV:
@@ -75,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     data = check_text_flags("predict", parsed, problems)
 
-    check_saved_run(parsed.run)
+    check_named(parsed)
 
     from attentune.models.light_imports import import_lightly, without_collection
 

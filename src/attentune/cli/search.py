@@ -7,8 +7,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_files_of_rows, check_output_folder
 from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, overrides_of, whole_number
+from attentune.cli.flags import (
+    MOST_USED,
+    Parser,
+    add_config_flags,
+    add_train_file,
+    overrides_of,
+    whole_number,
+    with_section,
+)
 from attentune.config.parse import coerce
 from attentune.errors import ConfigError
 
@@ -98,6 +107,8 @@ def run(arguments: Sequence[str]) -> int:
     options = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
+    check_files_of_rows(options["overrides"])
+    check_output_folder(options["output_dir"], "search.json", "search")
     # Imported late, so that errors in flags are reported without delay.
     from attentune.cli.search_tables import search_text
     from attentune.experiments.comparison.progress import ComparisonProgress
@@ -157,7 +168,9 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     folder = overrides.pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
-    dimensions = [dimension_of(text, problems) for text in parsed.search]
+    dimensions = [dimension_of(with_section(text), problems) for text in parsed.search]
+    if not dimensions and parsed.space is None:
+        problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
     return {
         "output_dir": folder,
         "space": parsed.space,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
@@ -75,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"serve: needs {', '.join(missing)}, not installed; run: pip install 'attentune[serve]'")
     if problems:
         raise ConfigError(problems)
+    check_named(parsed)
 
     from attentune.serving.access import KEY_VARIABLE, check_key
     from attentune.serving.server import bound_socket, on_sigterm, run_server

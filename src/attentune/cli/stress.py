@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 from attentune.errors import ConfigError
 
@@ -41,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     if len(parsed.runs) > 2:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
     data_config = data_from(parsed, problems)
+    check_named(parsed)
 
     from attentune.inference.predictor import Predictor
     from attentune.results import to_json

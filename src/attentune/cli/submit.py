@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.errors import ConfigError
 
@@ -38,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if problems:
         raise ConfigError(problems)
+    check_named(parsed)
 
     from attentune.cli.output import progress_lines
     from attentune.suites.glue import check_zip_file, make_submission

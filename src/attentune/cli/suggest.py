@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
 from attentune.cli.text_rows import read_file_rows
 
@@ -50,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.input_file is None:
         problems.append("--input_file: is missing; name the file of texts to choose from.")
     data = config_from(parsed, problems).data
+    check_named(parsed)
 
     from attentune.annotation.files import check_ending, rows_text, write_rows
     from attentune.annotation.suggest import suggest_texts

@@ -74,14 +74,31 @@ def choose_columns(
         label = _first(LABELS, [name for name in names if name not in (config.text_column, config.text_pair_column)])
         if label is None and want_label:
             raise _not_found("label", "--label_column", names, source)
+    if label is not None and label in (config.text_column, config.text_pair_column) and want_label:
+        raise DataError(
+            f"column {label!r} is given as the text and as the label, so that the label would predict itself. Name"
+            " another with --text_column or --label_column.",
+            path=source,
+        )
     if config.id_column is not None:
         require(names, config.id_column, source, "--id_column")
     text, pair = _choose_texts(names, config, source, label)
-    guessed = [f"text {text!r}"] if config.text_column is None else []
+    taken = (text, pair, label, config.id_column)
+    others = {
+        "text": [name for name in names if pair is None and name not in taken and name.lower() in TEXTS],
+        "label": [name for name in names if name not in taken and name.lower() in LABELS],
+    }
+    guessed = [f"text {text!r}{_instead(others['text'])}"] if config.text_column is None else []
     guessed += [f"second text {pair!r}"] if pair is not None and config.text_pair_column is None else []
-    guessed += [f"label {label!r}"] if label is not None and config.label_column is None else []
-    notes = (f"Columns chosen by their names: {', '.join(guessed)}.",) if guessed else ()
-    return Columns(text, pair, label, config.id_column), notes
+    guessed += [f"label {label!r}{_instead(others['label'])}"] if label is not None and not config.label_column else []
+    doubt = " If that is wrong, give --text_column or --label_column." if "(" in "".join(guessed) else ""
+    notes = (f"Columns chosen by their names: {', '.join(guessed)}.{doubt}",) if guessed else ()
+    return Columns(*taken), notes
+
+
+def _instead(others: Sequence[str]) -> str:
+    """Name the other columns that could be meant, if there are any."""
+    return f" (not {', '.join(map(repr, others))})" if others else ""
 
 
 def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: str | None) -> tuple[str, str | None]:

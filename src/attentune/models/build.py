@@ -29,7 +29,14 @@ from attentune.models.architectures import (
 )
 from attentune.models.compatibility import ENCODER_OPTIONS, PreTrainedConfig
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.encoder_list import EMBEDDED, EMBEDDED_HUB_NAME, embedded_folder
+from attentune.models.encoder_list import (
+    EMBEDDED,
+    EMBEDDED_HUB_NAME,
+    check_at_hand,
+    embedded_folder,
+    similar_encoder,
+    too_long,
+)
 from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
@@ -338,10 +345,7 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
         )
     positions = readable_positions(encoder)
     if positions is not None and max_length > positions:
-        raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: accepts at most {positions} tokens, but data.max_length is {max_length}."
-            f" Set --max_length {positions} or less."
-        )
+        raise too_long(settings.name_or_path, positions, max_length)
 
 
 def _check_windows(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, *, is_pair: bool) -> None:
@@ -365,11 +369,7 @@ def _check_takes_embeddings(settings: ModelConfig, encoder: Any) -> None:
 
 @contextlib.contextmanager
 def _encoder_errors(name: str) -> Iterator[None]:
-    if _looks_like_a_path(name) and not Path(name).is_dir():
-        raise UnsupportedEncoderError(
-            f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"
-            " tokenizer, or a name on the Hugging Face hub."
-        )
+    check_at_hand(name)
     with loading(lambda reason: _not_loaded(name, reason)):
         yield
 
@@ -377,10 +377,7 @@ def _encoder_errors(name: str) -> Iterator[None]:
 def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
     hint = "" if "model.safetensors" not in reason or Path(name).is_dir() else f" {CONVERT}"
     return UnsupportedEncoderError(
-        f"{name}: no encoder could be loaded: {reason}{hint} Expected embedded, a folder with config.json,"
-        " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
+        f"{name}: no encoder could be loaded: {reason}{hint}{similar_encoder(name)} Expected embedded, a folder"
+        " with config.json, model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a"
+        " network)."
     )
-
-
-def _looks_like_a_path(name: str) -> bool:
-    return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or Path(name).is_file()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import did_you_mean
-from attentune.errors import ConfigError
+from attentune.errors import ConfigError, UnsupportedEncoderError
 
 # The name of the encoder that comes as a package, the package, and its name on the hub.
 EMBEDDED = "embedded"
@@ -21,6 +21,8 @@ EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 _FACTS = Path(__file__).with_name("encoders.yaml")
 # Families whose first position embeddings are never used, as they count from the padding id + 1.
 _FROM_PADDING = ("roberta", "xlm-roberta", "mpnet", "camembert")
+# Environment variables by which the hub is not contacted.
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 # Headers of safetensors files are shorter.
 _MOST_HEADER_BYTES = 100_000_000
 
@@ -122,6 +124,65 @@ def encoder_facts(names: list[str]) -> list[EncoderFacts]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def check_at_hand(name: str) -> None:
+    """Check that an encoder named by a path is a folder, and one of the hub in its cache if the hub is not contacted.
+
+    Raises:
+        UnsupportedEncoderError: it is not.
+    """
+    if Path(name).is_dir() or name == EMBEDDED:
+        return
+    if _looks_like_a_path(name):
+        raise UnsupportedEncoderError(
+            f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"
+            " tokenizer, or a name on the Hugging Face hub."
+        )
+    switches = [switch for switch in _OFFLINE if os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE")]
+    cached = (_hub_cache() / f"models--{one.replace('/', '--')}" for one in (name, name.rpartition("/")[2]))
+    if switches and not any(folder.is_dir() for folder in cached):
+        raise UnsupportedEncoderError(
+            f"{name}: no encoder could be loaded: it is neither a folder nor in the cache of the Hugging Face hub,"
+            f" which is not contacted as {switches[0]} is set.{similar_encoder(name)} `attentune encoders` lists known"
+            " ones, with --format json also how to get each of them without a network."
+        )
+
+
+def check_length(name: str, max_length: int) -> None:
+    """Check that an encoder in a folder accepts texts of so many tokens, if its config.json says how many it does.
+
+    Raises:
+        UnsupportedEncoderError: it does not.
+    """
+    folder = embedded_folder() if name == EMBEDDED else Path(name).expanduser()
+    if folder is None or not (folder / "config.json").is_file():
+        return
+    try:
+        longest = _facts_of_folder(folder).longest
+    except ConfigError:
+        return  # the model that is loaded tells what is wrong
+    if longest is not None and 0 < longest < max_length:
+        raise too_long(name, longest, max_length)
+
+
+def too_long(name: str, longest: int, max_length: int) -> UnsupportedEncoderError:
+    """Return the error for texts that are longer than an encoder accepts, in tokens."""
+    return UnsupportedEncoderError(
+        f"{name}: accepts at most {longest} tokens, but data.max_length is {max_length}. Set --max_length {longest} or"
+        " less."
+    )
+
+
+def similar_encoder(name: str) -> str:
+    """Return a sentence with the known encoder whose name is most similar, or nothing."""
+    names = [facts.name for facts in known_encoders()]
+    known = [*names, *(one.rpartition("/")[2] for one in names)]
+    return "" if name in known else did_you_mean(name, known)
+
+
+def _looks_like_a_path(name: str) -> bool:
+    return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or Path(name).is_file()
 
 
 def _folder_of(name: str) -> str | None:

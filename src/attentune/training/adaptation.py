@@ -23,7 +23,7 @@ from attentune.config import Config, load_config, to_flat
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
-from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.errors import ConfigError, DataError
 from attentune.io.files import storage_errors, write_text, written_together
 from attentune.models.loading import quiet
 from attentune.models.saving import load_model
@@ -32,7 +32,7 @@ from attentune.training.callbacks import TrainingCallback
 from attentune.training.checkpoint import TEMPORARY, checkpoint_folders
 from attentune.training.defaults import ADAPTATION_SETTINGS, ADAPTATION_UPDATES
 from attentune.training.progress import ProgressDisplay
-from attentune.training.run_folder import CONFIG_FILE, check_writable, locked_folder
+from attentune.training.run_folder import CONFIG_FILE, check_own_folder, check_writable, locked_folder
 from attentune.training.train import train
 
 # The folder of the run, inside that of the encoder.
@@ -120,17 +120,8 @@ def is_adapted(folder: Path) -> bool:
 
 
 def _check_folder(folder: Path, config: Config) -> None:
-    content = [entry.name for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
-    is_ours = (folder / RUN_FOLDER / CONFIG_FILE).is_file()
-    training = config.training
-    if not content or (is_ours and (training.resume or training.overwrite_output_dir)):
-        return
-    cure = (
-        "Go on with --resume, start again with --overwrite_output_dir, or name another folder."
-        if is_ours
-        else "It is not a folder of attentune adapt. Name another --output_dir."
-    )
-    raise CheckpointError(f"{folder}: is not empty. {cure}")
+    is_own, training = (folder / RUN_FOLDER / CONFIG_FILE).is_file(), config.training
+    check_own_folder(folder, "adapt", is_own=is_own, resume=training.resume, overwrite=training.overwrite_output_dir)
 
 
 def _texts(config: Config) -> TextRows:

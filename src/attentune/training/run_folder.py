@@ -98,10 +98,17 @@ def config_for_run(config: Config) -> Config:
         CheckpointError: there is no run to resume, or the settings differ from the run's own.
     """
     folder = config.training.output_dir
-    if folder is None:
-        raise ConfigError("training.output_dir: is missing; name the run folder: --output_dir runs/my-run")
     data = config.data
     sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
+    if folder is None:
+        raise ConfigError(
+            "training.output_dir: is missing; name the run folder: --output_dir runs/my-run"
+            + (
+                " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)"
+                if sourceless
+                else ""
+            )
+        )
     file = Path(folder) / CONFIG_FILE
     if not (config.training.resume and sourceless):
         return _with_saved_choices(config, file) if config.training.resume and file.is_file() else config
@@ -156,6 +163,29 @@ def check_folder(config: Config) -> None:
         raise CheckpointError(
             f"{run}: holds no {CONFIG_FILE}, so it is no run folder and will not be emptied. Name another."
         )
+
+
+def check_own_folder(folder: Path, command: str, *, is_own: bool, resume: bool, overwrite: bool) -> None:
+    """Check that a command other than train may write to a folder: it is new, empty or its own, and that is wanted.
+
+    Args:
+        folder: the folder.
+        command: the name of the command.
+        is_own: whether the folder is one that the command has made.
+        resume, overwrite: the settings.
+
+    Raises:
+        CheckpointError: it may not.
+    """
+    content = [entry for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
+    if not content or (is_own and (resume or overwrite)):
+        return
+    cure = (
+        "Go on with --resume, start again with --overwrite_output_dir, or name another folder."
+        if is_own
+        else f"It is not a folder of attentune {command}. Name another --output_dir."
+    )
+    raise CheckpointError(f"{folder}: is not empty. {cure}")
 
 
 def _check_same_settings(run: Path, config: Config) -> None:

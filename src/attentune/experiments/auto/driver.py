@@ -76,7 +76,7 @@ from attentune.models.build import EMBEDDED, load_tokenizer
 from attentune.results import to_json
 from attentune.training.adaptation import is_adapted
 from attentune.training.defaults import ADAPTATION_UPDATES
-from attentune.training.run_folder import check_writable, locked_folder
+from attentune.training.run_folder import check_own_folder, check_writable, locked_folder
 from attentune.training.signals import StopRequest, stop_on_signal
 
 FOLDS_FILE = "folds.safetensors"
@@ -203,20 +203,13 @@ def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[Non
     Raises:
         CheckpointError: it is not empty, or has no work to go on with, or another process writes to it.
     """
-    content = [entry for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
     has_work = (folder / WORK_FOLDER).is_dir()
     if resume and not has_work:
         raise CheckpointError(
             f"{folder}: has no folder {WORK_FOLDER}, so there is no work to resume. Leave out --resume, or name the"
             " folder of an interrupted attentune auto."
         )
-    if content and not resume and not (overwrite and has_work):
-        cure = (
-            "Go on with --resume, start again with --overwrite_output_dir, or name another folder."
-            if has_work
-            else "It is not a folder of attentune auto. Name another --output_dir."
-        )
-        raise CheckpointError(f"{folder}: is not empty. {cure}")
+    check_own_folder(folder, "auto", is_own=has_work, resume=resume, overwrite=overwrite)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder):

@@ -120,7 +120,12 @@ def make_folder(folder: Path, file: str, what: str) -> None:
         for place in (folder, folder / LOCKS):
             if place.is_dir():
                 check_links(place)
-        entries = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+        check_content(folder, file, what)
+
+
+def check_content(folder: Path, file: str, what: str) -> None:
+    """Check that a folder is empty, or that of a comparison or search; arguments and errors as for `make_folder`."""
+    entries = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if entries and file not in entries:
         raise CheckpointError(
             f"{folder}: holds {entries[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
