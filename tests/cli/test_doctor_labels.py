@@ -94,13 +94,17 @@ MISTAKES = {
     "--output_file new.csv": "--output_file: goes with --labels or --fix.",
     "--labels --output_file new.xlsx": "--output_file: got new.xlsx, expected a name that ends in .csv, .tsv, .jsonl.",
     "--labels --label_column id --task_type regression": "--labels: got labels of the type regression",
-    "--labels --run nowhere": "nowhere: has no out-of-fold predictions (auto/oof.safetensors)",
+    "--labels --run nowhere": "nowhere: holds no config.json, expected the folder of a finished run",
+    "--labels --run plain": "plain: has no out-of-fold predictions (auto/oof.safetensors)",
 }
 
 
 @pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_refused(attentune, tiny, reviews: Path, tmp_path: Path, flags: str) -> None:
+def test_mistakes_are_refused(attentune, tiny, reviews: Path, tmp_path: Path, flags: str, monkeypatch) -> None:
     source = reviews
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "config.json").write_text("{}")
     if "regression" in flags:
         source = tmp_path / "scores.csv"
         source.write_text("text,id\na,1\nb,2\nc,3\n")

@@ -159,9 +159,9 @@ def check_data(data: Any, *, seed: int) -> None:
     from attentune.data.readers.folders import is_class_folder
     from attentune.data.readers.streams import check_file
 
-    if data.dataset_name is not None:
-        return
     named = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
+    if data.dataset_name is not None or "-" in named:  # standard input is read once
+        return
     paths = [Path(path).expanduser() for path in named if path is not None]
     files = [check_file(path) for path in paths if not is_class_folder(path)]
     if data.task is not None:
