@@ -13,6 +13,7 @@ import torch
 
 from attentune.attribution import attention as attending
 from attentune.attribution.base import Settings
+from attentune.attribution.names import METHOD_NAMES
 from attentune.attribution.registry import METHODS
 from attentune.config import HeadConfig
 from attentune.config.schema import BlurConfig
@@ -41,6 +42,10 @@ LOOPS: dict[str, Callable[[OneText], np.ndarray]] = {
     "random": lambda text: loops.random(text, 3),
 }
 MANY = ("integrated-gradients", "leave-one-out", "lime", "shap")
+
+
+def test_names_that_are_checked_without_pytorch_are_those_of_the_methods() -> None:
+    assert tuple(METHODS) == METHOD_NAMES
 
 
 def scores_of(run: Predictor, name: str, rows: Any, **options: Any) -> list[np.ndarray]:

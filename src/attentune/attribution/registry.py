@@ -13,8 +13,8 @@ from attentune.attribution.attention import attention, attention_gradient, ssa
 from attentune.attribution.base import MethodScores, PredictionScorer, Settings
 from attentune.attribution.fast_shap import fast_shap
 from attentune.attribution.gradient import gradient, integrated_gradients
+from attentune.attribution.names import check_method_names
 from attentune.attribution.perturbation import leave_one_out, lime, shap
-from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
 
@@ -130,8 +130,7 @@ def check_contrast(name: str) -> None:
 
 
 def _known(name: str) -> Method:
-    if name not in METHODS:
-        raise ConfigError(f"method: got {name!r}, expected one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}")
+    check_method_names([name])
     return METHODS[name]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.attribution.names import check_method_names
 from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
@@ -71,6 +72,8 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(data_overrides))}.")
     config = config_from(parsed, problems)
     check_named(parsed)
+    if parsed.methods != "all":
+        check_method_names(_listed(parsed.methods) or ())
 
     from attentune.explain.faithfulness.measure import measure_faithfulness
     from attentune.inference.predictor import Predictor
