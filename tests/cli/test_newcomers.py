@@ -116,6 +116,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "train train.csv --output_dir used": ("used: is not empty", "--overwrite_output_dir", "another folder"),
     "train train.csv --output_dir used --overwrite_output_dir": ("used: holds no config.yaml", "Name another"),
     "auto train.csv": ("training.output_dir: is missing", "--output_dir best"),
+    "train https://example.org/reviews.csv --output_dir out": ("this is an address", "Download it first"),
+    "train imdb --output_dir out": ("imdb: there is no such file", "--dataset_name imdb"),
     "auto missing.csv --output_dir out": ("missing.csv: there is no such file",),
     "auto train.csv --output_dir used": ("used: is not empty", "attentune auto", "another"),
     "adapt missing.csv --output_dir out": ("missing.csv: there is no such file",),

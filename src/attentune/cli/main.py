@@ -62,7 +62,8 @@ commands:
 
 first steps:
   attentune demo
-  attentune train --train_file my.csv --text_column text --label_column label --output_dir runs/first
+  attentune doctor my.csv
+  attentune train my.csv --label stars --output_dir runs/first
   attentune predict runs/first --text "what is this?"
 """
 

@@ -81,6 +81,13 @@ def check_file(path: str | Path) -> Path:
     Raises:
         DataError: if it does not exist or is a folder.
     """
+    address = re.match(r"\w{2,}:/{1,2}(?=\w)", str(path))
+    if address is not None and not Path(path).exists():
+        raise DataError(
+            "this is an address, expected a file. Download it first; a data set of the Hugging Face hub is given with"
+            " --dataset_name NAME.",
+            path=path,
+        )
     path = Path(path).expanduser()
     if path.is_dir():
         raise DataError("this is a folder, expected a file. Name the file in it.", path=path)
@@ -89,7 +96,9 @@ def check_file(path: str | Path) -> Path:
     if not path.exists():
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         where = "" if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
-        raise DataError(f"there is no such file.{where}{did_you_mean(path.name, names)}", path=path)
+        is_name = not path.suffix and not path.is_absolute() and len(path.parts) <= 2
+        hub = f" A data set of the Hugging Face hub is given with --dataset_name {path}." if is_name else ""
+        raise DataError(f"there is no such file.{where}{did_you_mean(path.name, names)}{hub}", path=path)
     return path
 
 
