@@ -101,6 +101,10 @@ def run(arguments: Sequence[str]) -> int:
             problems.append(f"--{flag}: goes with --push_to_hub NAME/REPO; leave it out, or name a repository.")
     if problems:
         raise ConfigError(problems)
+    if parsed.push_to_hub is not None:
+        from attentune.integrations.hub.push import check_push, copy_predictions, push_folder
+
+        check_push(parsed.push_to_hub)
     use_best(parsed)
     check_named(parsed)
     if parsed.output_dir is not None:
@@ -108,10 +112,6 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.push_to_hub is None:
         _export(parsed, parsed.output_dir)
         return 0
-
-    from attentune.integrations.hub.push import check_push, copy_predictions, push_folder
-
-    check_push(parsed.push_to_hub)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(parsed.output_dir or Path(place) / parsed.push_to_hub.split("/")[-1])
         _export(parsed, folder)
