@@ -113,6 +113,15 @@ def test_what_cannot_be_is_refused(settings: dict[str, str], problem: str) -> No
         FileOptions.of(DataConfig(**settings))
 
 
+@pytest.mark.parametrize(("used", "given", "name"), [(";", ",", "semicolon"), (",", ";", "comma")])
+def test_a_separator_that_the_file_does_not_have_is_told(tmp_path: Path, used: str, given: str, name: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(written(("so fine", "so dull"), used, "utf-8"))
+    (note,) = read_table(path, options=FileOptions(delimiter=given)).notes
+    assert f"read as {name}-separated, since its first line has no '{given}', which --delimiter gives." in note
+    assert "since" not in "".join(read_table(path, options=FileOptions(delimiter=used)).notes)
+
+
 def test_rows_to_train_on_and_to_predict(tmp_path: Path) -> None:
     train, other = tmp_path / "train.csv", tmp_path / "other.csv"
     texts = SENTENCES["cp1252"] * 5
