@@ -156,7 +156,7 @@ def test_a_baseline_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
     result = distill(ensemble, data, config, baseline=(kind, logits_NC), output_dir=tmp_path / "single", **options)
     facts = result.train["distillation"]
     assert (facts["baseline"], facts["baseline_score"]) == (kind, float(kind == "right"))
-    assert facts["beats_baseline"] is (kind == "wrong")
+    assert facts["baseline_is_better"] is (kind == "right")
 
 
 @pytest.mark.integration

@@ -277,8 +277,8 @@ class Delivery(AutoFolder):
         """Return the run to deliver in the place of an ensemble, and a sentence on what it costs and saves.
 
         It is an encoder that learns what the ensemble predicts, unless the best baseline, which is a single run too, is
-        as good on the fold that both are scored on. Of an ensemble of baselines alone the best one is delivered at
-        once: there is little to teach that it does not know.
+        clearly better on the fold that both are scored on. Of an ensemble of baselines alone the best one is delivered
+        at once: there is little to teach that it does not know.
         """
         best = self._best_baseline()
         by_name = {state.member.name: state for state in self.states}
@@ -291,11 +291,11 @@ class Delivery(AutoFolder):
         folder = self.work / SINGLE_FOLDER
         result = self._distill(fused, folder, best)
         facts = result.train.get("distillation", {})
-        if best is None or facts.get("beats_baseline") is not False:
+        if best is None or not facts.get("baseline_is_better"):
             return folder, result.notes[-1]
         note = (
-            f"A model distilled from the ensemble is not clearly better than {best.member.name}, which is delivered:"
-            f" {facts['metric']} {facts['single']:.4f} and {facts['baseline_score']:.4f}, the ensemble"
+            f"A model distilled from the ensemble is worse than {best.member.name} alone, which is delivered:"
+            f" {facts['metric']} {facts['single']:.4f} against {facts['baseline_score']:.4f}, the ensemble"
             f" {facts['ensemble']:.4f}, on {facts['rows']:,} training rows of one fold."
         )
         return best.folders()[0], note

@@ -55,8 +55,8 @@ class Comparison:
         estimate: what the rows are: "held-out rows" of the validation or test split, or "out of fold".
         ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
         baseline, baseline_score: the baseline that was scored on the same rows, if any.
-        beats_baseline: whether the distilled model is better than it by more than one standard error of the difference;
-            None without a baseline.
+        baseline_is_better: whether it is better than the distilled model by more than one standard error of the
+            difference; None without a baseline.
     """
 
     metric: str
@@ -69,7 +69,7 @@ class Comparison:
     timed_rows: int
     baseline: str | None = None
     baseline_score: float | None = None
-    beats_baseline: bool | None = None
+    baseline_is_better: bool | None = None
 
     def sentence(self) -> str:
         """Describe the comparison."""
@@ -398,14 +398,14 @@ def _score_without_a_fold(
     if baseline is not None:
         name, logits_NC = baseline
         predictions = (
-            predictions_of(logits_NC[scored], plain),
             predictions_of(single_logits_MC, single.label_space),
+            predictions_of(logits_NC[scored], plain),
         )
         gain, error = paired_gain(metric, labels, *predictions)
         score |= {
             "baseline": name,
             "baseline_score": score_predictions([metric.name], labels, logits_NC[scored], plain)[metric.name],
-            "beats_baseline": gain > error,
+            "baseline_is_better": gain > error,
         }
     return score
 
