@@ -167,6 +167,7 @@ WORDS |= {
     "--lr 2e-5": ("'--lr': unknown command", "The command comes first"),
     "train train.csv --set learning_rate=1e-5 --output_dir out": ("--set training.learning_rate=1e-5?",),
     "train train.csv --model ./nix --output_dir out": ("./nix: there is no such folder", "config.json"),
+    "train train.csv --model folder --output_dir out": ("folder: the folder has no config.json", "save_pretrained"),
     "train train.csv --model bert-base-uncasd --output_dir out": (
         "bert-base-uncasd: no encoder could be loaded",
         "HF_HUB_OFFLINE",

@@ -132,8 +132,13 @@ def check_at_hand(name: str) -> None:
     Raises:
         UnsupportedEncoderError: it is not.
     """
-    if Path(name).is_dir() or name == EMBEDDED:
+    if name == EMBEDDED or (Path(name) / "config.json").is_file():
         return
+    if name and Path(name).is_dir():
+        raise UnsupportedEncoderError(
+            f"{name}: the folder has no config.json. Expected the folder of an encoder, with config.json,"
+            " model.safetensors and a tokenizer, as save_pretrained writes it."
+        )
     if _looks_like_a_path(name):
         raise UnsupportedEncoderError(
             f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"
