@@ -25,7 +25,7 @@ from attentune.inference.predictor import Predictor
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, table, write_record
-from benchmarks.speed.peer_runs import settings
+from benchmarks.speed.peer_runs import MAX_LENGTHS, settings
 from benchmarks.speed.predict_runs import CONTENDERS
 
 PREDICTORS = {"ours": "attentune bf16-true", "pipeline": "pipeline at its best"}
@@ -46,7 +46,7 @@ def predicting(given: argparse.Namespace, folder: str) -> Callable[[], dict[str,
     training(given, folder)()
     saved = Predictor.load(folder)
     rows = saved.data(settings(given.task, given.rows, "unused").data, ("train",)).splits["train"]
-    labels = CONTENDERS[PREDICTORS[given.predict]](saved)
+    labels = CONTENDERS[PREDICTORS[given.predict]](saved, MAX_LENGTHS.get(given.task, 128))
     labels(rows)
 
     def predict() -> dict[str, Any]:
