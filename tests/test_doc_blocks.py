@@ -69,6 +69,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
     folder = tmp_path_factory.mktemp("documentation")
     material.write_package(folder / "packages")
     material.write_encoder(folder / "bert-base-uncased")
+    material.write_encoder(folder / "my-encoder")
     material.write_own(folder)
     material.write_known(folder, data_dir)
     return folder

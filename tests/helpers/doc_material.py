@@ -71,6 +71,7 @@ def write_own(folder: Path) -> None:
     _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
+    _write(folder / "unlabelled.csv", ["text"], [[_text(draw)] for _ in range(40)])
     (folder / "new.csv.gz").write_bytes(gzip.compress((folder / "new.csv").read_bytes()))
     _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
     _labelled(folder / "stars-test.csv", 30, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
