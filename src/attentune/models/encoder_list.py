@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import struct
@@ -13,6 +12,7 @@ from typing import Any
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.io.files import parse_json, read_json
 
 # The name of the encoder that comes as a package, the package, and its name on the hub.
 EMBEDDED = "embedded"
@@ -164,8 +164,8 @@ def check_length(name: str, max_length: int) -> None:
     if folder is None or not (folder / "config.json").is_file():
         return
     try:
-        longest = _facts_of_folder(folder).longest
-    except ConfigError:
+        longest = _facts_of_folder(folder, with_weights=False).longest
+    except (ConfigError, ValueError, TypeError):
         return  # the model that is loaded tells what is wrong
     if longest is not None and 0 < longest < max_length:
         raise too_long(name, longest, max_length)
@@ -211,9 +211,9 @@ def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
 
 
-def _facts_of_folder(folder: Path) -> EncoderFacts:
+def _facts_of_folder(folder: Path, *, with_weights: bool = True) -> EncoderFacts:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         family = str(config["model_type"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{folder}: its config.json is not that of an encoder ({error!r}).") from error
@@ -224,7 +224,7 @@ def _facts_of_folder(folder: Path) -> EncoderFacts:
         name=str(folder),
         family=family,
         languages=None,
-        parameters=_count_parameters(folder),
+        parameters=_count_parameters(folder) if with_weights else None,
         layers=_number(config, "num_hidden_layers", "n_layers"),
         width=_number(config, "hidden_size", "dim"),
         longest=longest,
@@ -244,9 +244,11 @@ def _count_parameters(folder: Path) -> float | None:
     count = 0
     try:
         for file in files:
+            if not file.is_file():
+                return None  # a pipe would be waited for
             with file.open("rb") as stream:
                 (size,) = struct.unpack("<Q", stream.read(8))
-                header = json.loads(stream.read(min(size, _MOST_HEADER_BYTES)))
+                header = parse_json(stream.read(min(size, _MOST_HEADER_BYTES)).decode())
             tensors = (one for name, one in header.items() if name != "__metadata__")
             count += sum(math.prod(one["shape"]) for one in tensors if one["dtype"].startswith(("F", "BF")))
     except (OSError, ValueError, struct.error, AttributeError, TypeError, KeyError):
