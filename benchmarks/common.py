@@ -176,6 +176,17 @@ def use_chosen_clock() -> None:
         time.perf_counter = time.process_time
 
 
+def built_components(config: Any) -> Any:
+    """Return the `TrainingComponents` of a configuration, as `attentune.train` builds them; nothing is shown."""
+    from attentune.training.components import build_components
+    from attentune.training.inputs import prepare_inputs, settled_inputs
+    from attentune.training.progress import ProgressDisplay
+    from attentune.training.run_folder import config_for_run
+
+    with ProgressDisplay(quiet=True) as display:
+        return build_components(settled_inputs(prepare_inputs(config_for_run(config), None, display), display))
+
+
 @functools.cache
 def random_encoder(layers: int, **sizes: int) -> Path:
     """Save an encoder like the embedded one, with random weights, until this process ends.

@@ -24,14 +24,12 @@ import torch
 from attentune.config import Config, preset_names
 from attentune.errors import ConfigError
 from attentune.training.callbacks import TrainingCallback
-from attentune.training.components import TrainingComponents, build_components
-from attentune.training.inputs import prepare_inputs, settled_inputs
+from attentune.training.components import TrainingComponents
 from attentune.training.progress import ProgressDisplay
-from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from attentune.training.train import train
-from benchmarks.common import table
+from benchmarks.common import built_components, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 
 ROWS = 24
@@ -120,8 +118,7 @@ def config_of(work: Workload, preset: str, rows: str, *, use_cpu: bool) -> Confi
 
 
 def build(config: Config) -> TrainingComponents:
-    with ProgressDisplay(quiet=True) as display:
-        components = build_components(settled_inputs(prepare_inputs(config_for_run(config), None, display), display))
+    components: TrainingComponents = built_components(config)
     components.start_classifier()
     return components
 

@@ -20,16 +20,15 @@ import tempfile
 from typing import Any
 
 from attentune.config import load_config
-from attentune.training.components import TrainingComponents, build_components
-from attentune.training.inputs import prepare_inputs, settled_inputs
+from attentune.training.components import TrainingComponents
 from attentune.training.progress import ProgressDisplay
-from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from attentune.training.train import train
 from benchmarks.common import (
     RECORDS,
     ROOT,
+    built_components,
     command_of,
     named_data_dir,
     one_run,
@@ -89,10 +88,8 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
 
 
 def build(settings: Settings) -> TrainingComponents:
-    with ProgressDisplay(quiet=True) as display:
-        return build_components(
-            settled_inputs(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display), display)
-        )
+    components: TrainingComponents = built_components(load_config(overrides=settings))
+    return components
 
 
 def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:

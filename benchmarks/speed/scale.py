@@ -22,14 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config
-from attentune.training.components import build_components
-from attentune.training.inputs import prepare_inputs, settled_inputs
 from attentune.training.memory import peak_memory_bytes
-from attentune.training.progress import ProgressDisplay
-from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
-from benchmarks.common import RECORDS, command_of, one_run, random_encoder, table, write_record
+from benchmarks.common import RECORDS, built_components, command_of, one_run, random_encoder, table, write_record
 from benchmarks.speed import roofline
 
 TARGET = RECORDS / "scale.json"
@@ -54,7 +50,7 @@ def write_rows(file: Path, rows: int, tokens: int) -> Path:
 
 def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[str, Any]:
     """One training run of so many steps."""
-    with tempfile.TemporaryDirectory() as name, ProgressDisplay(quiet=True) as display:
+    with tempfile.TemporaryDirectory() as name:
         file = write_rows(Path(name) / "rows.csv", rows, tokens)
         overrides = {
             "preset": "bert",
@@ -70,9 +66,7 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
             "training.output_dir": f"{name}/run",
         }
         began = time.perf_counter()
-        parts = build_components(
-            settled_inputs(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display), display)
-        )
+        parts = built_components(load_config(overrides=overrides))
         read = time.perf_counter() - began
         state, times = TrainingState(), []
         for _ in parts.loop.steps(state, stop=StopRequest()):

@@ -34,8 +34,8 @@ PAIRS = {"data__text_pair_column": "second"}
 # The rows of the table, and the settings of such a run.
 RUNS: dict[str, dict[str, Any]] = {
     "one text, classes": {},
-    "pairs, read together": PAIRS,
-    "pairs, read apart ([bi-encoder](task-attention.md#bi-encoder-pairs))": {**PAIRS, "preset": "bi-encoder-mean"},
+    "pairs, cross-encoder": PAIRS,
+    "pairs, [bi-encoder](task-attention.md#bi-encoder-pairs)": {**PAIRS, "preset": "bi-encoder-mean"},
     "presets with a [token gate](ssa.md)": {"preset": "ssa-hybrid"},
     "scores (regression)": {"data__task_type": "regression"},
     "ordered classes": {"data__task_type": "ordinal", "data__label_names": "low,middle,high"},

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     """Adapt an encoder; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
-    check_command_folder(config, "adapt", "training", "the folder of the encoder: --output_dir adapted")
+    check_command_folder(config, "adapt", "training/config.yaml", "the folder of the encoder: --output_dir adapted")
     check_named(parsed)
     check_encoder(config.model)
     # Imported late, so that errors in flags are reported without delay.

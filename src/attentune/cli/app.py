@@ -10,7 +10,7 @@ from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_named
-from attentune.cli.flags import Parser, add_precision_flag, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     with bound_socket(parsed.host, numbers["port"]) as listener:
         service = _service(parsed, numbers)
         own_name = [] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host]
-        others = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
+        others = names_in(parsed.allowed_hosts)
         title = f"Attentune: {' and '.join(name for name, _ in service.runs)}"
         folders = [str(saved.folder) for _, saved in service.runs]
         serve(

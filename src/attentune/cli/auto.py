@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.early_checks import check_command_folder, check_data, check_encoder
-from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, whole_number
+from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, names_in, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -121,7 +121,7 @@ def auto_text(result: Any) -> str:
 
 def _names(text: str | None) -> list[str] | None:
     """Split a comma-separated list; None if it is not given."""
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    return None if text is None else names_in(text)
 
 
 def _again(arguments: Sequence[str]) -> str:

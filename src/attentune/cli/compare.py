@@ -16,6 +16,7 @@ from attentune.cli.flags import (
     Parser,
     add_config_flags,
     add_train_file,
+    names_in,
     overrides_of,
     seed_numbers,
     whole_number,
@@ -196,15 +197,14 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
 
 
 def _names(flag: str, text: str, problems: list[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = names_in(text)
     if not names:
         problems.append(f"{flag}: got {text!r}, expected comma-separated names.")
     return names
 
 
 def _sizes(text: str, problems: list[str]) -> list[int | None]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    return [None if part == "all" else whole_number("--train_size", part, problems) for part in parts]
+    return [None if part == "all" else whole_number("--train_size", part, problems) for part in names_in(text)]
 
 
 def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:

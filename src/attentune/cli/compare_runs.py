@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, whole_number
+from attentune.cli.flags import Parser, names_in, whole_number
 from attentune.errors import AttentuneError, ConfigError
 
 _EXAMPLES = """examples:
@@ -56,8 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
 
     runs = [read_run(path, split=parsed.split, task_type=parsed.task_type) for path in parsed.runs]
-    metrics = [name.strip() for name in (parsed.metrics or "").split(",") if name.strip()]
-    result = compare_trained_runs(runs, metrics=metrics)
+    result = compare_trained_runs(runs, metrics=names_in(parsed.metrics))
     for note in result.notes:
         print(note, file=sys.stderr)
     # Texts are only shown, so a comparison without them is complete.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, whole_number
+from attentune.cli.flags import Parser, names_in, whole_number
 from attentune.cli.output import number, table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
@@ -109,7 +109,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
 def _chosen(names: str, problems: list[str], *, is_shortcut: bool) -> tuple[str, ...]:
     if names.strip() == "all":
         return model_preset_names()
-    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    chosen = tuple(names_in(names))
     for name in chosen:
         if name == "auto" and not is_shortcut:
             continue

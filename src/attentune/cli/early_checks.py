@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,10 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
     Raises:
         AttentuneError: a file of rows is missing, or would be overwritten.
     """
-    from attentune.data.readers.folders import is_class_folder
-    from attentune.data.readers.streams import check_file
-
     if values.get("output_dir") is not None and values.get("input_file") is not None:
         return  # in shards: of several files, or of files elsewhere
     names = (values.get(name) for name in _INPUTS)
-    paths = [Path(name).expanduser() for name in names if name not in (None, "-", "null", "none")]
-    files = [check_file(path) for path in paths if not is_class_folder(path)]
+    files = _files(name for name in names if name not in (None, "-", "null", "none"))
     for name in _OUTPUTS:
         target = values.get(name)
         if target is not None and Path(target).expanduser().is_dir():
@@ -72,6 +68,19 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"--{name}: got {target}, the file of the rows, which would be overwritten. Name another file."
             )
+
+
+def _files(names: Iterable[str]) -> list[Path]:
+    """Return the files of these names, but for folders of texts by class.
+
+    Raises:
+        DataError: one is missing.
+    """
+    from attentune.data.readers.folders import is_class_folder
+    from attentune.data.readers.streams import check_file
+
+    paths = (Path(name).expanduser() for name in names)
+    return [check_file(path) for path in paths if not is_class_folder(path)]
 
 
 def _is_same(path: Path, file: Path) -> bool:
@@ -156,15 +165,13 @@ def check_data(data: Any, *, seed: int) -> None:
         AttentuneError: a file is missing or broken, or its columns or labels cannot be read.
     """
     from attentune.data.load import load_data
-    from attentune.data.readers.folders import is_class_folder
-    from attentune.data.readers.streams import check_file
 
-    named = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
+    files = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
+    named = [name for name in files if name is not None]
     if data.dataset_name is not None or "-" in named:  # standard input is read once
         return
-    paths = [Path(path).expanduser() for path in named if path is not None]
-    files = [check_file(path) for path in paths if not is_class_folder(path)]
+    found = _files(named)
     if data.task is not None:
         load_data(data, seed=seed, splits=("validation",))
-    elif len(files) == len(paths) and sum(path.stat().st_size for path in files) <= _READ_BYTES:
+    elif len(found) == len(named) and sum(path.stat().st_size for path in found) <= _READ_BYTES:
         load_data(data, seed=seed)

@@ -10,7 +10,7 @@ from typing import Any
 from attentune.attribution.names import check_method_names
 from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_named
-from attentune.cli.flags import Parser, add_precision_flag, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
 
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
     check_named(parsed)
-    check_method_names(_listed(parsed.method))
+    check_method_names(names_in(parsed.method))
     if kind == "figure":
         from attentune.report.figures.base import check_figure_file
 
@@ -111,10 +111,6 @@ def run(arguments: Sequence[str]) -> int:
     return _show_scores(
         parsed, saved, rows, kind, {name: value for name, value in numbers.items() if value is not None}
     )
-
-
-def _listed(names: str | None) -> list[str]:
-    return [name for name in (part.strip() for part in (names or "").split(",")) if name]
 
 
 def _kind(parsed: Any, problems: list[str]) -> str:
@@ -183,7 +179,7 @@ def _methods(parsed: Any, saved: Any) -> list[str]:
 
     usual = "leave-one-out" if parsed.by_class else default_method(saved)
     wanted = usual if parsed.method is None else parsed.method
-    return list(dict.fromkeys(_listed(wanted)))
+    return list(dict.fromkeys(names_in(wanted)))
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, Any]) -> int:

@@ -16,6 +16,7 @@ from attentune.cli.flags import (
     add_config_flags,
     add_precision_flag,
     config_from,
+    names_in,
     overrides_of,
     whole_number,
 )
@@ -73,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     check_named(parsed)
     if parsed.methods != "all":
-        check_method_names(_listed(parsed.methods) or ())
+        check_method_names(names_in(parsed.methods))
 
     from attentune.explain.faithfulness.measure import measure_faithfulness
     from attentune.inference.predictor import Predictor
@@ -117,7 +118,7 @@ def _all_methods(saved: Any) -> tuple[str, ...]:
 
 
 def _listed(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    return None if text is None else tuple(dict.fromkeys(names_in(text)))
 
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:

@@ -356,9 +356,14 @@ def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: i
     return None
 
 
+def names_in(text: str | None) -> list[str]:
+    """Return the values of a comma-separated list, without empty ones; none if it is not given."""
+    return [name for name in (part.strip() for part in (text or "").split(",")) if name]
+
+
 def seed_numbers(text: str, problems: list[str]) -> int | list[int]:
     """Parse `--seeds`: a number of seeds, or a list of them; invalid values are appended to `problems`."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = names_in(text)
     if "," not in text:
         return whole_number("--seeds", text, problems) or 1
     return [whole_number("--seeds", part, problems, minimum=0) or 0 for part in parts]

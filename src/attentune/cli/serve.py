@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attentune.cli.early_checks import check_named
-from attentune.cli.flags import Parser, add_precision_flag, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.errors import ConfigError
 
 _PACKAGES = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")
@@ -125,7 +125,7 @@ def _app(parsed: Any, numbers: dict[str, int], key: str | None) -> Any:
     backend = RunBackend(Predictor.load(parsed.run), name=Path(parsed.run).resolve().name, precision=parsed.precision)
     # The first prediction compiles kernels and loads the members of an ensemble; it also shows whether the run works.
     backend.predict([("warm-up", "warm-up" if backend.is_pair else None)])
-    hosts = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
+    hosts = names_in(parsed.allowed_hosts)
     if parsed.host not in ("0.0.0.0", "::", ""):
         hosts.append(parsed.host)
     # A page of another site cannot know the key, so that with a key any host name is safe.

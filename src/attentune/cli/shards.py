@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import Parser, config_from, overrides_of, whole_number
+from attentune.cli.flags import Parser, config_from, names_in, overrides_of, whole_number
 from attentune.errors import ConfigError
 
 # Seconds between lines of progress where there is no terminal.
@@ -92,8 +92,7 @@ def check_input(command: str, parsed: Any, problems: list[str]) -> Any:
 
 def columns_to_keep(parsed: Any) -> tuple[str, ...]:
     """Return the names of `--keep_columns`."""
-    text = parsed.keep_columns or ""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return tuple(names_in(parsed.keep_columns))
 
 
 def run_shards_of(

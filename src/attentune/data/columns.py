@@ -84,21 +84,25 @@ def choose_columns(
         require(names, config.id_column, source, "--id_column")
     text, pair = _choose_texts(names, config, source, label)
     taken = (text, pair, label, config.id_column)
-    others = {
-        "text": [name for name in names if pair is None and name not in taken and name.lower() in TEXTS],
-        "label": [name for name in names if name not in taken and name.lower() in LABELS],
-    }
-    guessed = [f"text {text!r}{_instead(others['text'])}"] if config.text_column is None else []
-    guessed += [f"second text {pair!r}"] if pair is not None and config.text_pair_column is None else []
-    guessed += [f"label {label!r}{_instead(others['label'])}"] if label is not None and not config.label_column else []
-    doubt = " If that is wrong, give --text_column or --label_column." if "(" in "".join(guessed) else ""
+    guessed, others = [], [name for name in names if name not in taken]
+    texts = labels = ""  # columns that could be meant instead
+    if config.text_column is None:
+        texts = "" if pair is not None else _instead(name for name in others if name.lower() in TEXTS)
+        guessed.append(f"text {text!r}{texts}")
+    if pair is not None and config.text_pair_column is None:
+        guessed.append(f"second text {pair!r}")
+    if label is not None and config.label_column is None:
+        labels = _instead(name for name in others if name.lower() in LABELS)
+        guessed.append(f"label {label!r}{labels}")
+    doubt = " If that is wrong, give --text_column or --label_column." if texts or labels else ""
     notes = (f"Columns chosen by their names: {', '.join(guessed)}.{doubt}",) if guessed else ()
     return Columns(*taken), notes
 
 
-def _instead(others: Sequence[str]) -> str:
+def _instead(others: Iterable[str]) -> str:
     """Name the other columns that could be meant, if there are any."""
-    return f" (not {', '.join(map(repr, others))})" if others else ""
+    named = ", ".join(map(repr, others))
+    return f" (not {named})" if named else ""
 
 
 def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: str | None) -> tuple[str, str | None]:

@@ -101,14 +101,8 @@ def config_for_run(config: Config) -> Config:
     data = config.data
     sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
     if folder is None:
-        raise ConfigError(
-            "training.output_dir: is missing; name the run folder: --output_dir runs/my-run"
-            + (
-                " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)"
-                if sourceless
-                else ""
-            )
-        )
+        rows = " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)" if sourceless else ""
+        raise ConfigError(f"training.output_dir: is missing; name the run folder: --output_dir runs/my-run{rows}")
     file = Path(folder) / CONFIG_FILE
     if not (config.training.resume and sourceless):
         return _with_saved_choices(config, file) if config.training.resume and file.is_file() else config

@@ -97,8 +97,11 @@ def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
     names = [label for label, count in counts.items() if count][:_MOST_NAMES]
     alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
     for rare in sorted(names, key=lambda label: -counts[label]):
-        found = next((common for common in alike if _are_one_class(common, rare, counts)), None)
-        alike.setdefault(found or rare, []).extend([rare] if found else [])
+        common = next((other for other in alike if _are_one_class(other, rare, counts)), None)
+        if common is None:
+            alike[rare] = []
+        else:
+            alike[common].append(rare)
     findings = []
     for common, others in alike.items():
         if others:

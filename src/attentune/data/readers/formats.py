@@ -191,14 +191,13 @@ def _fields(lines: Sequence[str], delimiter: str, *, most: int = _RECORDS) -> in
 
 def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions = FOUND) -> tuple[str, ...]:
     """Return a sentence on how a file is read, if not as UTF-8 with the given separator or that of its extension."""
-    parts = []
-    if dialect.delimiter != DELIMITERS.get(kind, dialect.delimiter):
-        parts.append(f"{_NAMES.get(dialect.delimiter, repr(dialect.delimiter))}-separated")
+    separated = f"{_NAMES.get(dialect.delimiter, repr(dialect.delimiter))}-separated"
+    parts = [separated] if dialect.delimiter != DELIMITERS.get(kind, dialect.delimiter) else []
     if dialect.encoding != "utf-8":
         parts.append(_public_name(dialect.encoding))
     given = options.delimiter
     if given is not None and given != dialect.delimiter:
-        read = ", ".join(parts) or f"{_NAMES.get(dialect.delimiter, repr(dialect.delimiter))}-separated"
+        read = ", ".join(parts) or separated
         return (f"{path}: read as {read}, since its first line has no {given!r}, which --delimiter gives.",)
     if not parts:
         return ()

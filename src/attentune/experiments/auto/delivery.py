@@ -260,9 +260,8 @@ class Delivery(AutoFolder):
             self._write_config(self._config_of_run(folders[0]))
             return "It is a single model already." if wants_single else None
         if wants_single:
-            save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
             try:
-                single, note = self._single(fused)
+                single, note = self._single(fused, members, space)
             except OutOfTime:
                 note = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
             else:
@@ -273,7 +272,7 @@ class Delivery(AutoFolder):
         self._write_config(self.config)
         return note
 
-    def _single(self, fused: FusionResult) -> tuple[Path, str]:
+    def _single(self, fused: FusionResult, members: dict[str, list[Path]], space: LabelSpace) -> tuple[Path, str]:
         """Return the run to deliver in the place of an ensemble, and a sentence on what it costs and saves.
 
         It is an encoder that learns what the ensemble predicts, unless the best baseline, which is a single run too, is
@@ -289,6 +288,7 @@ class Delivery(AutoFolder):
             )
             return best.folders()[0], note
         folder = self.work / SINGLE_FOLDER
+        save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
         result = self._distill(fused, folder, best)
         facts = result.train.get("distillation", {})
         if best is None or not facts.get("baseline_is_better"):
