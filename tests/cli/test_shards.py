@@ -340,17 +340,21 @@ def test_a_database_and_a_spreadsheet(
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus", 20)
     frame = pandas.read_csv(corpus / "a.csv", dtype=str)
-    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database:
-        frame.to_sql("reviews", database, index=False)
-        database.execute("CREATE TABLE users (who)")
-        database.commit()
-    frame.to_excel(tmp_path / "rows.xlsx", index=False)
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        frame.to_sql("reviews", connection, index=False)
+        connection.execute("CREATE TABLE users (who)")
+        connection.commit()
+    with pandas.ExcelWriter(tmp_path / "rows.xlsx") as writer:
+        frame.head(2).to_excel(writer, sheet_name="old", index=False)
+        frame.to_excel(writer, sheet_name="new", index=False)
     frame.to_feather(tmp_path / "rows.feather")
     status, _, err = attentune("predict", run, "--input_file", tmp_path / "rows.db", "--output_dir", tmp_path / "none")
     assert status == 2
     assert "holds 2 tables: 'reviews', 'users'. Name the one to read with --table" in err
     expected = None
-    for number, words in enumerate((["a.csv"], ["rows.db", "--table", "reviews"], ["rows.xlsx"], ["rows.feather"])):
+    for number, words in enumerate(
+        (["a.csv"], ["rows.db", "--table", "reviews"], ["rows.xlsx", "--sheet", "new"], ["rows.feather"])
+    ):
         path = corpus / "a.csv" if number == 0 else tmp_path / words[0]
         out = tmp_path / f"out{number}"
         source = ["--input_file", path, *words[1:], "--keep_columns", "text,label", "--output_dir", out, "--shards", 2]

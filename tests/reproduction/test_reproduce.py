@@ -70,6 +70,8 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
         ),
         (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
         (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
+        (("ssa-table-2", "--output_dir", "x", "--tasks", "rte,foo"), "--tasks: got foo, expected some of cola"),
+        (("ssa-table-2", "--output_dir", "x", "--task", "foo"), "--tasks: got foo, expected some of cola"),
         (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
     ],
 )
@@ -99,9 +101,17 @@ def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, t
     place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "1", "--fraction", "0.9")
     short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
     words = ("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out", "--search", "2")
+    folder = tmp_path / "out/search"
+    status, out, err = attentune(*words, "--tasks", "rte")
+    assert status == 0, err
+    assert "tasks, rte are run" in out
+    assert [path.name for path in folder.iterdir()] == ["rte"]
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert len(stamps) == 4  # two trials, and a run of each method
+    # All tasks: those of before are not repeated.
     status, out, err = attentune(*words)
     assert status == 0, err
-    folder = tmp_path / "out/search"
+    assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
     tasks = sorted(path.name for path in folder.iterdir())
     assert tasks == ["cola", "rte"]
     assert "Chosen settings" in out

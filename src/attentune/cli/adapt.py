@@ -6,9 +6,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from attentune.cli.early_checks import check_command_folder, check_encoder, check_named
+from attentune.cli.early_checks import check_columns, check_command_folder, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 from attentune.training.defaults import ADAPTATION_SETTINGS
+from attentune.training.feasibility import check_feasible
 
 _EXAMPLES = """examples:
   attentune adapt reviews.csv --text_column text --output_dir adapted
@@ -40,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     check_command_folder(config, "adapt", "training/config.yaml", "the folder of the encoder: --output_dir adapted")
     check_named(parsed)
-    check_encoder(config.model)
+    check_columns(config.data.train_file, config.data)
+    check_feasible(config)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.training.adaptation import AdaptationDisplay, adapt
     from attentune.training.signals import Interrupted

@@ -5,11 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from attentune.cli.early_checks import check_command_folder, check_data, check_encoder
+from attentune.cli.early_checks import (
+    check_command_folder,
+    check_data,
+    check_files_of_rows,
+)
 from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, names_in, whole_number
 from attentune.errors import ConfigError
+from attentune.training.feasibility import check_feasible
 
 _EXAMPLES = """examples:
   attentune auto --train_file reviews.csv --label_column stars --time_limit 10m --output_dir best
@@ -62,6 +68,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Find the best model; return the exit status."""
     from attentune.experiments.auto.budget import parse_duration
+    from attentune.experiments.auto.portfolio import unknown_members
 
     parsed, problems = parser().parse(arguments)
     try:
@@ -70,10 +77,14 @@ def run(arguments: Sequence[str]) -> int:
         problems += error.problems
     jobs = whole_number("--jobs", parsed.jobs, problems)
     folds = whole_number("--cv_folds", parsed.cv_folds, problems, minimum=2)
+    problems += unknown_members(_names(parsed.portfolio) or (), _names(parsed.exclude) or ())
     config = config_from(parsed, problems)
     check_command_folder(config, "auto", "auto", "the run folder: --output_dir best")
     check_data(config.data, seed=config.training.seed)
-    check_encoder(config.model)
+    check_files_of_rows({"unlabeled_file": parsed.unlabeled_file})
+    encoders = _names(parsed.encoders) or [config.model.name_or_path]
+    for name in encoders:
+        check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
     # Imported late, so that errors in flags are reported without delay.
     from attentune.experiments.auto.driver import auto
     from attentune.experiments.auto.leaderboard import AutoProgress
@@ -84,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
             config,
             time_limit_s=seconds,
             folds=folds,
-            encoders=_names(parsed.encoders) or (),
+            encoders=encoders,
             portfolio=_names(parsed.portfolio),
             exclude=_names(parsed.exclude) or (),
             deliver=parsed.deliver,

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_data, check_encoder, check_named
+from attentune.cli.early_checks import check_data, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
+from attentune.training.feasibility import check_feasible
 
 _EXAMPLES = """examples:
   attentune doctor --task rte --data_dir glue_data
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         return _fix(parsed, config)
     if not parsed.labels:
         check_data(config.data, seed=config.training.seed)
-        check_encoder(config.model)
+        check_feasible(config)
 
     from attentune.data.checks.doctor import examine, full_lines
     from attentune.models.build import is_english_only

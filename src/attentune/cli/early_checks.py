@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
-from attentune.errors import CheckpointError, ConfigError
+from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.results import RESULT_FILE
+from attentune.training.feasibility import check_feasible
 
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
 # Flags that name files of rows, and files to write.
-_INPUTS = ("file", "input_file", "fix", "data.train_file", "data.validation_file", "data.test_file")
+_INPUTS = ("file", "input_file", "fix", "unlabeled_file", "data.train_file", "data.validation_file", "data.test_file")
 _OUTPUTS = ("output_file", "errors_file", "figure_file")
 
 
@@ -68,6 +69,33 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"--{name}: got {target}, the file of the rows, which would be overwritten. Name another file."
             )
+
+
+def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with_label: bool = False) -> None:
+    """Check that a small file has the columns that the data settings name.
+
+    Args:
+        file: the file, which is there; None and standard input are not checked.
+        data: the data settings.
+        keep: further columns that it must have.
+        with_label: whether the column of labels has to be there too.
+
+    Raises:
+        AttentuneError: a column is missing, or the file cannot be read.
+    """
+    names = ["text_column", "text_pair_column", "id_column", *(["label_column"] if with_label else [])]
+    named = [(str(column), f"--{name}") for name in names if (column := getattr(data, name)) is not None]
+    named += [(column, "--keep_columns") for column in keep if column != "all"]
+    if file in (None, "-") or not named:
+        return
+    from attentune.data.columns import require
+    from attentune.data.readers.formats import FileOptions
+    from attentune.data.readers.read import read_table
+
+    if all(path.stat().st_size <= _READ_BYTES for path in _files([str(file)])):
+        table = read_table(str(file), options=FileOptions.of(data))
+        for column, flag in named:
+            require(table.names, column, table.source, flag)
 
 
 def _files(names: Iterable[str]) -> list[Path]:
@@ -124,19 +152,6 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
     check_own_folder(folder, command, is_own=is_own, resume=settings.resume, overwrite=settings.overwrite_output_dir)
 
 
-def check_encoder(model: Any, max_length: int | None = None) -> None:
-    """Check that an encoder in a folder is there, and accepts texts of this length; with the hub offline, its cache.
-
-    Raises:
-        AttentuneError: it is missing, or does not accept so many tokens.
-    """
-    from attentune.models.encoder_list import check_at_hand, check_length
-
-    check_at_hand(model.name_or_path)
-    if max_length is not None:
-        check_length(model.name_or_path, max_length)
-
-
 def check_run(config: Config) -> Config:
     """Check the run folder and the data of a run; return the configuration to train with.
 
@@ -146,11 +161,10 @@ def check_run(config: Config) -> Config:
     from attentune.training.run_folder import check_folder, check_writable, config_for_run
 
     config = config_for_run(config)
+    check_feasible(config)
     if config.data.tasks is not None:
         return config
     check_folder(config)
-    if config.baseline is None:
-        check_encoder(config.model, config.data.max_length if config.data.long_texts == "cut" else None)
     folder = Path(str(config.training.output_dir))
     if not (config.training.resume and (folder / RESULT_FILE).is_file()):
         check_writable(config)
@@ -168,6 +182,14 @@ def check_data(data: Any, *, seed: int) -> None:
 
     files = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
     named = [name for name in files if name is not None]
+    if data.dataset_name is not None and data.dataset_name.startswith((".", "/", "~")):
+        folder = Path(data.dataset_name).expanduser()
+        if not folder.is_dir():
+            raise DataError(
+                "there is no such folder. --dataset_name takes a folder, or a name on the"
+                " Hugging Face hub; a file is given as in `attentune train FILE`.",
+                path=data.dataset_name,
+            )
     if data.dataset_name is not None or "-" in named:  # standard input is read once
         return
     found = _files(named)

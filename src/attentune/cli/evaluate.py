@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
     Parser,
@@ -77,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
             problems.append("--keep_columns: goes with --output_dir.")
         data_config = data_from(parsed, problems)
         check_named(parsed)
+        for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
+            check_columns(file, data_config, with_label=True)
 
         from attentune.inference.predictor import evaluate_in_detail
 

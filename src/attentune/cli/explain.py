@@ -9,7 +9,7 @@ from typing import Any
 
 from attentune.attribution.names import check_method_names
 from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
@@ -96,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
     check_named(parsed)
+    check_columns(parsed.input_file, data)
     check_method_names(names_in(parsed.method))
     if kind == "figure":
         from attentune.report.figures.base import check_figure_file

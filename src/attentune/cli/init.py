@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.early_checks import check_data, check_encoder
+from attentune.cli.early_checks import check_data
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 from attentune.config import DataConfig
 from attentune.errors import ConfigError, StorageError
+from attentune.training.feasibility import check_feasible
 
 _EXAMPLES = """examples:
   attentune init reviews.csv
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     if target.exists() and not parsed.overwrite:
         raise ConfigError(f"--output_file: {target} exists. Name another one, or replace it with --overwrite.")
     check_data(config.data, seed=config.training.seed)
-    check_encoder(config.model)
+    check_feasible(config)
     text = configuration(config)
     try:
         target.write_text(text, encoding="utf-8")

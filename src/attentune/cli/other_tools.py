@@ -59,6 +59,8 @@ ALIASES = {
     "out_dir": "output_dir",
     "sep": "delimiter",
     "no_cuda": "use_cpu",
+    "sheet": "table",
+    "sheet_name": "table",
 }
 _AUTOMATIC = "There is no such flag here: a GPU is used where there is one; --use_cpu trains on the CPU."
 _STEPS = "train always trains, scores the validation rows and saves: leave it out."
@@ -117,8 +119,6 @@ MEANT = {
     "timeout": _TIME,
     "time_budget": _TIME,
     "max_time": _TIME,
-    "sheet": "The first sheet with rows is read: save another as a file of its own.",
-    "sheet_name": "The first sheet with rows is read: save another as a file of its own.",
     "output_path": "predict and explain write --output_file; the run folder of train is --output_dir.",
     "checkpoint": _RUN,
     "ckpt": _RUN,

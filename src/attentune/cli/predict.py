@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
 from attentune.cli.shards import (
@@ -78,6 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     data = check_text_flags("predict", parsed, problems)
 
     check_named(parsed)
+    check_columns(parsed.input_file, data, keep=columns_to_keep(parsed))
 
     from attentune.models.light_imports import import_lightly, without_collection
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers
+from attentune.cli.flags import Parser, add_config_flags, names_in, overrides_of, seed_numbers
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
   attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --output_dir reproduced/ssa-table-2
   attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
   attentune reproduce mine.yaml --data_dir data --seeds 5 --output_dir mine
+  attentune reproduce mine.yaml --data_dir data --seeds 5 --output_dir mine --tasks cola  (one task; others later)
 
 A recipe is one table or figure of a paper, run with its settings on the given encoder and data. The report shows the
 published numbers next to ours, and lists the differences. A file with a recipe of yours compares methods, each with
@@ -55,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.reproduction.recipe import load_recipe
+    from attentune.reproduction.recipe import load_recipe, select_tasks
 
-    load_recipe(options["name"])  # report a misspelt name before PyTorch is loaded
+    select_tasks(load_recipe(options["name"]), options["tasks"])  # report misspelt names before PyTorch is loaded
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped
     from attentune.reproduction.reproduce import REPORT_FILES, plan_reproduction, reproduce
@@ -85,15 +86,15 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     folder = overrides.pop("training.output_dir", None)
     if folder is None and not parsed.plan:
         problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
-    fixed = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
-    for flag, value in (fixed | {"--tasks": overrides.pop("data.tasks", None)}).items():
-        if value is not None:
-            problems.append(f"{flag}: is set by the recipe; leave it out, or use attentune compare.")
+    if parsed.preset is not None:
+        problems.append("--preset: is set by the recipe; leave it out, or use attentune compare.")
+    one, several = overrides.pop("data.task", None), overrides.pop("data.tasks", None)
     return {
         "name": parsed.name,
         "output_dir": folder,
         "encoder": overrides.pop("model.name_or_path", None) or "embedded",
         "data_dir": overrides.pop("data.data_dir", None),
+        "tasks": names_in(several) if isinstance(several, str) else ([one] if one else several),
         "seeds": seed_numbers(parsed.seeds, problems),
         "fraction": _fraction(parsed.fraction, problems),
         "overrides": overrides,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_files_of_rows, check_output_folder
+from attentune.cli.early_checks import check_data, check_files_of_rows, check_output_folder
 from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import (
     MOST_USED,
@@ -18,7 +18,8 @@ from attentune.cli.flags import (
     whole_number,
     with_section,
 )
-from attentune.config.parse import coerce
+from attentune.config import Config, to_flat
+from attentune.config.parse import coerce, did_you_mean
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -109,6 +110,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
     check_files_of_rows(options["overrides"])
     check_output_folder(options["output_dir"], "search.json", "search")
+    _check_settings(options)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.cli.search_tables import search_text
     from attentune.experiments.comparison.progress import ComparisonProgress
@@ -143,6 +145,21 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if result.best is not None else 2
 
 
+def _check_settings(options: Mapping[str, Any]) -> None:
+    """Check space, settings and rows before PyTorch is imported.
+
+    Raises:
+        AttentuneError: they cannot be searched.
+    """
+    from attentune.experiments.search.settings import checked_settings
+
+    names = ("preset", "overrides")
+    checked = checked_settings(
+        options["space"], options["vary"], file=options["config"], **{name: options[name] for name in names}
+    )
+    check_data(checked.trials.config({}).data, seed=checked.seed)
+
+
 def _plan_text(options: dict[str, Any], display: Any) -> str:
     """Format the number of runs and their expected time."""
     from attentune.experiments.execution.executor import default_slots
@@ -169,6 +186,11 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     if folder is None:
         problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
     dimensions = [dimension_of(with_section(text), problems) for text in parsed.search]
+    known = to_flat(Config())
+    for one in dimensions:
+        if one is not None and one.name not in known:
+            near = did_you_mean(one.name.rpartition(".")[2], [name.rpartition(".")[2] for name in known])
+            problems.append(f"--search {one.name}: there is no such setting.{near}")
     if not dimensions and parsed.space is None:
         problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
     return {

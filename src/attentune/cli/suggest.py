@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
 from attentune.cli.text_rows import read_file_rows
 
@@ -52,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--input_file: is missing; name the file of texts to choose from.")
     data = config_from(parsed, problems).data
     check_named(parsed)
+    check_columns(parsed.input_file, data)
 
     from attentune.annotation.files import check_ending, rows_text, write_rows
     from attentune.annotation.suggest import suggest_texts

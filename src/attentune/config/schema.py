@@ -447,7 +447,9 @@ class DataConfig:
     encoding: str | None = setting(
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
     )
-    table: str | None = setting(None, "the table of a SQLite file (.db .sqlite .sqlite3), if it has several")
+    table: str | None = setting(
+        None, "the table of a SQLite file (.db .sqlite .sqlite3) or the sheet of a spreadsheet, if it has several"
+    )
     file_format: str | None = setting(
         None,
         "the format of files whose names do not say it, and of standard input, where it is found if not given (txt: one"

@@ -26,7 +26,7 @@ from attentune.data.headers import header_note
 from attentune.data.labels import decide_task_type, find_space
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
-from attentune.data.readers.read import read_table
+from attentune.data.readers.read import holds_tables, read_table
 from attentune.data.readers.table import Table
 from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import ConfigError, DataError, LabelError
@@ -144,6 +144,9 @@ def _read_tables(
     if not paths:
         settings = " or ".join(f"--{split}_file" for split in splits or ())
         raise ConfigError(f"data: no file is given for {', '.join(splits or ())}. Give it with {settings}.")
+    if config.table is not None and not any(holds_tables(path) for path in paths.values()):
+        named = ", ".join(sorted(set(paths.values())))
+        raise ConfigError(f"--table: got {config.table!r}, but {named} has no tables or sheets; leave it out.")
     tables = {split: read_table(path, options=FileOptions.of(config)) for split, path in paths.items()}
     return tables, tuple(note for table in tables.values() for note in table.notes)
 

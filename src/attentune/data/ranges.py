@@ -182,7 +182,7 @@ def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptio
             raise DataError("a file of this kind is not read from a URL. Copy it to this machine.", path=file.path)
         if kind in DELIMITERS:
             source = replace(source, delimiter=options.delimiter, encoding=options.encoding, header=options.header)
-        if kind in SQLITE:
+        if kind in (*SQLITE, *SPREADSHEETS):
             source = replace(source, table=options.table)
         if kind in WHOLE_FILES:
             source = replace(source, header=options.header)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.errors import DataError
-from attentune.reproduction.recipe import Recipe
+from attentune.reproduction.recipe import Recipe, select_tasks
 
 EMBEDDED = "embedded"
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
@@ -52,7 +52,13 @@ class Plan:
 
 
 def plan(
-    recipe: Recipe, encoder: str, *, data_dir: str | None, fraction: float, overrides: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    encoder: str,
+    *,
+    data_dir: str | None,
+    tasks: Sequence[str] | None = None,
+    fraction: float,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Determine which tasks have data, and how many rows of each to use.
 
@@ -60,6 +66,7 @@ def plan(
         recipe: the recipe.
         encoder: the name or folder of the encoder; "embedded" is the default for all recipes.
         data_dir: the folder of the data; by default the folder in ATTENTUNE_DATA.
+        tasks: some of the recipe's tasks; all if not given.
         fraction: the share of each task's training and validation rows to use.
         overrides: settings, by dotted name, that override the recipe's.
 
@@ -68,16 +75,19 @@ def plan(
 
     Raises:
         DataError: no task has data.
-        ConfigError: the settings are invalid.
+        ConfigError: the settings are invalid, or a task is not one of the recipe's.
     """
+    wanted = select_tasks(recipe, tasks)
     common = {"model.name_or_path": encoder, **recipe.settings}
     common |= recipe.on_embedded if encoder == EMBEDDED else {}
     if data_dir is not None:
         common["data.data_dir"] = data_dir
     notes = [] if encoder == recipe.encoder else [f"The encoder is {encoder}; the recipe's is {recipe.encoder}."]
+    if len(wanted) < len(recipe.tasks):
+        notes.append(f"Of the recipe's {len(recipe.tasks)} tasks, {', '.join(wanted)} are run.")
     parts = []
     missing: DataError | None = None
-    for task in recipe.tasks:
+    for task in wanted:
         for candidate in (task, *([recipe.instead[task]] if task in recipe.instead else [])):
             given = dict(overrides or {})
             of_task = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -146,6 +147,17 @@ def load_recipe(name: str) -> Recipe:
         )
     text = (resources.files("attentune.reproduction") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse(name, yaml.safe_load(text))
+
+
+def select_tasks(recipe: Recipe, tasks: Sequence[str] | None) -> list[str]:
+    """Return those of the recipe's tasks that are wanted, in its order; all for None.
+
+    Raises:
+        ConfigError: a wanted task is not one of the recipe's.
+    """
+    if unknown := [task for task in tasks or () if task not in recipe.tasks]:
+        raise ConfigError(f"--tasks: got {', '.join(unknown)}, expected some of {', '.join(recipe.tasks)}.")
+    return [task for task in recipe.tasks if tasks is None or task in tasks]
 
 
 def _read(file: Path) -> Recipe:

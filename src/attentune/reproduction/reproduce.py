@@ -24,6 +24,7 @@ from attentune.reproduction.paper_comparison import count_section, score_section
 from attentune.reproduction.planning import EMBEDDED, Part, Plan, plan
 from attentune.reproduction.recipe import GRID, Recipe, load_recipe, parse_search, recipe_names
 from attentune.reproduction.searching import (
+    ChosenSettings,
     PlannedSearch,
     methods_with,
     plan_searches,
@@ -44,6 +45,7 @@ def reproduce(
     *,
     encoder: str = EMBEDDED,
     data_dir: str | None = None,
+    tasks: Sequence[str] | None = None,
     seeds: int | Sequence[int] = 3,
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
@@ -58,6 +60,7 @@ def reproduce(
         output_dir: the folder for `report.html`, `report.md`, `figures/` and the runs (in `comparison/`).
         encoder: the name or folder of the encoder.
         data_dir: the folder of the data sets; by default the folder in ATTENTUNE_DATA.
+        tasks: some of the recipe's tasks; all if not given. Later calls on the same folder add others.
         seeds: the number of seeds, or the seeds.
         fraction: the share of each task's rows to use, above 0 and at most 1.
         overrides: settings, by dotted name, that override the recipe's.
@@ -82,7 +85,7 @@ def reproduce(
         planned = Plan(encoder, (), () if encoder == recipe.encoder else (f"The encoder is {encoder}.",))
         counted = count_section(recipe, count_parts(recipe, encoder, overrides))
         return _written(_report(recipe, planned, [counted], Report("", (), ())), folder)
-    planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
+    planned = plan(recipe, encoder, data_dir=data_dir, tasks=tasks, fraction=fraction, overrides=overrides)
     for note in planned.notes:
         shown.info(note)
     wanted = parse_search(search)
@@ -91,17 +94,16 @@ def reproduce(
         shown.info(line)
     _agree(folder, recipe, planned, fraction, wanted)
     choose = "score" if recipe.search is None else recipe.search.choose
-    chosen = run_searches(searches, folder, choose=choose, executor=executor, display=shown)
-    methods = methods_with(recipe, chosen)
     compared = folder / COMPARISON_FOLDER
     kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
-    records = [
-        record
-        for part in planned.parts
-        for record in _compare(
-            methods, part, compared, seeds=seeds, executor=executor, keep_runs=part.trained_on in kept, display=shown
-        )
-    ]
+    chosen: list[ChosenSettings] = []
+    records: list[RunRecord] = []
+    for part in planned.parts:
+        of_part = [one for one in searches if one.part is part]
+        found = run_searches(of_part, folder, choose=choose, executor=executor, display=shown)
+        methods, keep_runs = methods_with(recipe, found), part.trained_on in kept
+        records += _compare(methods, part, compared, seeds=seeds, executor=executor, keep_runs=keep_runs, display=shown)
+        chosen += found
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
     searched = search_tables(chosen, choose)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
@@ -147,6 +149,7 @@ def plan_reproduction(
     *,
     encoder: str = EMBEDDED,
     data_dir: str | None = None,
+    tasks: Sequence[str] | None = None,
     seeds: int | Sequence[int] = 3,
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
@@ -158,7 +161,7 @@ def plan_reproduction(
     recipe, shown = load_recipe(name), display or ComparisonProgress()
     if recipe.kind == "parameters":
         return ReproductionPlan(("Parameters are counted; nothing is trained.",), (), 1)
-    planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
+    planned = plan(recipe, encoder, data_dir=data_dir, tasks=tasks, fraction=fraction, overrides=overrides)
     searches = plan_searches(recipe, encoder, planned.parts, overrides or {}, parse_search(search))
     count = seeds if isinstance(seeds, int) else len(seeds)
     times = expected_times(recipe, planned.parts, searches, count, shown)

@@ -13,6 +13,7 @@ from pyarrow import feather
 
 from attentune.config import DataConfig
 from attentune.data.load import load_data
+from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_table
 from attentune.errors import DataError
 
@@ -53,7 +54,19 @@ def test_the_first_sheet_with_rows_is_read_and_told(tmp_path: Path) -> None:
     path = book(tmp_path / "rows.xlsx", [], [[], ["text", "label"], ["so fine", "good"], ["so dull", "bad"]], ROWS)
     data = load_data(DataConfig(train_file=str(path), validation_file=str(path)), seed=0)
     assert data.splits["train"].texts == ("so fine", "so dull")
-    assert f"{path}: the sheet 'Sheet1' is read, of 2." in data.notes
+    assert f"{path}: the sheet 'Sheet1' is read, of 'Sheet1', 'Sheet2'; --sheet names another." in data.notes
+
+
+def test_a_sheet_is_read_by_its_name(tmp_path: Path) -> None:
+    path = book(tmp_path / "rows.xlsx", [["text"], ["so fine"]], [], ROWS)
+    assert read_table(path, options=FileOptions(table="Sheet2")).names == ("text", "stars", "day", "liked")
+    assert read_table(path, options=FileOptions(table="Sheet")).columns == {"text": ("so fine",)}
+    data = load_data(DataConfig(train_file=str(path), label_column="stars", table="Sheet2"), seed=0)
+    assert not any("sheet" in note for note in data.notes)
+    with pytest.raises(DataError, match=r"'Shet2' is not there\. Did you mean 'Sheet2'\? .*rows: 'Sheet', 'Sheet2'"):
+        read_table(path, options=FileOptions(table="Shet2"))
+    with pytest.raises(DataError, match="'Sheet1' is empty. Sheets with rows: 'Sheet', 'Sheet2'"):
+        read_table(path, options=FileOptions(table="Sheet1"))
 
 
 @pytest.mark.parametrize(

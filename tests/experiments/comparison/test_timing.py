@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from attentune.experiments.comparison import timing
 from attentune.experiments.comparison.grid import plan_grid
@@ -43,6 +44,24 @@ def test_recorded_runs_say_how_long_further_ones_take_and_others_are_predicted(t
     assert (sesame.done, sesame.is_measured) == (0, False)
     assert (majority.seconds, majority.hours) == (0.0, 0.0)
     assert timed == ["timing sesame on 128 rows of own"]
+
+
+def test_methods_are_timed_on_the_threads_of_a_run(tiny, tmp_path, monkeypatch):
+    values = settings(tmp_path, tiny("bert"))
+    del values["training.output_dir"]
+    used = []
+    train = timing.train
+    monkeypatch.setattr(
+        timing, "train", lambda *given, **named: used.append(torch.get_num_threads()) or train(*given, **named)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert timing.seconds_per_token(values, "bert") > 0
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1]
 
 
 @pytest.mark.integration

@@ -44,7 +44,8 @@ class FileOptions:
     Attributes:
         delimiter: the separator of fields, used where the header has it; None finds it.
         encoding: the encoding of files that are not UTF-8; None finds it.
-        table: the table of a SQLite file; None takes the only one.
+        table: the table of a SQLite file, or the sheet of a spreadsheet; None takes the only table, or the first sheet
+            that holds anything.
         header: whether the first row of a .csv, .tsv or spreadsheet has the column names.
         file_format: the format of files whose names do not say it, and of standard input.
         columns: names of columns, by which a header is known.

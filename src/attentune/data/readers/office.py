@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.config.parse import did_you_mean
 from attentune.data.readers.csv import check_header, numbered_names
 from attentune.data.readers.parquet import table_of_arrow
 from attentune.data.readers.streams import SNIFFED_BYTES, check_no_page, check_ratio
@@ -19,8 +20,10 @@ SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 FEATHER = (".feather", ".arrow")
 
 
-def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, *, has_header: bool = True) -> Table:
-    """Parse the first sheet of a spreadsheet that holds anything; its first row that is not empty has the names.
+def parse_spreadsheet(
+    path: Path, keep: Collection[str] | None = None, *, sheet: str | None = None, has_header: bool = True
+) -> Table:
+    """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
 
     Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
     text. Columns without a name, and empty rows at the end, are left out.
@@ -28,11 +31,12 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, *, has_he
     Args:
         path: the file.
         keep: the columns to read; None reads all.
+        sheet: the name of the sheet; None takes the first one that holds anything.
         has_header: whether the first row has the names; otherwise they are column_1, column_2, ...
 
     Raises:
-        DataError: the file is damaged, has a password or no rows, or names are repeated; python-calamine is not
-            installed.
+        DataError: the file is damaged, has a password or no rows, or names are repeated; there is no such sheet;
+            python-calamine is not installed.
     """
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
@@ -55,8 +59,17 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, *, has_he
     filled = [name for name, rows in sheets.items() if any(any(_text(cell) for cell in row) for row in rows)]
     if not filled:
         raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
-    rows = [[_text(cell) for cell in row] for row in sheets[filled[0]]]
-    notes = (f"{path}: the sheet {filled[0]!r} is read, of {len(filled)}.",) if len(filled) > 1 else ()
+    if sheet is not None and sheet not in filled:
+        known = "is empty." if sheet in sheets else f"is not there.{did_you_mean(sheet, filled)}"
+        raise DataError(
+            f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
+            path=path,
+        )
+    name = filled[0] if sheet is None else sheet
+    rows = [[_text(cell) for cell in row] for row in sheets[name]]
+    is_guess = sheet is None and len(filled) > 1
+    note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
+    notes = (note,) if is_guess else ()
     return _table(rows, path, keep, notes, has_header)
 
 

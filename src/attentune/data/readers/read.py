@@ -103,8 +103,10 @@ def read_chunks(
         yield from parse_sqlite(path, keep, options.table, limit)
         return
     if path.suffix.lower() in WHOLE_FILES:
-        is_feather = path.suffix.lower() in FEATHER
-        yield parse_feather(path, keep) if is_feather else parse_spreadsheet(path, keep, has_header=options.header)
+        if path.suffix.lower() in FEATHER:
+            yield parse_feather(path, keep)
+        else:
+            yield parse_spreadsheet(path, keep, sheet=options.table, has_header=options.header)
         return
     if kind not in EXTENSIONS and options.file_format is None:
         raise DataError(
@@ -162,6 +164,11 @@ def _read_standard_input(
                 tables = _parse_text(stream, NAME, kind, keep, limit, options)
             for table in tables:
                 yield replace(table, notes=(*notes, *table.notes))
+
+
+def holds_tables(path: str | Path) -> bool:
+    """Whether a file of this name has tables or sheets, of which one is read."""
+    return Path(path).suffix.lower() in (*SQLITE, *SPREADSHEETS)
 
 
 def source_name(path: str | Path) -> str:

@@ -87,6 +87,17 @@ def _member(entry: dict[str, Any]) -> Member:
     )
 
 
+def unknown_members(names: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """Return an error for each name that is no member's."""
+    known = [member.name for member in all_members()]
+    return [
+        f"{flag}: got {name!r}, expected some of {', '.join(known)}.{did_you_mean(name, known)}"
+        for flag, given in (("--portfolio", names), ("--exclude", exclude))
+        for name in given
+        if name not in known
+    ]
+
+
 def choose_members(
     *,
     is_pair: bool,
@@ -114,13 +125,7 @@ def choose_members(
     """
     known = {member.name: member for member in all_members()}
     rows = _ROWS[is_pair]
-    problems = []
-    for flag, given in (("--portfolio", names or ()), ("--exclude", exclude)):
-        for name in given:
-            if name not in known:
-                problems.append(
-                    f"{flag}: got {name!r}, expected some of {', '.join(known)}.{did_you_mean(name, known)}"
-                )
+    problems = unknown_members(names or (), exclude)
     for name in names or ():
         if name in known and not known[name].fits(rows, task_type, num_labels):
             member = known[name]

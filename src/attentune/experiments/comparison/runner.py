@@ -9,7 +9,7 @@ from typing import Any
 
 from attentune.config import Config
 from attentune.data.dataset import TaskData
-from attentune.errors import ConfigError
+from attentune.errors import AttentuneError, ConfigError
 from attentune.experiments.comparison.fingerprints import (
     DataFingerprints,
     fingerprint_encoders,
@@ -24,6 +24,7 @@ from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, unpaired
 from attentune.experiments.execution.driver import ComparisonStopped, Driver, FixedPlan, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
+from attentune.training.feasibility import check_feasible
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
@@ -158,8 +159,7 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
     Raises:
         AttentuneError: they are missing or invalid.
     """
-    from attentune.models.build import load_tokenizer
-
+    _check_feasible(grid, runs)
     problems: list[str] = []
     data_fingerprints: DataFingerprints = {}
     for task in dict.fromkeys(run.task for run in runs):
@@ -180,6 +180,8 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
             display.warning(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
     if problems:
         raise ConfigError(problems)
+    from attentune.models.build import load_tokenizer  # imports PyTorch
+
     encoders = {}
     for run in runs:
         flat = grid.configs[run.method][run.task]
@@ -187,6 +189,22 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
             encoders[name] = grid.config(run, Path(os.devnull))
             load_tokenizer(encoders[name].model)
     return data_fingerprints | fingerprint_encoders(encoders.values())
+
+
+def _check_feasible(grid: RunGrid, runs: Sequence[Run]) -> None:
+    """Check what can be told without PyTorch.
+
+    Raises:
+        ConfigError: settings that no run can train with here; lists all problems.
+    """
+    problems: dict[str, None] = {}
+    for run in {(run.method, run.task): run for run in runs}.values():
+        try:
+            check_feasible(grid.config(run, Path(os.devnull)))
+        except AttentuneError as error:
+            problems[str(error)] = None
+    if problems:
+        raise ConfigError(list(problems))
 
 
 def _misfits(name: str, config: Config, data: TaskData) -> list[str]:

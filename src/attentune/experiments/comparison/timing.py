@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attentune.config import Config, load_config, to_flat
 from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
@@ -15,6 +17,7 @@ from attentune.data.tokenization import encode_rows
 from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.progress import RunTimes, group_of
 from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.execution.executor import default_slots
 from attentune.models.build import load_tokenizer
 from attentune.training.defaults import default_batch_size, default_epochs
 from attentune.training.progress import ProgressDisplay
@@ -86,6 +89,8 @@ def epochs_of(settings: Mapping[str, Any], size: RowSize) -> float:
 def seconds_per_token(settings: Mapping[str, Any], preset: str | None = None) -> float:
     """Train a few rows; return the seconds that a token takes in one pass, with its token labels.
 
+    It uses as many threads as a run of a comparison, which is one on a CPU.
+
     Args:
         settings: the run's settings by dotted name.
         preset: its preset, if the settings do not include what it sets.
@@ -103,7 +108,12 @@ def seconds_per_token(settings: Mapping[str, Any], preset: str | None = None) ->
         }
         config = load_config(preset=preset, overrides=overrides)
         size = size_of(config, _TIMED_ROWS)
-        facts = train(config, display=ProgressDisplay(quiet=True), with_baselines=False).train
+        before = torch.get_num_threads()
+        torch.set_num_threads(default_slots([overrides]).threads or before)
+        try:
+            facts = train(config, display=ProgressDisplay(quiet=True), with_baselines=False).train
+        finally:
+            torch.set_num_threads(before)
     return (facts["seconds"] + facts.get("label_seconds", 0.0)) / (_TIMED_EPOCHS * size.rows * size.mean_tokens)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from attentune.config import Config, load_config, to_flat
 from attentune.data.builtin import load_spec
-from attentune.errors import ConfigError
+from attentune.errors import AttentuneError, ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.methods import CUSTOM_TASK
-from attentune.experiments.search.space import Dimension, Space
+from attentune.experiments.search.space import Dimension, Space, named_space
 from attentune.training.defaults import ending_with_last_weights
+from attentune.training.feasibility import check_feasible
 
 # Settings that the search sets itself, or that would make trials incomparable, with the reason.
 _REFUSED = {
@@ -66,6 +67,41 @@ class TrialSettings:
         config, task = self.config(settings), self.task()
         runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
         return RunGrid(runs, {name: {task: to_flat(config)}}, {})
+
+
+@dataclass(frozen=True)
+class CheckedSettings:
+    """A space, and what it is searched with.
+
+    Attributes:
+        space: the space, with each value converted to its setting's type.
+        trials: the settings of all trials.
+        seed: their seed, which determines rows and samples.
+        notes: on dimensions of a named space that are not varied.
+    """
+
+    space: Space
+    trials: TrialSettings
+    seed: int
+    notes: tuple[str, ...]
+
+
+def checked_settings(
+    space: str | Path | Mapping[str, Any] | None,
+    vary: Sequence[Dimension],
+    *,
+    preset: str | None,
+    file: str | Path | None,
+    overrides: Mapping[str, Any],
+) -> CheckedSettings:
+    """Check a search's space and settings, without reading data and without PyTorch; arguments as for `search`.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    whole, notes = whole_space(named_space(space), vary, overrides)
+    trials, seed = common_settings(overrides, whole, file, preset)
+    return CheckedSettings(check_space(whole, trials), trials, seed, tuple(notes))
 
 
 def common_settings(
@@ -146,9 +182,12 @@ def check_space(space: Space, settings: TrialSettings) -> Space:
         for value in _some_values(dimension):
             try:
                 config = settings.config(space.settings_of({**first, dimension.name: value}))
+                check_feasible(config)
                 values.append(value if dimension.alternatives else _single(config, dimension.name))
             except ConfigError as error:
                 problems |= dict.fromkeys(error.problems)
+            except AttentuneError as error:
+                problems[str(error)] = None
         if not problems:
             dimensions.append(_as_checked(dimension, values, problems))
     if problems:

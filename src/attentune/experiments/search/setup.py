@@ -15,8 +15,8 @@ from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
 from attentune.experiments.comparison.manifest import MAY_DIFFER
 from attentune.experiments.search.selection import PARTS, RULES, SelectionCriterion
-from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
-from attentune.experiments.search.space import Dimension, Space, load_space, space_from
+from attentune.experiments.search.settings import TrialSettings, checked_settings
+from attentune.experiments.search.space import Dimension, Space
 from attentune.experiments.search.study import PRUNERS, SAMPLERS, SamplerConfig
 from attentune.experiments.search.trial import SCORED, Rows
 from attentune.io.files import read_json, write_text
@@ -146,9 +146,8 @@ def set_up(
     Raises:
         AttentuneError: a problem that would make all trials fail; lists all problems.
     """
-    whole, notes = whole_space(_named(space), vary, overrides)
-    settings, seed = common_settings(overrides, whole, file, preset)
-    whole = check_space(whole, settings)
+    checked = checked_settings(space, vary, preset=preset, file=file, overrides=overrides)
+    whole, settings, seed = checked.space, checked.trials, checked.seed
     sampler_config = _sampler_config(whole, options, seed)
     _check_options(options)
     rows = Rows(options.score_on, options.search_share, seed)
@@ -169,15 +168,9 @@ def set_up(
         rows=rows,
         seeds=range(seed, seed + options.seeds),
         base=base,
-        notes=(*notes, *data_notes),
+        notes=(*checked.notes, *data_notes),
         content=_content(whole, base, options, sampler_config, metric) | data_fingerprints,
     )
-
-
-def _named(space: str | Path | Mapping[str, Any] | None) -> Space | None:
-    if isinstance(space, Mapping):
-        return space_from(space if "space" in space else {"space": space}, "space")
-    return None if space is None else load_space(str(space))
 
 
 def _sampler_config(space: Space, options: SearchOptions, seed: int) -> SamplerConfig:

@@ -124,6 +124,17 @@ def load_space(name: str) -> Space:
     return space_from(read_yaml(name), name)
 
 
+def named_space(space: str | Path | Mapping[str, Any] | None) -> Space | None:
+    """Return a space that is given by name, as a file or as a mapping; None if none is.
+
+    Raises:
+        ConfigError: it is no space.
+    """
+    if isinstance(space, Mapping):
+        return space_from(space if "space" in space else {"space": space}, "space")
+    return None if space is None else load_space(str(space))
+
+
 def space_from(content: Mapping[str, Any], source: str) -> Space:
     """Build a space from {"space": {name: values}, "preset": name, "set": {name: value}}.
 
