@@ -218,6 +218,13 @@ def test_an_address_of_ipv6_has_brackets() -> None:
             assert address(listener) == f"http://[::1]:{listener.getsockname()[1]}/"
 
 
+def test_the_second_part_of_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    with bound_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_wildcards_are_for_subdomains_only() -> None:
     assert allowed_hosts(["*.Example.org:80"]) == ["localhost", "127.0.0.1", "[::1]", "*.example.org"]
     for name in ("*", "*.*", "a*.example.org", "*example.org"):

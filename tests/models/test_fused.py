@@ -13,7 +13,7 @@ import torch
 from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
-from attentune.models.fused import frozen_weights, fused_layers, use_fused_layers
+from attentune.models.fused import freeze_weights, frozen_weights, fused_layers, use_fused_layers
 from attentune.models.precision import bf16_copy
 from attentune.testing.tiny import FAMILIES
 from helpers.native import needs_native
@@ -157,6 +157,30 @@ def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -
             model.encoder.encoder.layer[0].output.dense.weight.data.mul_(-1)
             assert torch.equal(in_bf16(model, inputs), before)  # what the block is for
         assert not torch.equal(in_bf16(model, inputs), before)
+
+
+def test_weights_that_stay_for_good_are_converted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    converted = []
+    convert = fused.BFloat16Weights.copy_from
+    monkeypatch.setattr(fused.BFloat16Weights, "copy_from", lambda *given: converted.append(1) or convert(*given))
+    with torch.no_grad():
+        for _ in range(2):
+            with frozen_weights(model):
+                in_bf16(model, inputs)
+        assert len(converted) == 2 * 3  # layers
+        layers = freeze_weights(model)
+        for _ in range(3):
+            with frozen_weights(model):
+                found = in_bf16(model, inputs)
+        assert len(converted) == 3 * 3
+        assert torch.equal(in_bf16(copy.deepcopy(model), inputs), found)  # a copy is not frozen
+        assert len(converted) == 4 * 3
+        for layer in layers:
+            layer.unfreeze_weights()
+        model.encoder.encoder.layer[0].output.dense.weight.data.mul_(-1)
+        assert not torch.equal(in_bf16(model, inputs), found)
 
 
 def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:

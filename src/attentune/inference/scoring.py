@@ -273,6 +273,9 @@ def classifier_features(
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
+    if not any(module.training for module in model.modules()):  # setting the modes of all modules takes longer
+        yield
+        return
     was_training = model.training
     model.eval()
     try:

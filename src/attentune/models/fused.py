@@ -7,6 +7,7 @@ other ways: what a layer is given besides, and what it returns.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,13 +39,15 @@ from attentune.nn.cpu.speed_check import is_fast
 # transformers leaves hooks of this module on every attention once hidden states were requested; they do nothing unless
 # attention probabilities are requested.
 _CAPTURING_MODULE = "transformers.utils.output_capturing"
+# Held while layers are frozen or released, which several threads may do.
+_freezing = threading.Lock()
 
 
 class _FusedLayerMixin:
     """Mixin placed before a layer's class; falls back to that class for what it does not support, and for float32."""
 
     _half: BFloat16Weights | None = None
-    _are_weights_frozen = False
+    _times_frozen = 0
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         out = None if kwargs.get("output_attentions") else self._fused(hidden_states, attention_mask)
@@ -75,7 +78,7 @@ class _FusedLayerMixin:
     def _bf16_weights(self, weights: LayerWeights | PreNormWeights, *, refresh: bool) -> BFloat16Weights:
         """Return the bf16 copies of the weights; with `refresh` they are up to date."""
         half = self._half
-        is_fresh = half is not None and self._are_weights_frozen
+        is_fresh = half is not None and self._times_frozen > 0
         if half is None:
             half = BFloat16Weights(weights)
         if refresh and not is_fresh:
@@ -84,16 +87,25 @@ class _FusedLayerMixin:
         return half
 
     def freeze_weights(self) -> None:
-        """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused."""
-        self._half, self._are_weights_frozen = None, True
+        """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused.
+
+        If it is called several times, the weights stay frozen until all are undone.
+        """
+        with _freezing:
+            if self._times_frozen == 0:
+                self._half = None
+            self._times_frozen += 1
 
     def unfreeze_weights(self) -> None:
-        """Declare that the weights may change again."""
-        self._half, self._are_weights_frozen = None, False
+        """Undo one `freeze_weights`: the weights may change again."""
+        with _freezing:
+            self._times_frozen -= 1
+            if self._times_frozen == 0:
+                self._half = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the buffers from copies, which need their own."""
-        return {**self.__dict__, "_half": None, "_are_weights_frozen": False}
+        return {**self.__dict__, "_half": None, "_times_frozen": 0}
 
 
 class _FusedMPNetLayerMixin(_FusedLayerMixin):
@@ -252,14 +264,20 @@ _MIXINS: dict[str, type[_FusedLayerMixin]] = {
 @contextlib.contextmanager
 def frozen_weights(model: nn.Module) -> Iterator[None]:
     """Declare that the model's weights do not change while the block runs: they are converted to bf16 only once."""
-    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
-    for layer in layers:
-        layer.freeze_weights()
+    layers = freeze_weights(model)
     try:
         yield
     finally:
         for layer in layers:
             layer.unfreeze_weights()
+
+
+def freeze_weights(model: nn.Module) -> list[_FusedLayerMixin]:
+    """Declare for good that the weights of a model, which only predicts, do not change; returns its fused layers."""
+    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
+    for layer in layers:
+        layer.freeze_weights()
+    return layers
 
 
 def use_fused_layers(model: Any) -> int:
