@@ -13,7 +13,7 @@ import torch
 from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
-from attentune.models.fused import freeze_weights, frozen_weights, fused_layers, use_fused_layers
+from attentune.models.fused import frozen_weights, fused_layers, keep_bf16_weights, use_fused_layers
 from attentune.models.precision import bf16_copy
 from attentune.testing.tiny import FAMILIES
 from helpers.native import needs_native
@@ -130,7 +130,7 @@ def test_other_blurs_are_left_to_pytorch(tiny: Tiny, where: str, calls: list[str
 
 
 @pytest.mark.parametrize("family", ABLE)
-def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> None:
+def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = built(tiny, family)
     with torch.no_grad():
         right = model(**inputs).logits
@@ -139,9 +139,13 @@ def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) ->
         assert calls == []
         found = in_bf16(model, inputs)
         assert calls == ["fused_prediction"] * 3
-        with frozen_weights(model):
+        copied = []
+        copy_from = fused.BFloat16Weights.copy_from
+        with monkeypatch.context() as patched, frozen_weights(model):
+            patched.setattr(fused.BFloat16Weights, "copy_from", lambda *given: copied.append(1) or copy_from(*given))
             assert torch.equal(in_bf16(model, inputs), found)
             assert torch.equal(in_bf16(model, inputs), found)
+        assert len(copied) == (1 if family == "albert" else 3)  # once for each layer; ALBERT's is one
         halved = bf16_copy(model)(**inputs).logits.float()
         assert calls == ["fused_prediction"] * 12
     torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
@@ -159,28 +163,36 @@ def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -
         assert not torch.equal(in_bf16(model, inputs), before)
 
 
-def test_weights_that_stay_for_good_are_converted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_copies_are_made_again_where_weights_changed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = built(tiny)
     use_fused_layers(model)
-    converted = []
-    convert = fused.BFloat16Weights.copy_from
-    monkeypatch.setattr(fused.BFloat16Weights, "copy_from", lambda *given: converted.append(1) or convert(*given))
+    weight = model.encoder.encoder.layer[0].output.dense.weight
+    copied = []
+    copy_from = fused.BFloat16Weights.copy_from
+    monkeypatch.setattr(fused.BFloat16Weights, "copy_from", lambda *given: copied.append(1) or copy_from(*given))
     with torch.no_grad():
         for _ in range(2):
             with frozen_weights(model):
                 in_bf16(model, inputs)
-        assert len(converted) == 2 * 3  # layers
-        layers = freeze_weights(model)
+        assert len(copied) == 2 * 3  # layers
+        keep_bf16_weights(model)
         for _ in range(3):
             with frozen_weights(model):
                 found = in_bf16(model, inputs)
-        assert len(converted) == 3 * 3
-        assert torch.equal(in_bf16(copy.deepcopy(model), inputs), found)  # a copy is not frozen
-        assert len(converted) == 4 * 3
-        for layer in layers:
-            layer.unfreeze_weights()
-        model.encoder.encoder.layer[0].output.dense.weight.data.mul_(-1)
-        assert not torch.equal(in_bf16(model, inputs), found)
+        assert len(copied) == 3 * 3
+        assert torch.equal(in_bf16(copy.deepcopy(model), inputs), found)  # a copy does not keep them
+        assert len(copied) == 4 * 3
+        weight.mul_(-1)
+        changed = in_bf16(model, inputs)
+        assert len(copied) == 4 * 3 + 1
+        assert not torch.equal(changed, found)
+        weight.data = -weight.data
+        torch.testing.assert_close(in_bf16(model, inputs), found)
+    # Training overwrites the copies, and our optimiser's steps are not counted.
+    in_bf16(model.train(), inputs).sum().backward()
+    weight.data.mul_(-1)
+    with torch.no_grad():
+        assert torch.equal(in_bf16(model.eval(), inputs), changed)
 
 
 def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:

@@ -27,7 +27,7 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
 from attentune.models.attribution_heads import load_attribution_head
-from attentune.models.fused import freeze_weights, use_fused_layers
+from attentune.models.fused import keep_bf16_weights, use_fused_layers
 from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
@@ -213,6 +213,7 @@ class ModelPredictor(Predictor):
             use_own_attention(self.model)
             if settings.fused_layers and precision == "bf16":
                 use_fused_layers(self.model)
+                keep_bf16_weights(self.model)
         return ModelEvaluator(
             # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
             # autocast instead.
@@ -239,7 +240,6 @@ class ModelPredictor(Predictor):
     def prepared(self, *, precision: str | None) -> Callable[[TaskData], ModelEvaluator]:
         """Return a function from rows to their evaluator, which keeps the model as prepared for this precision."""
         made = self.predictor(TaskData("none", self.label_space, (), {}), precision=precision)
-        freeze_weights(made.model)
 
         def evaluator(data: TaskData) -> ModelEvaluator:
             self._check_pairs(data)

@@ -7,7 +7,6 @@ other ways: what a layer is given besides, and what it returns.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,15 +38,17 @@ from attentune.nn.cpu.speed_check import is_fast
 # transformers leaves hooks of this module on every attention once hidden states were requested; they do nothing unless
 # attention probabilities are requested.
 _CAPTURING_MODULE = "transformers.utils.output_capturing"
-# Held while layers are frozen or released, which several threads may do.
-_freezing = threading.Lock()
 
 
 class _FusedLayerMixin:
     """Mixin placed before a layer's class; falls back to that class for what it does not support, and for float32."""
 
     _half: BFloat16Weights | None = None
-    _times_frozen = 0
+    # What the copies in `_half` were made of; None after training, which overwrites them.
+    _copied: tuple[tuple[int, int], ...] | None = None
+    _are_weights_frozen = False
+    # Whether the layer only predicts, so that copies stay between blocks of `frozen_weights`.
+    _keeps_copies = False
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         out = None if kwargs.get("output_attentions") else self._fused(hidden_states, attention_mask)
@@ -77,35 +78,37 @@ class _FusedLayerMixin:
 
     def _bf16_weights(self, weights: LayerWeights | PreNormWeights, *, refresh: bool) -> BFloat16Weights:
         """Return the bf16 copies of the weights; with `refresh` they are up to date."""
-        half = self._half
-        is_fresh = half is not None and self._times_frozen > 0
+        half, state = self._half, _state(weights)
+        is_fresh = (self._are_weights_frozen or self._keeps_copies) and self._copied == state
         if half is None:
-            half = BFloat16Weights(weights)
+            half, is_fresh = BFloat16Weights(weights), False
         if refresh and not is_fresh:
             half.copy_from(weights)
-        self._half = half  # assigned last, since another thread may be predicting
+        # Assigned last, since another thread may be predicting.
+        self._half, self._copied = half, state if refresh else None
         return half
 
     def freeze_weights(self) -> None:
-        """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused.
-
-        If it is called several times, the weights stay frozen until all are undone.
-        """
-        with _freezing:
-            if self._times_frozen == 0:
-                self._half = None
-            self._times_frozen += 1
+        """Declare that the weights do not change until `unfreeze_weights`, so that bf16 copies can be reused."""
+        self._are_weights_frozen = True
+        self._drop_copies()
 
     def unfreeze_weights(self) -> None:
-        """Undo one `freeze_weights`: the weights may change again."""
-        with _freezing:
-            self._times_frozen -= 1
-            if self._times_frozen == 0:
-                self._half = None
+        """Declare that the weights may change again."""
+        self._are_weights_frozen = False
+        self._drop_copies()
+
+    def keep_copies(self) -> None:
+        """Keep bf16 copies from now on; they are made again when a weight was changed in place or replaced."""
+        self._keeps_copies = True
+
+    def _drop_copies(self) -> None:
+        if not self._keeps_copies:
+            self._half = self._copied = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the buffers from copies, which need their own."""
-        return {**self.__dict__, "_half": None, "_times_frozen": 0}
+        return {**self.__dict__, "_half": None, "_copied": None, "_are_weights_frozen": False, "_keeps_copies": False}
 
 
 class _FusedMPNetLayerMixin(_FusedLayerMixin):
@@ -264,7 +267,9 @@ _MIXINS: dict[str, type[_FusedLayerMixin]] = {
 @contextlib.contextmanager
 def frozen_weights(model: nn.Module) -> Iterator[None]:
     """Declare that the model's weights do not change while the block runs: they are converted to bf16 only once."""
-    layers = freeze_weights(model)
+    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
+    for layer in layers:
+        layer.freeze_weights()
     try:
         yield
     finally:
@@ -272,12 +277,19 @@ def frozen_weights(model: nn.Module) -> Iterator[None]:
             layer.unfreeze_weights()
 
 
-def freeze_weights(model: nn.Module) -> list[_FusedLayerMixin]:
-    """Declare for good that the weights of a model, which only predicts, do not change; returns its fused layers."""
-    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
-    for layer in layers:
-        layer.freeze_weights()
-    return layers
+def keep_bf16_weights(model: nn.Module) -> None:
+    """Keep the bf16 copies of a model that only predicts: predictions of few rows take longer to copy than to compute.
+
+    A weight that is changed in place or replaced is seen, but not one that is changed through its `data`.
+    """
+    for module in model.modules():
+        if isinstance(module, _FusedLayerMixin):
+            module.keep_copies()
+
+
+def _state(weights: LayerWeights | PreNormWeights) -> tuple[tuple[int, int], ...]:
+    """Return the places in memory of the weight matrices, and how often each was changed in place."""
+    return tuple((matrix.data_ptr(), matrix._version) for matrix in weights.matrices)
 
 
 def use_fused_layers(model: Any) -> int:
