@@ -97,6 +97,18 @@ def test_time_is_kept_for_a_member_whose_encoder_is_adapted():
     assert make_plan(members=members, **short) == make_plan(members=members[:1], **short)
 
 
+def test_time_is_kept_for_runs_that_follow():
+    members, speed, tokens = [_member("bert-mean")], _speed(), 20.0
+    options = {"members": members, "rows": 1000, "tokens_per_row": tokens, "speed": speed, "jobs": 1}
+    alone = make_plan(**options, seconds=300.0)
+    both = make_plan(**options, seconds=300.0, later_runs=2.5)
+    fold_s = speed.seconds(members[0], both.work(tokens))
+    assert both.updates * both.folds < alone.updates * alone.folds
+    assert both.folds * fold_s <= 0.7 * (300 - 2.5 * fold_s)
+    # Where they leave no time for the member, the baselines have all folds.
+    assert "only baselines" in make_plan(**options, seconds=12.0, later_runs=2.5).notes[0]
+
+
 def test_another_encoder_is_not_corrected():
     speed = SpeedModel({name: EncoderSpeed(3000, 12000, 3.0) for name in ("a", "b")})
     a, b = (Member(f"bert@{name}", "fine-tuned", "bert", encoder=name) for name in ("a", "b"))

@@ -192,6 +192,7 @@ def make_plan(
     batch_size: int | None = None,
     epochs: float | None = None,
     folds: int | None = None,
+    later_runs: float = 0.0,
 ) -> BudgetPlan:
     """Choose the number of folds, of rows and of updates.
 
@@ -211,24 +212,31 @@ def make_plan(
         batch_size: rows of an update; None for the rule of `training.defaults`, by rows and length.
         epochs: passes over the training rows, which are then kept; None for that rule.
         folds: the number of folds; None to choose it.
+        later_runs: runs that follow, each as long as a fold of the first fine-tuned member; their time is kept.
     """
     batch = batch_size or default_batch_size(rows, tokens_per_row)
     options = _options(rows, folds, is_fixed=epochs is not None)
     core, adapted = core_members(members), [member for member in members if member.adapted][:1]
+    fine_tuned = [member for member in core if not member.is_baseline]
+
+    def later_s(plan: BudgetPlan) -> float:
+        return sum(later_runs * speed.seconds(member, plan.work(tokens_per_row)) for member in fine_tuned)
+
     first = _sized(rows, *options[0], batch, epochs)
     plan = first
     for count, share in options:
         plan = _sized(rows, count, share, batch, epochs)
+        left = seconds - later_s(plan)
         needed = [speed.seconds(member, plan.work(tokens_per_row)) for member in core for _ in range(plan.folds)]
         more = [part for member in adapted for part in _adapted_seconds(member, plan, speed, tokens_per_row)]
-        is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * seconds
+        is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * left
         total = time_needed([*needed, *more], jobs) if is_long else 0.0
-        if time_needed(needed, jobs) <= _CORE_SHARE * seconds and total <= _WITH_ADAPTED * seconds:
+        if time_needed(needed, jobs) <= _CORE_SHARE * left and total <= _WITH_ADAPTED * left:
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
-        fine_tuned = [member for member in core if not member.is_baseline]
-        if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > seconds:
+        left = seconds - later_s(plan)
+        if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > left:
             note = "Time is too short for fine-tuned members; only baselines are tried."
             return replace(first, notes=(note, *_notes(first, first, rows)))
     return replace(plan, notes=tuple(_notes(plan, first, rows)))

@@ -279,7 +279,7 @@ class _AutoRun(AutoFolder):
         """Predict the seconds of what follows training: fusion, distillation, and scoring of other rows."""
         seconds = _DELIVERY_S + _DELIVERY_SHARE * self.time_limit_s
         if not hasattr(self, "schedule"):
-            return seconds * (3 if self.deliver == "single" else 1)
+            return seconds
         count = sum(state.is_complete for state in self.states)
         if self.fusion_s is not None:  # the estimate repeats the fusion without each part
             seconds += self.fusion_s * count * (1 + max(PARTS, self.plan.folds))
@@ -289,12 +289,21 @@ class _AutoRun(AutoFolder):
             slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
             fine_tuned = sum(len(state.folds) for state in self.states if not state.member.is_baseline and state.done)
             seconds += scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
-        fine_tuned_s = [
-            self.schedule.seconds(state) for state in self.states if not state.member.is_baseline and state.done
-        ]
-        if self.deliver == "single" and fine_tuned_s:
-            seconds += max(fine_tuned_s) * TIME_MARGIN * training_runs(self.data)
-        return seconds
+        return seconds + self._distillation_s(self.left_s - seconds)
+
+    def _distillation_s(self, left_s: float) -> float:
+        """Predict the seconds of distillation: as of the longest member, or of the first one if it fits before that."""
+        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
+        done = [self.schedule.seconds(state) for state in fine_tuned if state.done]
+        if done or not fine_tuned:
+            return self._later_runs() * max(done, default=0.0)
+        first_s = self._later_runs() * self.schedule.seconds(fine_tuned[0])
+        folds_s = time_needed(self.schedule.remaining(fine_tuned[0]), self._cores())
+        return first_s if first_s + folds_s <= left_s else 0.0
+
+    def _later_runs(self) -> float:
+        """Return how many folds of a member take as long as distillation."""
+        return TIME_MARGIN * training_runs(self.data) if self.deliver == "single" else 0.0
 
     def _time_fusion(self) -> None:
         """Measure once how long a fusion takes for each member, to keep time for it."""
@@ -430,6 +439,7 @@ class _AutoRun(AutoFolder):
             batch_size=self.config.training.per_device_train_batch_size,
             epochs=self.config.training.num_train_epochs,
             folds=self.folds,
+            later_runs=self._later_runs(),
         )
 
     def _limit_memory(self) -> None:
