@@ -48,8 +48,8 @@ def test_every_real_task_trains_evaluates_and_predicts(attentune, tiny, tmp_path
     assert status == 0
     assert json.loads(out) == {"validation": written["validation"]}
     # The same rows through predict: the same file, byte for byte.
-    status, out, _ = attentune("predict", run, *data, "--split", "validation")
-    assert status == 0
+    status, out, err = attentune("predict", run, *data, "--split", "validation")
+    assert status == 0, err
     assert out == (run / "predictions_validation.csv").read_text()
 
 

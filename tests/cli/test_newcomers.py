@@ -140,6 +140,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "adapt train.csv --text Text --output_dir out": ("there is no column 'Text'", "Did you mean 'text'"),
     "train --dataset_name ./nothing --output_dir out": ("./nothing: there is no such folder", "attentune train FILE"),
     "predict run --input_file train.csv --text_column Text": ("there is no column 'Text'", "Did you mean 'text'"),
+    "predict run --input_file train.csv --max_eval_samples 9": ("--max_eval_samples: goes with --task", "all rows"),
     "predict run --input_file train.csv --keep_columns day": ("no column 'day'", "--keep_columns"),
     "explain run --input_file train.csv --text_column Text": ("there is no column 'Text'", "Did you mean 'text'"),
     "evaluate run --validation_file train.csv --label_column Stars": ("no column 'Stars'", "--label_column"),

@@ -24,8 +24,7 @@ ALL = (
 
 
 def cs224n(task: str, data_dir: Path, rows: int = 48) -> tuple[object, ...]:
-    sizes = ("--max_train_samples", rows, "--max_eval_samples", 24)
-    return ("--task", task, "--data_dir", data_dir / "cs224n", *sizes)
+    return ("--max_train_samples", rows, "--task", task, "--data_dir", data_dir / "cs224n", "--max_eval_samples", 24)
 
 
 def write_pairs(path: Path, rows: int) -> Path:
@@ -50,7 +49,7 @@ def test_the_papers_tasks_train_evaluate_and_predict(
     written = json.loads((run / "metrics.json").read_text())
     status, out, _ = attentune("evaluate", run, "--format", "json")
     assert (status, json.loads(out)) == (0, {"validation": written["validation"]})
-    status, out, _ = attentune("predict", run, *data, "--split", "validation")
+    status, out, _ = attentune("predict", run, *data[2:], "--split", "validation")
     assert (status, out) == (0, (run / "predictions_validation.csv").read_text())
     config = json.loads((run / "config.json").read_text())
     kind = {"bi-encoder-mean": "mean", "task-attention": "self-attention" if task == "sst5" else "cross-attention"}

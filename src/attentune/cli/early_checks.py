@@ -10,7 +10,6 @@ from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.results import RESULT_FILE
-from attentune.training.feasibility import check_feasible
 
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
@@ -158,6 +157,7 @@ def check_run(config: Config) -> Config:
     Raises:
         AttentuneError: the run folder cannot be used, or the data cannot be read.
     """
+    from attentune.training.feasibility import check_feasible
     from attentune.training.run_folder import check_folder, check_writable, config_for_run
 
     config = config_for_run(config)

@@ -35,7 +35,8 @@ _COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "lab
 # The data settings that a finished run obeys: for texts to predict, and for labelled rows. Others, such as
 # `max_length`, are those of its training.
 TEXT_SETTINGS = tuple(
-    f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "file_format", "header")
+    f"data.{name}"
+    for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "file_format", "header", "max_eval_samples")
 )
 _NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
                 "stride", "max_windows")  # fmt: skip

@@ -36,7 +36,10 @@ def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
         )
     if parsed.text_pair is not None and parsed.text is None:
         problems.append("--text_pair: goes with --text.")
-    return config_from(parsed, problems).data
+    data = config_from(parsed, problems).data
+    if data.max_eval_samples is not None and data.task is None:
+        raise ConfigError(f"--max_eval_samples: goes with --task; all rows of other sources are read by {command}.")
+    return data
 
 
 def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
