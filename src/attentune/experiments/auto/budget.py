@@ -26,6 +26,8 @@ FOLD_CHOICES = (5, 3, 2, 1)
 # The share of the time that the baselines and the first fine-tuned member may take. All folds of one member are worth
 # more than one held-out part of many: a mean of five models, each trained on four fifths, and choices on all rows.
 _CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
+# The same where one model is to learn from the members: further ones would serve it less.
+_ONLY_CORE_SHARE = 0.9
 # The first member with an adapted encoder is planned for too if the adaptation takes at most this share of the time:
 # the plan may then need this much of it, as a later member can do with fewer updates.
 _ADAPTATION_SHARE, _WITH_ADAPTED = 0.2, 1.15
@@ -219,6 +221,8 @@ def make_plan(
     core, adapted = core_members(members), [member for member in members if member.adapted][:1]
     fine_tuned = [member for member in core if not member.is_baseline]
 
+    core_share = _CORE_SHARE if later_runs == 0 else _ONLY_CORE_SHARE
+
     def later_s(plan: BudgetPlan) -> float:
         return sum(later_runs * speed.seconds(member, plan.work(tokens_per_row)) for member in fine_tuned)
 
@@ -231,7 +235,7 @@ def make_plan(
         more = [part for member in adapted for part in _adapted_seconds(member, plan, speed, tokens_per_row)]
         is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * left
         total = time_needed([*needed, *more], jobs) if is_long else 0.0
-        if time_needed(needed, jobs) <= _CORE_SHARE * left and total <= _WITH_ADAPTED * left:
+        if time_needed(needed, jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
