@@ -157,6 +157,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "evaluate run --validation_file train.csv --errors_file train.csv": ("--errors_file: ", "overwritten"),
     "suggest run --input_file train.csv --output_file train.csv": ("--output_file: ", "overwritten"),
     "evaluate rnu": ("rnu: holds no config.json", "Did you mean 'run'"),
+    "explain rnu --input_file train.csv --output_dir out": ("rnu: holds no config.json", "Did you mean 'run'"),
     "explain rnu --text hi": ("rnu: holds no config.json", "Did you mean 'run'"),
     "serve rnu": ("rnu: holds no config.json", "Did you mean 'run'"),
     "export used --output_dir out": ("used: holds no config.json, expected the folder of a finished run",),

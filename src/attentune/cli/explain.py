@@ -90,7 +90,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.output_dir is not None:
         if parsed.layer is not None:
             problems.append("--layer: does not go with --output_dir.")
-        return _explain_shards(arguments, parsed, shards, check_input("explain", parsed, problems), numbers)
+        data = check_input("explain", parsed, problems)
+        check_named(parsed)
+        return _explain_shards(arguments, parsed, shards, data, numbers)
     if parsed.keep_columns is not None:
         problems.append("--keep_columns: goes with --output_dir.")
     kind = _kind(parsed, problems)
