@@ -58,7 +58,7 @@ def test_commands_on_a_run_show_no_settings_of_its_training(command: str) -> Non
     assert not settings & set(_OF_TRAINING)
     assert {"data.text_column", "data.task", "data.encoding"} <= settings
     if command in _ON_TEXTS:
-        assert not {name for name in settings if name.endswith("_file") or "fold" in name or "samples" in name}
+        assert not {name for name in settings if name.endswith("_file") or "fold" in name or "train" in name}
 
 
 @pytest.mark.parametrize("command", _TRAIN)

@@ -118,7 +118,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "neither true nor false": ("--use_cpu maybe", "training.use_cpu: got 'maybe', expected true or false"),
     "names that contradict": ("--max_length 8 --max_seq_length 16", "--max_seq_length: ", "data.max_length", "one"),
     "precisions that contradict": ("--bf16 --fp16", "--fp16: sets training.precision = fp16", "bf16"),
-    "fp16 on a cpu": ("--fp16 --use_cpu", "fp16 needs a GPU, but --use_cpu is given; expected auto, bf16 or fp32"),
+    "fp16 on a cpu": ("--fp16", "training.precision: fp16 needs a GPU, but --use_cpu is given", "auto, bf16 or fp32"),
     "unknown encoder": ("--model_name_or_path no-such-encoder", "no-such-encoder: no encoder could be loaded", "hub"),
     "missing encoder": ("--model_name_or_path ./nix", "./nix: there is no such folder", "config.json"),
     "no weights": ("--model_name_or_path no-weights", "no-weights: no encoder could be loaded", "model.safetensors"),
