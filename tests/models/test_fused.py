@@ -56,6 +56,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return made
 
 
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each layer whose weights are copied to bf16."""
+    made: list[int] = []
+    copy_from = fused.BFloat16Weights.copy_from
+    monkeypatch.setattr(fused.BFloat16Weights, "copy_from", lambda *given: made.append(1) or copy_from(*given))
+    return made
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_which_families_can(tiny: Tiny, family: str) -> None:
     model, _ = built(tiny, family)
@@ -130,7 +139,7 @@ def test_other_blurs_are_left_to_pytorch(tiny: Tiny, where: str, calls: list[str
 
 
 @pytest.mark.parametrize("family", ABLE)
-def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str], copied: list[int]) -> None:
     model, inputs = built(tiny, family)
     with torch.no_grad():
         right = model(**inputs).logits
@@ -139,10 +148,8 @@ def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str], mo
         assert calls == []
         found = in_bf16(model, inputs)
         assert calls == ["fused_prediction"] * 3
-        copied = []
-        copy_from = fused.BFloat16Weights.copy_from
-        with monkeypatch.context() as patched, frozen_weights(model):
-            patched.setattr(fused.BFloat16Weights, "copy_from", lambda *given: copied.append(1) or copy_from(*given))
+        copied.clear()
+        with frozen_weights(model):
             assert torch.equal(in_bf16(model, inputs), found)
             assert torch.equal(in_bf16(model, inputs), found)
         assert len(copied) == (1 if family == "albert" else 3)  # once for each layer; ALBERT's is one
@@ -163,13 +170,10 @@ def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -
         assert not torch.equal(in_bf16(model, inputs), before)
 
 
-def test_kept_copies_are_made_again_where_weights_changed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_copies_are_made_again_where_weights_changed(tiny: Tiny, copied: list[int]) -> None:
     model, inputs = built(tiny)
     use_fused_layers(model)
     weight = model.encoder.encoder.layer[0].output.dense.weight
-    copied = []
-    copy_from = fused.BFloat16Weights.copy_from
-    monkeypatch.setattr(fused.BFloat16Weights, "copy_from", lambda *given: copied.append(1) or copy_from(*given))
     with torch.no_grad():
         for _ in range(2):
             with frozen_weights(model):

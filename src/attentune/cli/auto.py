@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attentune.cli.early_checks import (
-    check_command_folder,
-    check_data,
-    check_files_of_rows,
-)
+from attentune.cli.early_checks import check_command_folder, check_data, check_files_of_rows
 from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, names_in, whole_number
 from attentune.errors import ConfigError
-from attentune.training.feasibility import check_feasible
+from attentune.training.run_folder import check_feasible
 
 _EXAMPLES = """examples:
   attentune auto --train_file reviews.csv --label_column stars --time_limit 10m --output_dir best

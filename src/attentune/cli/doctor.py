@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune.cli.early_checks import check_data, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
-from attentune.training.feasibility import check_feasible
+from attentune.training.run_folder import check_feasible
 
 _EXAMPLES = """examples:
   attentune doctor --task rte --data_dir glue_data

@@ -157,8 +157,7 @@ def check_run(config: Config) -> Config:
     Raises:
         AttentuneError: the run folder cannot be used, or the data cannot be read.
     """
-    from attentune.training.feasibility import check_feasible
-    from attentune.training.run_folder import check_folder, check_writable, config_for_run
+    from attentune.training.run_folder import check_feasible, check_folder, check_writable, config_for_run
 
     config = config_for_run(config)
     check_feasible(config)
@@ -186,8 +185,8 @@ def check_data(data: Any, *, seed: int) -> None:
         folder = Path(data.dataset_name).expanduser()
         if not folder.is_dir():
             raise DataError(
-                "there is no such folder. --dataset_name takes a folder, or a name on the"
-                " Hugging Face hub; a file is given as in `attentune train FILE`.",
+                "there is no such folder. --dataset_name takes a folder, or a name on the Hugging Face hub; a file is"
+                " given as in `attentune train FILE`.",
                 path=data.dataset_name,
             )
     if data.dataset_name is not None or "-" in named:  # standard input is read once

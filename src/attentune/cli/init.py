@@ -13,7 +13,7 @@ from attentune.cli.early_checks import check_data
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 from attentune.config import DataConfig
 from attentune.errors import ConfigError, StorageError
-from attentune.training.feasibility import check_feasible
+from attentune.training.run_folder import check_feasible
 
 _EXAMPLES = """examples:
   attentune init reviews.csv

@@ -18,6 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
 from attentune.io.locks import close_lock, lock_handle, open_lock_file
+from attentune.models.encoder_list import check_at_hand, check_length
 from attentune.results import RESULT_FILE
 from attentune.training.defaults import RULED
 from attentune.training.signals import Pruned, command_to_resume
@@ -350,3 +352,20 @@ def check_writable(config: Config) -> None:
         raise StorageError(f"{parent}: is a file, so no run folder can be made there; name another --output_dir.")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"{parent}: cannot be written to; name another --output_dir.")
+
+
+def check_feasible(config: Config) -> None:
+    """Check precision and encoder, as far as PyTorch and the encoder's weights are not needed for it.
+
+    Raises:
+        ConfigError: fp16 on a CPU.
+        UnsupportedEncoderError: the encoder is missing, or does not accept texts of `data.max_length` tokens.
+    """
+    training, data = config.training, config.data
+    if training.precision == "fp16" and (training.use_cpu or version("torch").endswith("+cpu")):
+        reason = "--use_cpu is given" if training.use_cpu else "the installed PyTorch is built for CPUs only"
+        raise ConfigError(f"training.precision: fp16 needs a GPU, but {reason}; expected auto, bf16 or fp32.")
+    if config.baseline is None:
+        check_at_hand(config.model.name_or_path)
+        if data.long_texts == "cut" and data.max_length is not None:
+            check_length(config.model.name_or_path, data.max_length)

@@ -239,7 +239,6 @@ def make_plan(
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
-        left = seconds - later_s(plan)
         if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > left:
             note = "Time is too short for fine-tuned members; only baselines are tried."
             return replace(first, notes=(note, *_notes(first, first, rows)))

@@ -24,7 +24,7 @@ from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, unpaired
 from attentune.experiments.execution.driver import ComparisonStopped, Driver, FixedPlan, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
-from attentune.training.feasibility import check_feasible
+from attentune.training.run_folder import check_feasible
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]

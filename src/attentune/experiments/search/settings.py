@@ -15,7 +15,7 @@ from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.methods import CUSTOM_TASK
 from attentune.experiments.search.space import Dimension, Space, named_space
 from attentune.training.defaults import ending_with_last_weights
-from attentune.training.feasibility import check_feasible
+from attentune.training.run_folder import check_feasible
 
 # Settings that the search sets itself, or that would make trials incomparable, with the reason.
 _REFUSED = {
