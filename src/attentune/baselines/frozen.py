@@ -6,12 +6,13 @@ import contextlib
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 
+from attentune.baselines.alignment import NUM_FEATURES, TokenStates, alignment_features, chunks, depths
 from attentune.baselines.base import Baseline
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.config import ModelConfig
@@ -29,21 +30,53 @@ from attentune.nn.cpu.memory import kept_memory
 
 _STRENGTHS = (0.0001, 0.001, 0.01, 0.1, 1.0)
 _COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+_ALIGNMENT_STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)
 # Multiplications that the encoder may spend on training rows: about 20 seconds on two CPU cores.
 _BUDGET_CPU, _BUDGET_GPU = 3e12, 3e14
 # Fewer rows than this are never sampled.
 _FEWEST_ROWS = 1000
-# Texts whose vectors are kept: 0.3 GB for vectors of 384 numbers.
-KEPT_TEXTS = 200_000
+# Texts whose vectors, and pairs whose alignments, are kept: 0.3 GB for vectors of 384 numbers.
+KEPT = 200_000
+# Tokens whose hidden states are held at a time: 75 MB for vectors of 384 numbers.
+_HELD_TOKENS = 16_384
 # The encoders of loaded baselines that are in use: those of an ensemble's folds encode each text once.
 _SHARED: weakref.WeakValueDictionary[tuple[str, str | None, int], FrozenEncoder] = weakref.WeakValueDictionary()
 
 
-class FrozenEncoder:
-    """The mean vectors of texts from a pre-trained encoder without any training.
+class _Kept:
+    """Rows of numbers by key, each computed once, until there are more than `KEPT`.
 
-    Each distinct text is encoded once; its vector is kept for later calls, until there are more than `KEPT_TEXTS`.
-    Several baselines may share one encoder.
+    Args:
+        compute: returns the (N, F) numbers of N distinct keys.
+    """
+
+    def __init__(self, compute: Callable[[list[Any]], np.ndarray]) -> None:
+        self._compute = compute
+        self._places: dict[Hashable, int] = {}
+        self._rows_NF = np.zeros((0, 0), dtype=np.float32)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def rows(self, keys: Sequence[Hashable]) -> np.ndarray:
+        """Return the (N, F) numbers of keys, of which there is at least one."""
+        fresh = list(dict.fromkeys(key for key in keys if key not in self._places))
+        if self._places and len(self._places) + len(fresh) > KEPT:
+            # Predicting files of any length must not fill the memory.
+            self._places, fresh = {}, list(dict.fromkeys(keys))
+        if fresh:
+            made_NF = self._compute(fresh)
+            first = len(self._places)
+            self._places |= {key: first + number for number, key in enumerate(fresh)}
+            self._rows_NF = np.concatenate([self._rows_NF, made_NF]) if first else made_NF
+        return self._rows_NF[[self._places[key] for key in keys]]
+
+
+class FrozenEncoder:
+    """The vectors of texts from a pre-trained encoder without any training.
+
+    Each distinct text, and each distinct pair of `alignments`, is encoded once; its numbers are kept for later calls,
+    until there are more than `KEPT`. Several baselines may share one encoder.
 
     Args:
         encoder: names the encoder; blur, layer mix, token gate and head are not used.
@@ -65,8 +98,7 @@ class FrozenEncoder:
         self._use_cpu = use_cpu
         self._loaded: tuple[Any, Any, torch.device] | None = None
         self._width = 0
-        self._places: dict[str, int] = {}
-        self._kept_ND = np.zeros((0, 0), dtype=np.float32)
+        self._vectors, self._alignments = _Kept(self._encode), _Kept(self._align)
 
     @property
     def width(self) -> int:
@@ -81,20 +113,23 @@ class FrozenEncoder:
             UnsupportedEncoderError: the encoder cannot be loaded.
             DataError: a text holds an unpaired surrogate.
         """
+        return self._timed(self._vectors, texts) if len(texts) else np.zeros((0, self.width), dtype=np.float32)
+
+    def alignments(self, rows: TextRows) -> np.ndarray:
+        """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair.
+
+        Raises:
+            UnsupportedEncoderError: the encoder cannot be loaded.
+            DataError: a text holds an unpaired surrogate.
+        """
+        pairs = list(zip(*_both_texts(rows), strict=True))
+        return self._timed(self._alignments, pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
+
+    def _timed(self, kept: _Kept, keys: Sequence[Hashable]) -> np.ndarray:
         started = time.perf_counter()
-        fresh = list(dict.fromkeys(text for text in texts if text not in self._places))
-        if self._places and len(self._places) + len(fresh) > KEPT_TEXTS:
-            # Predicting files of any length must not fill the memory.
-            self._places, self._kept_ND, fresh = {}, np.zeros((0, 0), dtype=np.float32), list(dict.fromkeys(texts))
-        if fresh:
-            encoded_ND = self._encode(fresh)
-            first = len(self._places)
-            self._places |= {text: first + number for number, text in enumerate(fresh)}
-            self._kept_ND = np.concatenate([self._kept_ND, encoded_ND]) if first else encoded_ND
+        made_NF = kept.rows(keys)
         self.seconds += time.perf_counter() - started
-        if not len(texts):
-            return np.zeros((0, self.width), dtype=np.float32)
-        return self._kept_ND[[self._places[text] for text in texts]]
+        return made_NF
 
     def features(self, rows: TextRows) -> np.ndarray:
         """Return the mean vectors of single texts, or the `pair_features` of pairs."""
@@ -115,9 +150,8 @@ class FrozenEncoder:
 
     def unit_vectors(self, rows: TextRows) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean vectors of the first and the second texts of pairs, (N, D) each, scaled to length 1."""
-        if rows.pairs is None:
-            raise ValueError("rows are single texts; expected pairs")
-        both_ND = self.vectors((*rows.texts, *rows.pairs))
+        firsts, seconds = _both_texts(rows)
+        both_ND = self.vectors((*firsts, *seconds))
         both_ND = both_ND / np.maximum(np.linalg.norm(both_ND, axis=1, keepdims=True), 1e-12)
         return both_ND[: len(rows)], both_ND[len(rows) :]
 
@@ -159,20 +193,64 @@ class FrozenEncoder:
             self._loaded = model, tokenizer, device
         return self._loaded
 
-    @torch.inference_mode()
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
+        for places, _, hidden, mask_BT in self._batches(texts):
+            vectors_ND[places] = _means(hidden[-1], mask_BT).cpu().numpy()
+        return vectors_ND
+
+    def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
+        tokenizer = self._load()[1]
+        lengths = _tokens([text for pair in pairs for text in pair], tokenizer, self.max_length).lengths
+        made = []
+        for part in chunks(lengths.reshape(-1, 2).sum(axis=1).tolist(), _HELD_TOKENS):
+            texts = list(dict.fromkeys(text for place in part for text in pairs[place]))
+            states = dict(zip(texts, self._token_states(texts), strict=True))
+            made += [alignment_features(*(states[text] for text in pairs[place])) for place in part]
+        return np.stack(made)
+
+    def _token_states(self, texts: Sequence[str]) -> list[TokenStates]:
+        made: dict[int, TokenStates] = {}
+        for places, features, hidden, mask_BT in self._batches(texts, all_layers=True):
+            chosen = [hidden[depth] for depth in depths(len(hidden) - 1)]
+            means_BLD = torch.stack([_means(hidden_BTD, mask_BT) for hidden_BTD in chosen], dim=1).cpu().numpy()
+            states_BLTD = torch.stack(chosen, dim=1).float().cpu().numpy()
+            for number, place in enumerate(places.tolist()):
+                start, end = features.starts[place : place + 2]
+                plain_T = ~features.special[start:end]
+                kept_T = np.flatnonzero(plain_T if plain_T.any() else ~plain_T)
+                ids_T, states_LTD = features.ids[start:end][kept_T], states_BLTD[number][:, kept_T]
+                made[place] = TokenStates(ids_T, states_LTD, means_BLD[number])
+        return [made[place] for place in range(len(texts))]
+
+    @torch.inference_mode()
+    def _batches(
+        self, texts: Sequence[str], *, all_layers: bool = False
+    ) -> Iterator[tuple[np.ndarray, Features, tuple[torch.Tensor, ...], torch.Tensor]]:
+        """Encode texts of similar length together; yield their places, the tokens of all texts, hidden states and mask.
+
+        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
+        """
         model, tokenizer, device = self._load()
         features = _tokens(texts, tokenizer, self.max_length)
-        vectors_ND = np.zeros((len(texts), self._width), dtype=np.float32)
         with kept_memory(), frozen_weights(model), _precision(device):
-            for rows in budget_order(features.lengths, default_batch_tokens(device)):
-                batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id)
+            for places in budget_order(features.lengths, default_batch_tokens(device)):
+                batch = pad_batch(features, places, pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-                hidden_BTD = model.encode(**inputs).last_hidden_state.float()
-                mask_BT1 = inputs["attention_mask"].unsqueeze(-1).float()
-                means_BD = (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
-                vectors_ND[rows] = means_BD.cpu().numpy()
-        return vectors_ND
+                encoded = model.encode(**inputs, output_hidden_states=all_layers)
+                hidden = tuple(encoded.hidden_states) if all_layers else (encoded.last_hidden_state,)
+                yield places, features, hidden, inputs["attention_mask"]
+
+
+def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
+    if rows.pairs is None:
+        raise ValueError("rows are single texts; expected pairs")
+    return rows.texts, rows.pairs
+
+
+def _means(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    mask_BT1 = mask_BT.unsqueeze(-1).float()
+    return (hidden_BTD.float() * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
 
 
 def _tokens(texts: Sequence[str], tokenizer: Any, max_length: int) -> Features:
@@ -195,7 +273,7 @@ def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:
     return made
 
 
-class _OnVectors(Baseline):
+class OnFrozenEncoder(Baseline):
     """A linear model of features that a frozen encoder computes.
 
     Args:
@@ -280,7 +358,7 @@ class _OnVectors(Baseline):
         self._model.check(self.label_space, self._num_features())
 
 
-class FrozenLinear(_OnVectors):
+class FrozenLinear(OnFrozenEncoder):
     """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`."""
 
     name = "frozen-linear"
@@ -292,7 +370,19 @@ class FrozenLinear(_OnVectors):
         return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width
 
 
-class Cosine(_OnVectors):
+class _OnPairs(OnFrozenEncoder):
+    """A linear model of features that only pairs have."""
+
+    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
+        if rows.pairs is None:
+            raise ConfigError(
+                f"baseline: {self.name} compares the two texts of a pair, but the rows are single texts; expected"
+                " frozen-linear, tfidf-linear or majority."
+            )
+        super()._fit(rows, labels, label_space)
+
+
+class Cosine(_OnPairs):
     """Logistic or linear regression on one feature: the cosine of the mean vectors of a pair's texts."""
 
     name = "cosine"
@@ -304,10 +394,15 @@ class Cosine(_OnVectors):
     def _num_features(self) -> int:
         return 1
 
-    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
-        if rows.pairs is None:
-            raise ConfigError(
-                "baseline: cosine compares the two texts of a pair, but the rows are single texts; expected"
-                " frozen-linear, tfidf-linear or majority."
-            )
-        super()._fit(rows, labels, label_space)
+
+class TokenAlignment(_OnPairs):
+    """Logistic or ridge regression on how well the tokens of a pair's texts match: `alignment_features`."""
+
+    name = "token-alignment"
+    _strengths = _ALIGNMENT_STRENGTHS
+
+    def _features(self, rows: TextRows) -> np.ndarray:
+        return self.frozen.alignments(rows)
+
+    def _num_features(self) -> int:
+        return NUM_FEATURES

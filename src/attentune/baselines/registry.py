@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from attentune.baselines.base import Baseline, read_baseline_file
-from attentune.baselines.frozen import Cosine, FrozenEncoder, FrozenLinear
+from attentune.baselines.frozen import Cosine, FrozenEncoder, FrozenLinear, OnFrozenEncoder, TokenAlignment
 from attentune.baselines.majority import Majority
 from attentune.baselines.tfidf import TfidfLinear
 from attentune.config import ModelConfig
@@ -14,12 +13,16 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError, ConfigError
 
-BASELINES: dict[str, type[Baseline]] = {kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, Cosine)}
+BASELINES: dict[str, type[Baseline]] = {
+    kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, Cosine, TokenAlignment)
+}
+# These compare the two texts of a pair.
+OF_PAIRS = (Cosine.name, TokenAlignment.name)
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
-    """Return the names of the baselines that fit the rows of a task: `cosine` needs pairs."""
-    return tuple(name for name in BASELINES if name != Cosine.name or data.is_pair)
+    """Return the names of the baselines that fit the rows of a task: some need pairs."""
+    return tuple(name for name in BASELINES if name not in OF_PAIRS or data.is_pair)
 
 
 def make_baseline(
@@ -29,7 +32,7 @@ def make_baseline(
 
     Args:
         name: a name in `BASELINES`.
-        encoder: names the encoder of `frozen-linear` and `cosine`; nothing is loaded before it is needed.
+        encoder: names the encoder of those on a frozen encoder; nothing is loaded before it is needed.
         max_length: the maximum length of a text in tokens, for these.
         seed: seeds its random choices.
         frozen: an encoder to share with other baselines, instead of a new one of `encoder`.
@@ -41,13 +44,10 @@ def make_baseline(
         raise ConfigError(
             f"baseline: got {name!r}, expected one of {', '.join(BASELINES)}.{did_you_mean(name, tuple(BASELINES))}"
         )
-    makers: dict[str, Callable[[], Baseline]] = {
-        Majority.name: Majority,
-        TfidfLinear.name: lambda: TfidfLinear(seed=seed),
-        FrozenLinear.name: lambda: FrozenLinear(frozen or FrozenEncoder(encoder, max_length), seed=seed),
-        Cosine.name: lambda: Cosine(frozen or FrozenEncoder(encoder, max_length), seed=seed),
-    }
-    return makers[name]()
+    kind = BASELINES[name]
+    if issubclass(kind, OnFrozenEncoder):
+        return kind(frozen or FrozenEncoder(encoder, max_length), seed=seed)
+    return TfidfLinear(seed=seed) if kind is TfidfLinear else kind()
 
 
 def load_baseline(folder: str | Path) -> Baseline:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The table of `baselines.registry`, which this room cannot import.
-BASELINE_NAMES = ("majority", "tfidf-linear", "frozen-linear", "cosine")
+BASELINE_NAMES = ("majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment")
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:

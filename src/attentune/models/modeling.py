@@ -227,13 +227,14 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         second_start: Tensor | None = None,
+        output_hidden_states: bool = False,
     ) -> Any:
         """Run the encoder, with its blur, and return its output with `last_hidden_state` (B, T, D) in row layout.
 
-        See `forward` for the arguments.
+        See `forward` for the arguments; a bi-encoder returns no other hidden states.
         """
         texts = self._texts_of(attention_mask.bool(), second_start)
-        encoded = self._encode(input_ids, attention_mask, token_type_ids, texts)
+        encoded = self._encode(input_ids, attention_mask, token_type_ids, texts, output_hidden_states)
         return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
 
     def _split_joined_rows(

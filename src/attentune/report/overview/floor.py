@@ -18,6 +18,7 @@ _WORDS = {
     "tfidf-linear": "TF-IDF + linear",
     "frozen-linear": "frozen encoder + linear",
     "cosine": "cosine of frozen embeddings",
+    "token-alignment": "token alignment of a frozen encoder",
 }
 
 
