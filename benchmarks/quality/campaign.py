@@ -39,7 +39,7 @@ DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "bl
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
-BASELINES = ("majority", "tfidf-linear", "frozen-linear", "cosine")
+BASELINES = ("majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment")
 # Every tuned contender chooses among these on held-out training rows.
 GRID = {"training.learning_rate": [5e-5, 1e-4, 2e-4], "training.max_steps": [300, 600]}
 ATTENTION_METHODS = (*METHODS, *(f"{name}-2" for name in METHODS))

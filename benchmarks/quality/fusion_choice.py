@@ -55,6 +55,7 @@ def main() -> int:
 
 
 def run(given: argparse.Namespace) -> None:
+    from attentune.baselines.registry import baselines_for
     from attentune.config import load_config
     from attentune.experiments.auto.delivery import Delivery
     from attentune.experiments.auto.driver import auto
@@ -65,7 +66,7 @@ def run(given: argparse.Namespace) -> None:
     rows = scored["dev"].take(range(min(SCORED_ROWS, len(scored["dev"]))))
     names = None
     if given.portfolio:
-        names = [name for name in BASELINES if data.is_pair or name != "cosine"] + given.portfolio.split(",")
+        names = [*baselines_for(data), *given.portfolio.split(",")]
     Delivery._remove_unused = lambda self, fused: None  # members that are not delivered are scored here too
     with tempfile.TemporaryDirectory() as place:
         settings = {"data.max_length": 128, "training.output_dir": f"{place}/auto", "training.seed": int(draw)}
