@@ -14,7 +14,7 @@ from attentune.baselines.base import BASELINE_FILE, WEIGHTS_FILE
 from attentune.baselines.frozen import FrozenEncoder
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.baselines.majority import Majority
-from attentune.baselines.registry import BASELINES, baselines_for, load_baseline, make_baseline
+from attentune.baselines.registry import BASELINES, OF_PAIRS, baselines_for, load_baseline, make_baseline
 from attentune.baselines.scores import score_baselines
 from attentune.baselines.tfidf import TfidfLinear
 from attentune.config import ModelConfig
@@ -61,7 +61,7 @@ CASES = [
     for name in BASELINES
     for kind in SPACES
     for is_pair in (False, True)
-    if is_pair or name != "cosine"
+    if is_pair or name not in OF_PAIRS
 ]
 
 
@@ -137,9 +137,9 @@ def test_vectors_are_means_over_real_tokens_and_each_text_is_encoded_once(frozen
         ids = tokenizer([text], return_tensors="pt")
         expected_D = model.encoder(**ids).last_hidden_state[0].mean(dim=0).detach().numpy()
         np.testing.assert_allclose(vector_D, expected_D, atol=0.05)  # bf16 where the processor has it
-    kept = len(frozen._places)
+    kept = len(frozen._vectors)
     np.testing.assert_array_equal(frozen.vectors(texts[::-1]), vectors_ND[::-1])
-    assert len(frozen._places) == kept
+    assert len(frozen._vectors) == kept
 
 
 def test_pair_features_match_a_plain_loop(frozen: FrozenEncoder) -> None:
@@ -218,7 +218,7 @@ def test_many_rows_are_sampled(frozen: FrozenEncoder, monkeypatch: pytest.Monkey
 def test_any_texts_and_labels(texts: list[str], data: st.DataObject, frozen: FrozenEncoder) -> None:
     kind = data.draw(st.sampled_from(sorted(SPACES)))
     name = data.draw(st.sampled_from(sorted(BASELINES)))
-    pairs = data.draw(st.permutations(texts)) if name == "cosine" or data.draw(st.booleans()) else None
+    pairs = data.draw(st.permutations(texts)) if name in OF_PAIRS or data.draw(st.booleans()) else None
     space = SPACES[kind]
     labels = {
         "regression": st.floats(-1e6, 1e6),
@@ -247,9 +247,10 @@ def test_score_baselines_scores_all_splits_but_train(frozen: FrozenEncoder) -> N
         assert set(result.scores["validation"]) == {"accuracy", "f1"}
         assert result.seconds > 0
     single = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=False)})
-    assert "cosine" not in baselines_for(single)
-    with pytest.raises(ConfigError, match=r"got 'cosine', expected some of majority, tfidf-linear, frozen-linear"):
-        score_baselines(single, encoder=frozen.encoder, max_length=32, seed=1, names=["cosine"])
+    assert baselines_for(single) == ("majority", "tfidf-linear", "frozen-linear")
+    for name in OF_PAIRS:
+        with pytest.raises(ConfigError, match=rf"got '{name}', expected some of majority, tfidf-linear, frozen-linear"):
+            score_baselines(single, encoder=frozen.encoder, max_length=32, seed=1, names=[name])
 
 
 def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:
@@ -257,8 +258,13 @@ def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:
         made("tfidf-liner", frozen)
     with pytest.raises(DataError, match=r"texts: got no labelled rows, expected at least one to fit majority on"):
         Majority().fit(rows_of(["a"]), TWO)
-    with pytest.raises(ConfigError, match=r"cosine compares the two texts of a pair, but the rows are single texts"):
-        made("cosine", frozen).fit(rows_of(["a"], labels=[0]), TWO)
+    for name in OF_PAIRS:
+        unloaded = FrozenEncoder(frozen.encoder, 32)
+        with pytest.raises(
+            ConfigError, match=rf"{name} compares the two texts of a pair, but the rows are single text"
+        ):
+            made(name, unloaded).fit(rows_of(["a"], labels=[0]), TWO)
+        assert unloaded._loaded is None  # refused before an encoder is loaded
     fitted = Majority().fit(rows_of(["a"], labels=[0]), TWO)
     with pytest.raises(DataError, match=r"got pairs of texts, expected single texts"):
         fitted.logits(rows_of(["a"], ["b"]))

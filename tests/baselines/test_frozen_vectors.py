@@ -1,4 +1,4 @@
-"""Vectors of a frozen encoder are kept, but not without limit, and loaded baselines share them."""
+"""Vectors and alignments of a frozen encoder are kept, but not without limit; loaded baselines share them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TEXTS = ("a fine film", "a dull story", "we saw it in town", "a fine film", "so 
 def test_more_texts_than_are_kept_have_the_same_vectors(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = ModelConfig(name_or_path=str(tiny("bert")))
     expected_ND = FrozenEncoder(encoder, 32).vectors(TEXTS)
-    monkeypatch.setattr(frozen, "KEPT_TEXTS", 3)
+    monkeypatch.setattr(frozen, "KEPT", 3)
     limited = FrozenEncoder(encoder, 32)
     for _ in range(2):
         for first in range(0, 5, 2):
             part = TEXTS[first : first + 2]
             np.testing.assert_allclose(limited.vectors(part), expected_ND[first : first + 2], atol=1e-5)
-            assert len(limited._places) <= 3
+            assert len(limited._vectors) <= 3
     np.testing.assert_allclose(limited.vectors(TEXTS), expected_ND, atol=1e-5)
 
 

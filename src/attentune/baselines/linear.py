@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,8 @@ def fit_linear(
     if standardise:
         weights_PD = model.weights_PD / scale_D
         model = LinearModel(weights_PD, model.bias_P - weights_PD @ mean_D, model.classes_P, model.absent)
-    return model, note
+    # As a file has them: a product with weights of another memory order differs in the last bit.
+    return replace(model, weights_PD=np.ascontiguousarray(model.weights_PD)), note
 
 
 def _choose_strength(
