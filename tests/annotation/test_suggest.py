@@ -122,7 +122,8 @@ def test_disagreement_compares_the_models_of_an_ensemble(folders) -> None:
 
 REFUSALS = {
     ("regression", "margin"): "expected a run that predicts one class a row",
-    ("model", "disagreement"): "compares the models of an ensemble",
+    ("model", "disagreement"): "Use margin or badge, or make an ensemble with attentune auto.",
+    ("tfidf-linear", "disagreement"): "(tfidf-linear baseline). Use margin, or make an ensemble with attentune auto.",
     ("ensemble", "badge"): "needs the last layer of one neural model, which",
     ("tfidf-linear", "badge"): "(tfidf-linear baseline). Use margin.",
     ("model", "margn"): "got 'margn', expected one of margin, badge, disagreement. Did you mean 'margin'?",

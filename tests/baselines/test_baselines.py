@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from attentune.baselines import linear
 from attentune.baselines.base import BASELINE_FILE, WEIGHTS_FILE
-from attentune.baselines.frozen import FrozenEncoder
+from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.baselines.majority import Majority
 from attentune.baselines.registry import BASELINES, OF_PAIRS, baselines_for, load_baseline, make_baseline
 from attentune.baselines.scores import score_baselines
 from attentune.baselines.tfidf import TfidfLinear
-from attentune.config import ModelConfig
+from attentune.config import ModelConfig, load_config
+from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.experiments.auto.portfolio import choose_members
+from attentune.report.overview.floor import _WORDS
 from helpers.tiny_models import rows_of
 
 TWO, THREE = (LabelSpace("classification", names) for names in (("bad", "good"), ("bad", "fair", "good")))
@@ -251,6 +254,17 @@ def test_score_baselines_scores_all_splits_but_train(frozen: FrozenEncoder) -> N
     for name in OF_PAIRS:
         with pytest.raises(ConfigError, match=rf"got '{name}', expected some of majority, tfidf-linear, frozen-linear"):
             score_baselines(single, encoder=frozen.encoder, max_length=32, seed=1, names=[name])
+
+
+def test_each_baseline_is_listed_wherever_baselines_are() -> None:
+    assert tuple(BASELINES) == BASELINE_NAMES
+    chosen = choose_members(is_pair=True, task_type="classification", encoders=["embedded"])
+    members = {member.name: member for member in chosen if member.is_baseline}
+    for name, kind in BASELINES.items():
+        assert load_config(preset=name).baseline == name
+        assert members[name].rows == (("pair",) if name in OF_PAIRS else ("single", "pair"))
+        assert (members[name].encoder is not None) == issubclass(kind, OnFrozenEncoder)
+        assert name == "majority" or name in _WORDS
 
 
 def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:

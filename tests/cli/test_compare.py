@@ -243,6 +243,8 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         (("--presets", "bert", "--tasks", "colaa"), ["data.task: there is no task 'colaa'", "Did you mean 'cola'"]),
         ((), ["got no method", "--presets NAME"]),
         (("--presets", "bert,cosine"), ["cosine on own: needs pairs of texts, but the rows are single texts"]),
+        (("--presets", "bert,token-alignment"),
+         ["token-alignment on own: needs pairs of texts, but the rows are single texts"]),
         (("--presets", "bert", "--set", "model.head.kind=cross-attention", "--pair_encoding", "bi-encoder"),
          ["bert on own: model.head.kind: cross-attention needs pairs of texts"]),
         (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes token labels"]),

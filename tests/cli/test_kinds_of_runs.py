@@ -37,6 +37,8 @@ NEEDS_MODEL = {kind: No(f"a {kind} baseline, expected the run folder of a fine-t
 NEEDS_MODEL["ensemble"] = No("an ensemble of 2, expected the run folder of one model")
 NO_METHOD = dict.fromkeys(KINDS[1:], No("looks into one model, which this run is not"))
 NO_TOKENS = dict.fromkeys(KINDS[1:], No("unit: got token, but leave-one-out deletes whole words"))
+NO_ENCODER = dict.fromkeys(KINDS[1:3], No("baseline, which has no encoder. Expected frozen-linear, cosine or a"))
+NO_ENCODER["ensemble"] = NEEDS_MODEL["ensemble"]
 TEXT = "the film was lovely"
 
 # From a command to what it prints or refuses with, for all runs or by kind of run. RUN, NEW, HANS, OUT are filled in.
@@ -60,6 +62,8 @@ COMMANDS: dict[str, Any] = {
     "calibrate RUN": {**NEEDS_MODEL, "model": "Calibrated on 12 rows"},
     "export RUN --output_dir OUT/onnx": NEEDS_MODEL,
     "export RUN --output_dir OUT/hub --format transformers": NEEDS_MODEL,
+    "export RUN --output_dir OUT/st --format sentence-transformers": NO_ENCODER,
+    "export RUN --output_dir OUT/setfit --format setfit": NO_ENCODER,
     "label RUN --input_file NEW": {**NEEDS_MODEL, "model": No("token")},
     "layers RUN": {**NEEDS_MODEL, "model": No("was trained without squeeze-and-excitation")},
     "params RUN": {**NEEDS_MODEL, "model": "total"},
@@ -69,6 +73,30 @@ COMMANDS: dict[str, Any] = {
     "hans RUN --data HANS": No("expected exactly one that is called entailment"),
     "report RUN --output_file OUT/report.html": "",
 }  # fmt: skip
+
+
+# The same for a baseline of pairs, `token-alignment`.
+PAIR = f"--text '{TEXT}' --text_pair 'the film was awful'"
+PAIR_COMMANDS: dict[str, Any] = {
+    "evaluate RUN": "accuracy",
+    f"predict RUN {PAIR}": "id,label,prediction,p_bad,p_good",
+    f"predict RUN --text '{TEXT}'": No("was trained on pairs: add --text_pair"),
+    "predict RUN --input_file NEW --output_file OUT/new.csv": "",
+    f"explain RUN {PAIR}": "awful",
+    f"explain RUN {PAIR} --method lime --samples 20": "awful",
+    f"explain RUN {PAIR} --method gradient": No(
+        "looks into one model, which this run is not (token-alignment baseline"
+    ),
+    "suggest RUN --input_file NEW --count 2": '"row","id","text","text_pair","label","prediction"',
+    "suggest RUN --input_file NEW --count 2 --method badge": No("(token-alignment baseline). Use margin."),
+    "export RUN --output_dir OUT/x": No("a token-alignment baseline, expected the run folder of a fine-tuned encoder"),
+    "export RUN --output_dir OUT/x --format sentence-transformers": No("not from one vector a text. Expected frozen-"),
+    "export RUN --output_dir OUT/x --format setfit": No(
+        "not from one vector a text. Expected frozen-linear, cosine or"
+    ),
+    "stress RUN": "overlap",
+    "report RUN --output_file OUT/report.html": "",
+}
 
 
 def write_run(folder: Path, data: DataConfig) -> None:
@@ -112,6 +140,23 @@ def home(tiny, tmp_path_factory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def pair_home(tiny, tmp_path_factory) -> Path:
+    """A folder with a run of `token-alignment`; the other text of each row is that of the next row."""
+    home = tmp_path_factory.mktemp("pairs")
+    for name, rows, seed in (("train", 40, 1), ("dev", 12, 2), ("new", 9, 3)):
+        header, *lines = csv.reader(write_reviews(home / f"{name}.csv", rows, seed=seed).read_text().splitlines())
+        others = [line[1] for line in (*lines[1:], lines[0])]
+        lines = [[*header, "other"], *([*line, other] for line, other in zip(lines, others, strict=True))]
+        with (home / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+    columns = {"text_column": "text", "label_column": "label", "text_pair_column": "other"}
+    config = DataConfig(train_file=str(home / "train.csv"), validation_file=str(home / "dev.csv"), **columns)
+    fit(home / "token-alignment", "token-alignment", tiny("bert"), load_data(config, seed=1))
+    write_run(home / "token-alignment", config)
+    return home
+
+
 def filled_in(words: str, home: Path, kind: str, out: Path) -> list[str]:
     """Return the words of a command."""
     filled = {"RUN": str(home / kind), "NEW": str(home / "new.csv"), "HANS": str(home / "hans.txt")}
@@ -130,21 +175,31 @@ def expectations() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("words", "kind", "wanted"), expectations())
 def test_a_command_on_a_kind_of_run(home, tmp_path, capsys, words, kind, wanted):
-    status = main(filled_in(words, home, kind, tmp_path))
+    _check(words, home, kind, tmp_path, capsys, wanted)
+
+
+@pytest.mark.parametrize(("words", "wanted"), PAIR_COMMANDS.items(), ids=PAIR_COMMANDS)
+def test_a_command_on_a_baseline_of_pairs(pair_home, tmp_path, capsys, words, wanted):
+    _check(words, pair_home, "token-alignment", tmp_path, capsys, wanted)
+
+
+def _check(words, home, kind, out, capsys, wanted):
+    """Run a command; it prints what is wanted, or refuses in one message with it."""
+    status = main(filled_in(words, home, kind, out))
     shown = capsys.readouterr()
     if isinstance(wanted, No):
         messages = [line for line in shown.err.splitlines() if line.startswith("attentune: ")]
         assert (status, shown.out, len(messages)) == (2, "", 1)
         assert wanted in messages[0]
-        assert not list(tmp_path.iterdir())
+        assert not list(out.iterdir())
         return
     assert status == 0, shown.err
     assert wanted in shown.out
-    for file in tmp_path.rglob("*.csv"):
+    for file in out.rglob("*.csv"):
         rows = list(csv.DictReader(io.StringIO(file.read_text())))
         assert [set(row) for row in rows] == [{"id", "label", "prediction", "p_bad", "p_good"}] * 9
     if "OUT" in words:
-        assert any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*"))
+        assert any(path.is_file() and path.stat().st_size for path in out.rglob("*"))
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

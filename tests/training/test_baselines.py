@@ -100,6 +100,47 @@ def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(
     assert any("majority" in text for text in none["warnings"])
 
 
+@pytest.fixture(scope="module")
+def pairs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings of a run on pairs, which are alike if they have the same words."""
+    folder = tmp_path_factory.mktemp("pairs")
+    given = settings(folder, encoder, data__text_pair_column="other")
+    for split in ("train", "validation"):
+        texts = [line.split(",")[1] for line in Path(given[f"data.{split}_file"]).read_text().splitlines()[1:]]
+        others = [" ".join(text.split()[::-1]) if row % 2 else texts[row - 1] for row, text in enumerate(texts)]
+        lines = [
+            f"{text},{other},{('other', 'same')[row % 2]}"
+            for row, (text, other) in enumerate(zip(texts, others, strict=True))
+        ]
+        Path(given[f"data.{split}_file"]).write_text("\n".join(["text,other,label", *lines]) + "\n")
+    return given | {"data.text_column": "text", "data.label_column": "label"}
+
+
+def test_a_model_of_pairs_is_compared_with_the_baselines_of_pairs_too(pairs: dict[str, str], tmp_path: Path) -> None:
+    changes = {"training.output_dir": str(tmp_path / "run"), "training.baselines": "auto", "training.max_steps": 1}
+    result = train(load_config(overrides=pairs | changes), display=ProgressDisplay(quiet=True))
+    assert result.baselines is not None
+    scores = {one["name"]: one["score"] for one in result.baselines["methods"]}
+    assert list(scores) == ["majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment", "this model"]
+    assert scores["token-alignment"] == 1.0
+    as_method = train(
+        load_config(preset="token-alignment", overrides=pairs | {"training.output_dir": str(tmp_path / "method")}),
+        display=ProgressDisplay(quiet=True),
+    )
+    assert as_method.scores["validation"]["accuracy"] == scores["token-alignment"]
+
+
+@pytest.mark.parametrize("name", ["cosine", "token-alignment"])
+def test_baselines_of_pairs_refuse_single_texts_before_an_encoder_is_loaded(
+    name: str, pairs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attentune.baselines.frozen.FrozenEncoder._load", None)
+    changes = {"data.text_pair_column": None, "training.output_dir": str(tmp_path / "run")}
+    with pytest.raises(ConfigError, match=f"{name} compares the two texts of a pair, but the rows are single texts"):
+        train(load_config(preset=name, overrides=pairs | changes), display=ProgressDisplay(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_baseline_that_fails_does_not_cost_the_run(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

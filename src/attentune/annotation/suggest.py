@@ -106,7 +106,7 @@ def _check(saved: Predictor, method: str) -> None:
     if method == "disagreement" and not isinstance(saved, EnsemblePredictor):
         raise ConfigError(
             f"--method: disagreement compares the models of an ensemble, which {saved.folder} is not ({saved.kind})."
-            " Use margin or badge, or make an ensemble with attentune auto."
+            f" Use margin{' or badge' if _has_last_layer(saved) else ''}, or make an ensemble with attentune auto."
         )
     if method == "badge" and not _has_last_layer(saved):
         raise ConfigError(

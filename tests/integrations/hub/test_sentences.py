@@ -14,7 +14,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import attentune
-from attentune.config import load_config
+from attentune.baselines.registry import make_baseline
+from attentune.config import ModelConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import Predictor, predict_rows
@@ -138,6 +139,32 @@ def test_the_baselines_of_a_frozen_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores(made.folder), logits_NC[:, 1] - logits_NC[:, 0], atol=0.2)
     with pytest.raises(ConfigError, match=r"is not a SetFit model, .*: it compares pairs of texts\. Use --format"):
         export_for_sentences(run, tmp_path / "x", output_format="setfit")
+
+
+@pytest.mark.parametrize("output_format", ["sentence-transformers", "setfit"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("tfidf-linear", "a tfidf-linear baseline, which has no encoder"),
+        (
+            "token-alignment",
+            "a token-alignment baseline, which predicts from the vectors of all tokens of both texts, not from one"
+            " vector a text",
+        ),
+    ],
+)
+def test_a_baseline_without_a_vector_of_each_text(
+    name: str, reason: str, output_format: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    made = make_baseline(name, encoder=ModelConfig(name_or_path=str(tiny("bert"))), max_length=32, seed=1)
+    (tmp_path / "run").mkdir()
+    made.fit(
+        rows_of(TEXTS, OTHERS if name == "token-alignment" else None, [0, 1, 0, 1, 0]),
+        LabelSpace("classification", ("other", "same")),
+    ).save(tmp_path / "run")
+    with pytest.raises(ConfigError, match=rf"{reason}\. Expected frozen-linear, cosine or a fine-tuned encoder\."):
+        export_for_sentences(tmp_path / "run", tmp_path / "out", output_format=output_format)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.integration

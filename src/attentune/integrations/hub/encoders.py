@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attentune.baselines.frozen import Cosine, FrozenLinear
+from attentune.baselines.frozen import Cosine, FrozenLinear, TokenAlignment
 from attentune.baselines.predictor import BaselinePredictor
 from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
@@ -86,6 +86,11 @@ def text_encoder(saved: Predictor) -> TextEncoder:
 
 def _of_baseline(saved: BaselinePredictor) -> TextEncoder:
     baseline = saved.baseline
+    if isinstance(baseline, TokenAlignment):
+        raise ConfigError(
+            f"export: got {saved.folder}, a {saved.kind}, which predicts from the vectors of all tokens of both texts,"
+            " not from one vector a text. Expected frozen-linear, cosine or a fine-tuned encoder."
+        )
     if not isinstance(baseline, (Cosine, FrozenLinear)):
         raise ConfigError(
             f"export: got {saved.folder}, a {saved.kind}, which has no encoder. Expected frozen-linear, cosine or a"

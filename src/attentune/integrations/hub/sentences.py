@@ -113,8 +113,8 @@ def export_for_sentences(
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     if isinstance(saved, ModelPredictor):
         saved.model.to("cpu").float().eval()
-    head = linear_head(saved) if output_format == "setfit" else None
     encoder = text_encoder(saved)
+    head = linear_head(saved) if output_format == "setfit" else None
     labels = None if head is None else saved.label_space.names
     with new_folder(target) as folder:
         _fill(encoder, folder)
