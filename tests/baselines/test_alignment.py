@@ -86,6 +86,16 @@ def test_a_text_matches_itself_and_states_of_zeros_match_nothing() -> None:
     np.testing.assert_array_equal(alignment_features(text, zeros)[9:], np.zeros(21))
 
 
+def test_texts_without_any_token_match_nothing() -> None:
+    none, some = random_states(0, 1), random_states(3, 2)
+    features_F = alignment_features(none, some)
+    places = [6, 8, 15, 22, 29]
+    cosines = [cosine(u.tolist(), v.tolist()) for u, v in zip(none.means_LD, some.means_LD, strict=True)]
+    np.testing.assert_allclose(features_F[places], [math.log(3), math.log(4), *cosines], atol=2e-6)
+    assert not np.delete(features_F, places).any()
+    assert np.isfinite(alignment_features(none, none)).all()
+
+
 def test_the_embeddings_the_middle_and_the_last_layer_are_compared() -> None:
     assert [depths(layers) for layers in (1, 2, 6, 7, 12)] == [(0, 0, 1), (0, 1, 2), (0, 3, 6), (0, 3, 7), (0, 6, 12)]
 

@@ -48,6 +48,8 @@ def alignment_features(first: TokenStates, second: TokenStates) -> np.ndarray:
         _unit(first.states_LTD), _unit(second.states_LTD), _unit(first.means_LD), _unit(second.means_LD), strict=True
     ):
         cosines_TU = one_TD @ other_UD.T
+        if not cosines_TU.size:  # a tokenizer without special tokens has none for an empty text
+            cosines_TU = np.zeros((1, 1), dtype=np.float32)
         best_T, best_U = cosines_TU.max(axis=1), cosines_TU.max(axis=0)
         for best in (best_T, best_U):
             numbers += [best.mean(), best.min(), best.std()]
@@ -59,13 +61,13 @@ def _id_features(first: Sequence[int], second: Sequence[int]) -> list[float]:
     sets, pairs = [set(first), set(second)], [set(pairwise(ids)) for ids in (first, second)]
     both, both_pairs = sets[0] & sets[1], pairs[0] & pairs[1]
     shared = [sum(one in both for one in ids) for ids in (first, second)]
-    lengths = [len(first), len(second)]
+    lengths = [max(1, len(first)), max(1, len(second))]
     return [
         *(count / length for count, length in zip(shared, lengths, strict=True)),
-        len(both) / len(sets[0] | sets[1]),
+        len(both) / max(1, len(sets[0] | sets[1])),
         *(len(both_pairs) / max(1, len(own)) for own in pairs),
         *(float(np.log(length)) for length in lengths),
-        *(float(np.log1p(length - count)) for count, length in zip(shared, lengths, strict=True)),
+        *(float(np.log1p(len(ids) - count)) for count, ids in zip(shared, (first, second), strict=True)),
     ]
 
 
