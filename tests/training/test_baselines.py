@@ -87,7 +87,11 @@ def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(
     assert scores["tfidf-linear"] > 0.8  # the label follows from one word
     # A model after one tiny step has learnt nothing.
     assert any("not measurably better than the majority baseline" in text for text in record["warnings"])
-    assert "warning: Try more steps (--num_train_epochs)" in err
+    best = max((name for name in scores if name not in ("majority", "this model")), key=lambda name: scores[name])
+    assert (
+        f"warning: Try more steps (--num_train_epochs), a higher or lower --learning_rate, another preset, or --preset {best}."
+        in err
+    )
     card = (tmp_path / "run" / "README.md").read_text()
     assert "## Baselines" in card
     assert "| tfidf-linear | " in card

@@ -26,9 +26,6 @@ _RESAMPLES = 1000
 _CONSTANT_SHARE, _CLEAR_SHARE = 0.98, 0.95
 # Predicted scores that vary less than this share of the labels' standard deviation.
 _CONSTANT_SPREAD = 1e-3
-_ADVICE = (
-    "Try more steps (--num_train_epochs), a higher or lower --learning_rate, another preset, or --preset frozen-linear."
-)
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,15 @@ def find_failures(
             found.append(f"This model is worse than the baseline {baseline.name}: {numbers}; {interval}.")
         elif baseline.name == MAJORITY and low <= 0:
             found.append(f"This model is not measurably better than the majority baseline: {numbers}; {interval}.")
-    return [*found, _ADVICE] if found else []
+    return [*found, _advice(baselines, sign)] if found else []
+
+
+def _advice(baselines: list[_Scored], sign: float) -> str:
+    """Say what to try: among others the baseline with the best score, or without scores the frozen encoder."""
+    known = [one for one in baselines if one.name != MAJORITY and math.isfinite(one.score)]
+    name = max(known, key=lambda one: sign * one.score).name if known else "frozen-linear"
+    steps = "Try more steps (--num_train_epochs), a higher or lower --learning_rate"
+    return f"{steps}, another preset, or --preset {name}."
 
 
 def _constant(predictions: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> str | None:

@@ -184,10 +184,11 @@ def linear_head(saved: Predictor) -> tuple[np.ndarray, np.ndarray]:
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None)
     if reason is not None:
+        others = "" if isinstance(saved, BaselinePredictor) else ", or --format onnx"
         raise ConfigError(
             f"export: {saved.folder} is not a SetFit model, which takes a single text and predicts the most probable"
-            f" class by a logistic regression: {reason}. Use --format sentence-transformers for the encoder alone, or"
-            " --format onnx."
+            f" class by a logistic regression: {reason}. Use --format sentence-transformers for the encoder alone"
+            f"{others}."
         )
     if isinstance(saved, BaselinePredictor):
         assert isinstance(saved.baseline, FrozenLinear)
