@@ -88,10 +88,8 @@ def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(
     # A model after one tiny step has learnt nothing.
     assert any("not measurably better than the majority baseline" in text for text in record["warnings"])
     best = max((name for name in scores if name not in ("majority", "this model")), key=lambda name: scores[name])
-    assert (
-        f"warning: Try more steps (--num_train_epochs), a higher or lower --learning_rate, another preset, or --preset {best}."
-        in err
-    )
+    assert "warning: Try more steps (--num_train_epochs)" in err
+    assert f"another preset, or --preset {best}." in err
     card = (tmp_path / "run" / "README.md").read_text()
     assert "## Baselines" in card
     assert "| tfidf-linear | " in card
