@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.config.schema import BASELINE_NAMES
 from benchmarks.common import data_dir, processor
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
@@ -39,7 +40,6 @@ DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "bl
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
-BASELINES = ("majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment")
 # Every tuned contender chooses among these on held-out training rows.
 GRID = {"training.learning_rate": [5e-5, 1e-4, 2e-4], "training.max_steps": [300, 600]}
 ATTENTION_METHODS = (*METHODS, *(f"{name}-2" for name in METHODS))
@@ -521,7 +521,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
 
 
 CONTENDERS: dict[str, Callable[..., Any]] = {
-    **{name: baseline(name) for name in BASELINES},
+    **{name: baseline(name) for name in BASELINE_NAMES},
     "bert": tuned("bert", "bert-mean"),
     "bert-bag": bag,
     **{name: tuned(name) for name in METHODS},

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto import fusion as fusions
 from attentune.experiments.auto.portfolio import all_members
@@ -30,7 +31,7 @@ from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion
 from attentune.metrics.metrics import choose_metric, predictions_of
 from benchmarks.common import table
-from benchmarks.quality.campaign import BASELINES, Cell, draw_of
+from benchmarks.quality.campaign import Cell, draw_of
 from benchmarks.quality.campaign_tables import METRICS
 
 SCORED_ROWS = 1500
@@ -156,7 +157,7 @@ def thresholds_table(arrays: dict[str, np.ndarray]) -> list[str]:
             logits = _scored(mine, fusions._fit("weights", problem))
             found = _decisions(fusions._cross_fit("weights", problem), logits, mine["scored labels"], problem)
             best = found[-1]
-            kind = "fine-tuned" if any(name not in BASELINES for name in members) else "baselines"
+            kind = "fine-tuned" if any(name not in BASELINE_NAMES for name in members) else "baselines"
             level = "below 0.3" if best < 0.3 else "0.3 to 0.5" if best < 0.5 else "above 0.5"
             scores.setdefault((f"{task} ({problem.metric.name})", kind, level), []).append(found)
     lines = [[*key, str(len(all_of)), *(f"{v:.3f}" for v in np.mean(all_of, axis=0))] for key, all_of in scores.items()]

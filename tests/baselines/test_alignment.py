@@ -160,8 +160,15 @@ def test_special_tokens_match_only_in_texts_without_others(tiny: Tiny) -> None:
 
 def test_each_pair_and_each_of_its_texts_is_encoded_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     made, encoded = encoder_of(tiny("bert")), []
-    batches = made._batches
-    monkeypatch.setattr(made, "_batches", lambda texts, **how: encoded.extend(texts) or batches(texts, **how))
+    batches, texts = (
+        made._batches,
+        list(dict.fromkeys(text for pair in zip(FIRSTS, SECONDS, strict=True) for text in pair)),
+    )
+    monkeypatch.setattr(
+        made,
+        "_batches",
+        lambda features, rows, **how: encoded.extend(texts[row] for row in rows) or batches(features, rows, **how),
+    )
     features_NF = made.alignments(pairs_of())
     assert sorted(encoded) == sorted({*FIRSTS, *SECONDS})
     np.testing.assert_array_equal(features_NF[0], features_NF[4])
@@ -184,7 +191,7 @@ def test_few_tokens_at_a_time_and_few_kept_pairs_have_the_same_features(
     monkeypatch.setattr(frozen, "KEPT", 3)
     limited, calls = encoder_of(tiny("bert")), []
     states = limited._token_states
-    monkeypatch.setattr(limited, "_token_states", lambda texts: calls.append(len(texts)) or states(texts))
+    monkeypatch.setattr(limited, "_token_states", lambda features, rows: calls.append(1) or states(features, rows))
     for _ in range(2):
         for first in range(0, 7, 2):
             part = slice(first, first + 2)

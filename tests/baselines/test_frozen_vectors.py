@@ -41,5 +41,5 @@ def test_loaded_baselines_share_one_encoder(tiny, tmp_path: Path, monkeypatch: p
     first, second = (load_baseline(tmp_path / name) for name in ("one", "two"))
     assert first.frozen is second.frozen
     first.logits(rows)
-    monkeypatch.setattr(second.frozen, "_encode", None)  # nothing is left to encode
+    monkeypatch.setattr(second.frozen, "_batches", None)  # nothing is left to encode
     np.testing.assert_array_equal(second.logits(rows), first.logits(rows))

@@ -159,11 +159,11 @@ class FrozenEncoder:
         """Return how many of these rows can be encoded at a cost of about 20 seconds on two CPU cores."""
         if len(rows) <= _FEWEST_ROWS:
             return len(rows)
-        model, tokenizer, device = self._load()
+        model, _, device = self._load()
         # The lengths of a sample are enough.
         sample = rows.take(range(0, len(rows), max(1, len(rows) // 500)))
         texts = (*sample.texts, *(sample.pairs or ()))
-        lengths = _tokens(texts, tokenizer, self.max_length).lengths
+        lengths = self._tokens(texts).lengths
         weights = sum(weight.numel() for weight in model.encoder.parameters())
         weights -= model.get_input_embeddings().weight.numel()
         cost = float(lengths.sum()) / len(sample) * max(weights, 1)
@@ -195,23 +195,23 @@ class FrozenEncoder:
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
         vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
-        for places, _, hidden, mask_BT in self._batches(texts):
+        for places, hidden, mask_BT in self._batches(self._tokens(texts), np.arange(len(texts))):
             vectors_ND[places] = _means(hidden[-1], mask_BT).cpu().numpy()
         return vectors_ND
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        tokenizer = self._load()[1]
-        lengths = _tokens([text for pair in pairs for text in pair], tokenizer, self.max_length).lengths
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
+        features = self._tokens(list(numbers))
+        pairs_N2 = np.array([[numbers[first], numbers[second]] for first, second in pairs])
         made = []
-        for part in chunks(lengths.reshape(-1, 2).sum(axis=1).tolist(), _HELD_TOKENS):
-            texts = list(dict.fromkeys(text for place in part for text in pairs[place]))
-            states = dict(zip(texts, self._token_states(texts), strict=True))
-            made += [alignment_features(*(states[text] for text in pairs[place])) for place in part]
+        for part in chunks(features.lengths[pairs_N2].sum(axis=1).tolist(), _HELD_TOKENS):
+            states = self._token_states(features, np.unique(pairs_N2[part]))
+            made += [alignment_features(states[first], states[second]) for first, second in pairs_N2[part].tolist()]
         return np.stack(made)
 
-    def _token_states(self, texts: Sequence[str]) -> list[TokenStates]:
-        made: dict[int, TokenStates] = {}
-        for places, features, hidden, mask_BT in self._batches(texts, all_layers=True):
+    def _token_states(self, features: Features, rows: np.ndarray) -> dict[int, TokenStates]:
+        made = {}
+        for places, hidden, mask_BT in self._batches(features, rows, all_layers=True):
             chosen = [hidden[depth] for depth in depths(len(hidden) - 1)]
             means_BLD = torch.stack([_means(hidden_BTD, mask_BT) for hidden_BTD in chosen], dim=1).cpu().numpy()
             states_BLTD = torch.stack(chosen, dim=1).float().cpu().numpy()
@@ -221,25 +221,29 @@ class FrozenEncoder:
                 kept_T = np.flatnonzero(plain_T if plain_T.any() else ~plain_T)
                 ids_T, states_LTD = features.ids[start:end][kept_T], states_BLTD[number][:, kept_T]
                 made[place] = TokenStates(ids_T, states_LTD, means_BLD[number])
-        return [made[place] for place in range(len(texts))]
+        return made
+
+    def _tokens(self, texts: Sequence[str]) -> Features:
+        ids = tuple(str(number) for number in range(len(texts)))
+        rows = TextRows(ids, tuple(texts), None, None, "texts")
+        return encode_rows(rows, self._load()[1], max_length=self.max_length)
 
     @torch.inference_mode()
     def _batches(
-        self, texts: Sequence[str], *, all_layers: bool = False
-    ) -> Iterator[tuple[np.ndarray, Features, tuple[torch.Tensor, ...], torch.Tensor]]:
-        """Encode texts of similar length together; yield their places, the tokens of all texts, hidden states and mask.
+        self, features: Features, rows: np.ndarray, *, all_layers: bool = False
+    ) -> Iterator[tuple[np.ndarray, tuple[torch.Tensor, ...], torch.Tensor]]:
+        """Encode rows of similar length together; yield which they are, their hidden states and their mask.
 
         The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
         """
         model, tokenizer, device = self._load()
-        features = _tokens(texts, tokenizer, self.max_length)
         with kept_memory(), frozen_weights(model), _precision(device):
-            for places in budget_order(features.lengths, default_batch_tokens(device)):
-                batch = pad_batch(features, places, pad_token_id=tokenizer.pad_token_id)
+            for batch_places in budget_order(features.lengths[rows], default_batch_tokens(device)):
+                batch = pad_batch(features, rows[batch_places], pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
                 encoded = model.encode(**inputs, output_hidden_states=all_layers)
                 hidden = tuple(encoded.hidden_states) if all_layers else (encoded.last_hidden_state,)
-                yield places, features, hidden, inputs["attention_mask"]
+                yield rows[batch_places], hidden, inputs["attention_mask"]
 
 
 def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
@@ -251,11 +255,6 @@ def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
 def _means(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     mask_BT1 = mask_BT.unsqueeze(-1).float()
     return (hidden_BTD.float() * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
-
-
-def _tokens(texts: Sequence[str], tokenizer: Any, max_length: int) -> Features:
-    ids = tuple(str(number) for number in range(len(texts)))
-    return encode_rows(TextRows(ids, tuple(texts), None, None, "texts"), tokenizer, max_length=max_length)
 
 
 def _precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:

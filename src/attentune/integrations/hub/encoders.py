@@ -86,14 +86,12 @@ def text_encoder(saved: Predictor) -> TextEncoder:
 
 def _of_baseline(saved: BaselinePredictor) -> TextEncoder:
     baseline = saved.baseline
-    if isinstance(baseline, TokenAlignment):
-        raise ConfigError(
-            f"export: got {saved.folder}, a {saved.kind}, which predicts from the vectors of all tokens of both texts,"
-            " not from one vector a text. Expected frozen-linear, cosine or a fine-tuned encoder."
-        )
     if not isinstance(baseline, (Cosine, FrozenLinear)):
+        reason = "has no encoder"
+        if isinstance(baseline, TokenAlignment):
+            reason = "predicts from the vectors of all tokens of both texts, not from one vector a text"
         raise ConfigError(
-            f"export: got {saved.folder}, a {saved.kind}, which has no encoder. Expected frozen-linear, cosine or a"
+            f"export: got {saved.folder}, a {saved.kind}, which {reason}. Expected frozen-linear, cosine or a"
             " fine-tuned encoder."
         )
     frozen = baseline.frozen
