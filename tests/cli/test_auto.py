@@ -330,37 +330,49 @@ def without_test_rows(line: list[str]) -> list[str]:
 
 
 @pytest.mark.integration
-def test_of_an_ensemble_of_baselines_the_best_one_is_the_single_model(attentune, tiny, tmp_path, fuses_all):
+def test_fused_baselines_are_a_single_model(attentune, tiny, tmp_path, fuses_all):
     flags = ("--portfolio", "tfidf-linear,frozen-linear", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
     assert status == 0, err
-    found = re.search(r"the best of them alone, (tfidf|frozen)-linear, is delivered", out)
-    assert found, out
+    assert "the fusion of tfidf-linear, frozen-linear is delivered" in " ".join(out.split())
     best = tmp_path / "best"
-    assert not (best / "ensemble.json").exists()
-    assert f"{found[1]}-linear" in (best / "baseline.json").read_text()
+    assert (best / "ensemble.json").is_file()
+    assert not (best / "auto/single").exists()
     assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("is_worse", [True, False])
-def test_a_distilled_model_that_is_worse_than_a_baseline_is_not_delivered(
-    attentune, tiny, tmp_path, monkeypatch, fuses_all, is_worse
+def test_fused_baselines_that_are_a_single_model_share_one_encoder(attentune, tiny, tmp_path, fuses_all):
+    flags = ("--portfolio", "tfidf-linear,frozen-linear", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    encoders = ("--encoders", f"{tiny('bert')},{tiny('roberta')}")
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *encoders, *LONG))
+    assert status == 0, err
+    members = [member["name"] for member in json.loads((tmp_path / "best/ensemble.json").read_text())["members"]]
+    assert len(members) == 2
+    assert "tfidf-linear" in members
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_better", [True, False])
+def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivered(
+    attentune, tiny, tmp_path, monkeypatch, fuses_all, is_better
 ):
     def scored(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         result = distill(*arguments, **options)
-        assert options["baseline"][0] == "tfidf-linear"
-        assert set(result.train["distillation"]) >= {"baseline_score", "baseline_is_better"}
-        result.train["distillation"]["baseline_is_better"] = is_worse
+        assert options["alternative"].name == "the fusion of tfidf-linear, frozen-linear"
+        assert set(result.train["distillation"]) >= {"alternative_score", "alternative_is_better"}
+        result.train["distillation"]["alternative_is_better"] = is_better
         return result
 
     monkeypatch.setattr(delivery, "distill", functools.partial(scored, delivery.distill))
-    flags = ("--portfolio", "tfidf-linear,bert-mean", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    portfolio = "tfidf-linear,frozen-linear,bert-mean"
+    flags = ("--portfolio", portfolio, "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*without_test_rows(words(tmp_path, tiny("bert"), *flags, *LONG)))
     assert status == 0, err
-    assert (tmp_path / "best/model.safetensors").is_file() is not is_worse
-    assert (tmp_path / "best/baseline.json").is_file() is is_worse
-    assert ("is worse than tfidf-linear alone, which is delivered" in " ".join(out.split())) is is_worse
+    assert (tmp_path / "best/model.safetensors").is_file() is not is_better
+    assert (tmp_path / "best/ensemble.json").is_file() is is_better
+    says = "has a higher loss than the fusion of tfidf-linear, frozen-linear, which needs no more than one encoder"
+    assert (says in " ".join(out.split())) is is_better
 
 
 def without_time(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

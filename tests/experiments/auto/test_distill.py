@@ -17,7 +17,14 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError
 from attentune.experiments.auto import distill as module
-from attentune.experiments.auto.distill import OutOfTime, distill, predicted_targets, soft_targets, student_config
+from attentune.experiments.auto.distill import (
+    Alternative,
+    OutOfTime,
+    distill,
+    predicted_targets,
+    soft_targets,
+    student_config,
+)
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
@@ -147,16 +154,17 @@ def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["right", "wrong"])
-def test_a_baseline_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
+def test_an_alternative_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
     config, data, out_of_fold = task
     data = replace(data, splits={"train": data.splits["train"]})
     labels, folds = data.splits["train"].labels, np.arange(48) % 4
     logits_NC = np.eye(2)[labels if kind == "right" else 1 - labels]
     options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds, "display": QUIET}
-    result = distill(ensemble, data, config, baseline=(kind, logits_NC), output_dir=tmp_path / "single", **options)
+    other = Alternative(kind, logits_NC, data.label_space)
+    result = distill(ensemble, data, config, alternative=other, output_dir=tmp_path / "single", **options)
     facts = result.train["distillation"]
-    assert (facts["baseline"], facts["baseline_score"]) == (kind, float(kind == "right"))
-    assert facts["baseline_is_better"] is (kind == "right")
+    assert (facts["alternative"], facts["alternative_score"]) == (kind, float(kind == "right"))
+    assert facts["alternative_is_better"] is (kind == "right")
 
 
 @pytest.mark.integration

@@ -16,7 +16,7 @@ from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import stratified_folds
 from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
-from attentune.experiments.auto.distill import TIME_MARGIN, OutOfTime, distill, training_runs
+from attentune.experiments.auto.distill import TIME_MARGIN, Alternative, OutOfTime, distill, training_runs
 from attentune.experiments.auto.estimate import ScoreEstimate, estimate_score
 from attentune.experiments.auto.folds import row_groups
 from attentune.experiments.auto.fusion import FusionResult, fit_fusion
@@ -39,8 +39,9 @@ from attentune.experiments.auto.members import (
 )
 from attentune.experiments.auto.out_of_fold import WORK_FOLDER, label_note, save_out_of_fold
 from attentune.experiments.auto.selection import utility
-from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.experiments.auto.thresholds import ThresholdResult, fit_thresholds
 from attentune.inference.ensemble import save_ensemble
+from attentune.inference.fusion import Fusion
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
@@ -93,6 +94,44 @@ class AutoResult:
             "stopped": self.stopped,
             "notes": list(self.notes),
         }
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A fusion of members with its decision thresholds.
+
+    Attributes:
+        result: the fusion, and how it was chosen.
+        decided: the thresholds, and what the fusion predicts with them out of fold.
+    """
+
+    result: FusionResult
+    decided: ThresholdResult
+
+    @property
+    def fusion(self) -> Fusion:
+        return self.result.fusion
+
+    @property
+    def logits(self) -> np.ndarray:
+        """Its out-of-fold logits of the scored rows."""
+        return self.result.logits
+
+    @property
+    def label_space(self) -> LabelSpace:
+        """The labels, with its decision thresholds."""
+        return self.decided.label_space
+
+    @property
+    def reason(self) -> str:
+        has_thresholds = self.label_space.thresholds is not None
+        return f"{self.result.reason} {self.decided.reason}" if has_thresholds else self.result.reason
+
+    @property
+    def name(self) -> str:
+        """Its members, as in a sentence."""
+        names = self.fusion.members
+        return f"the fusion of {', '.join(names)}" if len(names) > 1 else names[0]
 
 
 class AutoFolder:
@@ -170,25 +209,19 @@ class Delivery(AutoFolder):
         Args:
             stopped: whether a stop was requested; the work is then kept whole, to be resumed.
         """
-        logits = {state.member.name: self._logits(state) for state in self.states if state.is_complete}
-        given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()}
-        seed = self.config.training.seed
-        fused = fit_fusion(logits, self._labels, self.space, seed=seed, **given)
-        decided = fit_thresholds(fused.logits, self._labels, self.space, **given)
-        groups = row_groups(self.data.splits["train"].take(self._scored_rows))
-        estimate = estimate_score(logits, self._labels, self.space, seed=seed, groups=groups, **given)
-        space = decided.label_space
-        rows = self._leaderboard(fused, decided.predictions)
-        reason = fused.reason if space.thresholds is None else f"{fused.reason} {decided.reason}"
-        distilled = self._write_model(fused, space, wants_single=self.deliver == "single" and not stopped)
+        complete = [state for state in self.states if state.is_complete]
+        best = self._fuse(complete)
+        estimate = self._estimate(complete)
+        rows = self._leaderboard(best)
+        single = self._write_model(best, wants_single=self.deliver == "single" and not stopped)
         scores = self._score()
-        save_out_of_fold(self.work, self._on_all_rows(fused.logits))
-        on_labels = label_note(self.folder, self._labels, fused.logits, self.space)
+        save_out_of_fold(self.work, self._on_all_rows(best.logits))
+        on_labels = label_note(self.folder, self._labels, best.logits, self.space)
         result = AutoResult(
             folder=self.folder,
             metric=self.metric.name,
             leaderboard=rows,
-            reason=reason if distilled is None else f"{reason} {distilled}",
+            reason=best.reason if single is None else f"{best.reason} {single}",
             estimate=_estimate_facts(estimate),
             scores=scores,
             seconds=self.seconds(),
@@ -197,7 +230,7 @@ class Delivery(AutoFolder):
         )
         self._write_records(result)
         if not stopped:
-            self._remove_unused(fused)
+            self._remove_unused(best)
         return result
 
     def _fusion_folds(self) -> np.ndarray:
@@ -210,7 +243,19 @@ class Delivery(AutoFolder):
             folds_N[part] = number
         return folds_N
 
-    def _leaderboard(self, fused: FusionResult, fused_predictions: np.ndarray) -> list[LeaderboardRow]:
+    def _estimate(self, states: Sequence[MemberState]) -> ScoreEstimate:
+        """Estimate the score on new rows of what is fused from these members."""
+        return estimate_score(
+            {state.member.name: self._logits(state) for state in states},
+            self._labels,
+            self.space,
+            metric=self.metric,
+            folds=self._fusion_folds(),
+            seed=self.config.training.seed,
+            groups=row_groups(self.data.splits["train"].take(self._scored_rows)),
+        )
+
+    def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:
         """Return the members and the fusion, best first, then the members that were left out."""
         weights, labels, seed = fused.fusion.member_weights(), self._labels, self.config.training.seed
         rows = []
@@ -235,7 +280,7 @@ class Delivery(AutoFolder):
                 "fusion",
                 "fusion",
                 fused.fusion.kind,
-                **scored(self.metric, labels, fused_predictions, seed=seed),
+                **scored(self.metric, labels, fused.decided.predictions, seed=seed),
                 seconds=sum(row.seconds for row in parts),
                 bytes=sum(row.bytes for row in parts),
                 weight=1.0,
@@ -243,73 +288,100 @@ class Delivery(AutoFolder):
             rows.append(fusion)
         return ranked(rows, self.metric)
 
-    def _write_model(self, fused: FusionResult, space: LabelSpace, *, wants_single: bool) -> str | None:
-        """Write the delivered model: the run itself if it is one, else an ensemble, or what learns from it.
+    def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
+        """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble.
 
         Returns:
             With `wants_single`, a sentence on what the single model costs and saves, or why it is not delivered.
         """
-        note = None
-        by_name = {state.member.name: state for state in self.states}
-        # Absolute, since `save_ensemble` reads relative ones as relative to the run folder.
-        members = {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
         clear_folder(self.folder, keep=(WORK_FOLDER,))
-        folders = [folder for parts in members.values() for folder in parts]
-        if len(folders) == 1 and space == self.space:
-            _copy_run(folders[0], self.folder)
-            self._write_config(self._config_of_run(folders[0]))
-            return "It is a single model already." if wants_single else None
         if wants_single:
             try:
-                single, note = self._single(fused, members, space)
+                return self._write_single(best)
             except OutOfTime:
-                note = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
-            else:
-                _copy_run(single, self.folder)
-                self._write_config(self._config_of_run(single))
-                return note
-        save_ensemble(self.folder, members, fused.fusion, space, self.data.is_pair)
+                self._write_fused(best)
+                return "No time was left to distil it into one encoder: give more with --time_limit and --resume."
+        self._write_fused(best)
+        return None
+
+    def _write_fused(self, fused: _Fused) -> None:
+        """Write the run itself if it is one, else an ensemble."""
+        run = self._only_run(fused)
+        if run is not None:
+            self._write_run(run)
+            return
+        save_ensemble(self.folder, self._folders(fused), fused.fusion, fused.label_space, self.data.is_pair)
         self._write_config(self.config)
-        return note
 
-    def _single(self, fused: FusionResult, members: dict[str, list[Path]], space: LabelSpace) -> tuple[Path, str]:
-        """Return the run to deliver in the place of an ensemble, and a sentence on what it costs and saves.
+    def _write_run(self, run: Path) -> None:
+        _copy_run(run, self.folder)
+        self._write_config(self._config_of_run(run))
 
-        It is an encoder that learns what the ensemble predicts, unless the best baseline, which is a single run too, is
-        clearly better on the fold that both are scored on. Of an ensemble of baselines alone the best one is delivered
-        at once: there is little to teach that it does not know.
-        """
-        best = self._best_baseline()
+    def _only_run(self, fused: _Fused) -> Path | None:
+        """Return the run that a fusion is, or None if it has several or decision thresholds."""
+        folders = [folder for parts in self._folders(fused).values() for folder in parts]
+        return folders[0] if len(folders) == 1 and fused.label_space == self.space else None
+
+    def _folders(self, fused: _Fused) -> dict[str, list[Path]]:
+        """Return the run folders of each member, absolute, since `save_ensemble` reads relative ones as in its own."""
         by_name = {state.member.name: state for state in self.states}
-        is_baseline = [by_name[name].member.is_baseline for name in fused.fusion.members]
-        if best is not None and all(is_baseline):
-            note = (
-                f"All members of the ensemble are baselines: the best of them alone, {best.member.name}, is delivered."
-            )
-            return best.folders()[0], note
-        folder = self.work / SINGLE_FOLDER
-        save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
-        result = self._distill(fused, folder, best)
-        facts = result.train.get("distillation", {})
-        if best is None or not facts.get("baseline_is_better"):
-            return folder, result.notes[-1]
-        note = (
-            f"A model distilled from the ensemble is worse than {best.member.name} alone, which is delivered:"
-            f" {facts['metric']} {facts['single']:.4f} against {facts['baseline_score']:.4f}, the ensemble"
-            f" {facts['ensemble']:.4f}, on {facts['rows']:,} training rows of one fold."
-        )
-        return best.folders()[0], note
+        return {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
 
-    def _best_baseline(self) -> MemberState | None:
-        """Return the complete baseline with the best out-of-fold score, but the one that knows only the labels."""
+    def _write_single(self, best: _Fused) -> str:
+        """Write a model that needs one encoder, and return a sentence on what it costs and saves.
+
+        It is an encoder that learns what the ensemble predicts, unless the fused baselines, which share one frozen
+        encoder, have a lower loss on the fold that both are scored on. Of an ensemble of baselines alone they are
+        written at once: there is little to teach that they do not know.
+
+        Raises:
+            OutOfTime: no time is left to distil.
+        """
+        if self._only_run(best) is not None:
+            self._write_fused(best)
+            return "It is a single model already."
+        members = [state.member for state in self.states if state.member.name in best.fusion.members]
+        baselines = self._fused_baselines()
+        if baselines is not None and all(member.is_baseline for member in members):
+            self._write_fused(baselines)
+            return f"All its members are baselines, which share one encoder: {baselines.name} is delivered."
+        save_ensemble(self.work, self._folders(best), best.fusion, best.label_space, self.data.is_pair)
+        folder = self.work / SINGLE_FOLDER
+        result = self._distill(best, folder, baselines)
+        facts = result.train.get("distillation", {})
+        if baselines is None or not facts.get("alternative_is_better"):
+            self._write_run(folder)
+            return result.notes[-1]
+        self._write_fused(baselines)
+        return (
+            f"A model distilled from the ensemble has a higher loss than {baselines.name}, which needs no more than one"
+            f" encoder and is delivered: {facts['metric']} {facts['single']:.4f} against"
+            f" {facts['alternative_score']:.4f}, the ensemble {facts['ensemble']:.4f}, on {facts['rows']:,} training"
+            " rows of one fold."
+        )
+
+    def _fused_baselines(self) -> _Fused | None:
+        """Fuse the complete baselines that need no encoder, or the one that the best baseline needs."""
         complete = [one for one in self.states if one.is_complete and one.member.is_baseline]
         known = [one for one in complete if one.member.method != "majority"]
-        return max(known, key=self._utility, default=None)
+        if not known:
+            return None
+        with_encoder = [one for one in known if one.member.encoder is not None]
+        best = max(with_encoder, key=self._utility, default=None)
+        encoders = {None} if best is None else {None, best.member.encoder}
+        return self._fuse([one for one in complete if one.member.encoder in encoders])
 
     def _utility(self, state: MemberState) -> float:
         return utility(self.metric, self._labels, predictions_of(self._logits(state), self.space))
 
-    def _distill(self, fused: FusionResult, folder: Path, best: MemberState | None) -> RunResult:
+    def _fuse(self, states: Sequence[MemberState]) -> _Fused:
+        """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
+        logits = {state.member.name: self._logits(state) for state in states}
+        given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()}
+        result = fit_fusion(logits, self._labels, self.space, seed=self.config.training.seed, **given)
+        return _Fused(result, fit_thresholds(result.logits, self._labels, self.space, **given))
+
+    def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
         used = np.flatnonzero(self.folds_N >= 0)
         logits_NC = self._on_all_rows(fused.logits)
@@ -322,7 +394,7 @@ class Delivery(AutoFolder):
             replace(self.config, training=training),
             out_of_fold=logits_NC[used],
             folds=self.folds_N[used] - 1,
-            baseline=None if best is None else (best.member.name, self._on_all_rows(self._logits(best))[used]),
+            alternative=None if baselines is None else self._alternative(baselines, used),
             unlabeled=self.unlabeled,
             output_dir=folder,
             max_steps=self._distillation_updates(fused),
@@ -330,7 +402,11 @@ class Delivery(AutoFolder):
             display=ProgressDisplay(quiet=True),
         )
 
-    def _distillation_updates(self, fused: FusionResult) -> int | None:
+    def _alternative(self, baselines: _Fused, used: np.ndarray) -> Alternative:
+        logits_NC = self._on_all_rows(baselines.logits)[used]
+        return Alternative(baselines.name, logits_NC, baselines.label_space)
+
+    def _distillation_updates(self, fused: _Fused) -> int | None:
         """Return the updates that fit into the time left, if those of the members do not."""
         states = [one for one in self.states if one.member.name in fused.fusion.members and not one.member.is_baseline]
         timed = [(fold_seconds(folder), self._config_of_run(folder)) for one in states for folder in one.folders()]
@@ -396,7 +472,7 @@ class Delivery(AutoFolder):
         write_text(self.folder / METRICS_FILE, to_json(record.metrics()))
         write_text(self.folder / RESULT_FILE, record.to_json())
 
-    def _remove_unused(self, fused: FusionResult) -> None:
+    def _remove_unused(self, fused: _Fused) -> None:
         """Remove the weights of finished members that are not delivered; their predictions are kept."""
         for state in self.states:
             if state.member.name in fused.fusion.members or state.member.is_baseline:

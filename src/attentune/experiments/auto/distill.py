@@ -22,7 +22,7 @@ from attentune.config import Config, ObjectiveConfig
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.experiments.auto.folds import make_folds
-from attentune.experiments.auto.selection import paired_gain
+from attentune.experiments.auto.fusion import calibrated_losses
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.io.files import read_json, write_text
@@ -54,9 +54,8 @@ class Comparison:
         rows: the number of these rows.
         estimate: what the rows are: "held-out rows" of the validation or test split, or "out of fold".
         ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
-        baseline, baseline_score: the baseline that was scored on the same rows, if any.
-        baseline_is_better: whether it is better than the distilled model by more than one standard error of the
-            difference; None without a baseline.
+        alternative, alternative_score: what was scored on the same rows, if anything; see `Alternative`.
+        alternative_is_better: whether its loss there is below that of the distilled model; None without one.
     """
 
     metric: str
@@ -67,9 +66,9 @@ class Comparison:
     ensemble_seconds: float
     single_seconds: float
     timed_rows: int
-    baseline: str | None = None
-    baseline_score: float | None = None
-    baseline_is_better: bool | None = None
+    alternative: str | None = None
+    alternative_score: float | None = None
+    alternative_is_better: bool | None = None
 
     def sentence(self) -> str:
         """Describe the comparison."""
@@ -79,6 +78,21 @@ class Comparison:
             f" {self.rows:,} {_ROWS[self.estimate]}; predicting is {faster:.1f} times as fast ({self.timed_rows} rows"
             f" in {self.single_seconds:.3g} s, the ensemble {self.ensemble_seconds:.3g} s)."
         )
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What could be delivered in the place of a distilled encoder.
+
+    Attributes:
+        name: as it is called in sentences.
+        logits: (N, C) its out-of-fold logits of the rows of train.
+        label_space: the labels, with its decision thresholds.
+    """
+
+    name: str
+    logits: np.ndarray
+    label_space: LabelSpace
 
 
 class OutOfTime(Exception):
@@ -118,7 +132,7 @@ def distill(
     unlabeled: TextRows | None = None,
     output_dir: str | Path,
     folds: np.ndarray | None = None,
-    baseline: tuple[str, np.ndarray] | None = None,
+    alternative: Alternative | None = None,
     label_share: float = 0.5,
     max_steps: int | None = None,
     left_s: Callable[[], float] | None = None,
@@ -140,8 +154,8 @@ def distill(
         unlabeled: further rows, whose labels are ignored.
         output_dir: the run folder; if `config.training.resume`, a stopped run goes on.
         folds: (N,) the fold of each row of train, negative for none; made here if None. The first is scored.
-        baseline: the name and the (N, C) out-of-fold logits of a baseline that could be delivered in the place of the
-            encoder; scored on the same fold. Not where held-out rows are scored, which choose nothing.
+        alternative: what could be delivered in the place of the encoder; scored on the same fold. Not where held-out
+            rows are scored, which choose nothing.
         label_share: the share of the label in a row's target, from 0 to 1.
         max_steps: the optimiser updates; those of the best neural member if None.
         left_s: returns the seconds that are left; None for no limit.
@@ -179,7 +193,7 @@ def distill(
         with_thresholds = replace(data, label_space=teacher.label_space)
         try:
             score = _score_without_a_fold(
-                student, with_thresholds, soft, out_of_fold, folds, baseline, display, callbacks
+                student, with_thresholds, soft, out_of_fold, folds, alternative, display, callbacks
             )
         except OutOfTime:
             note = "Distilled from an ensemble; no time was left to compare the two."
@@ -366,7 +380,7 @@ def _score_without_a_fold(
     soft: TextRows,
     out_of_fold: np.ndarray,
     folds_N: np.ndarray,
-    baseline: tuple[str, np.ndarray] | None,
+    alternative: Alternative | None,
     display: ProgressDisplay | None,
     callbacks: Sequence[TrainingCallback],
 ) -> dict[str, Any]:
@@ -395,17 +409,15 @@ def _score_without_a_fold(
         "rows": len(scored),
         "estimate": "out of fold",
     }
-    if baseline is not None:
-        name, logits_NC = baseline
-        predictions = (
-            predictions_of(single_logits_MC, single.label_space),
-            predictions_of(logits_NC[scored], plain),
-        )
-        gain, error = paired_gain(metric, labels, *predictions)
+    if alternative is not None:
+        logits_MC = alternative.logits[scored]
+        losses = [calibrated_losses(one_MC, labels, plain).mean() for one_MC in (single_logits_MC, logits_MC)]
         score |= {
-            "baseline": name,
-            "baseline_score": score_predictions([metric.name], labels, logits_NC[scored], plain)[metric.name],
-            "baseline_is_better": gain > error,
+            "alternative": alternative.name,
+            "alternative_score": score_predictions([metric.name], labels, logits_MC, alternative.label_space)[
+                metric.name
+            ],
+            "alternative_is_better": bool(losses[1] < losses[0]),
         }
     return score
 

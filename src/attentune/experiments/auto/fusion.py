@@ -117,7 +117,9 @@ def fit_fusion(
     ).with_folds()
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
     fused = {kind: _cross_fit(kind, problem) for kind in tried}
-    losses = {kind: _calibrated_losses(values, problem) for kind, values in fused.items()}
+    losses = {
+        kind: calibrated_losses(values, problem.labels, problem.space, problem.folds) for kind, values in fused.items()
+    }
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
@@ -242,22 +244,25 @@ def _decided(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
     return predictions_of(logits_NC, problem.space)
 
 
-def _calibrated_losses(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
-    """Return the (N,) losses of cross-fitted logits, after a temperature or a line that other folds determine.
+def calibrated_losses(
+    logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, folds_N: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the (N,) losses of out-of-fold logits, cross-entropy or squared error, after a temperature or a line.
 
-    Without it an overconfident member would lose to a fusion that only damps it.
+    Without it an overconfident member would lose to a fusion that only damps it. The other folds determine it, or the
+    rows themselves if all are in one fold.
     """
-    losses_N = np.empty(len(problem.labels))
-    for fold in np.unique(problem.folds):
-        inside = problem.folds == fold
-        fitted, given = (~inside, inside) if not inside.all() else (inside, inside)
-        labels = problem.labels[given]
-        if problem.space.task_type == "regression":
-            slope, start = _line(logits_NC[fitted, 0], problem.labels[fitted])
-            losses_N[inside] = (slope * logits_NC[given, 0] + start - labels) ** 2
+    losses_N = np.empty(len(labels))
+    folds_N = np.zeros(len(labels), dtype=np.int64) if folds_N is None else folds_N
+    for fold in np.unique(folds_N):
+        inside = folds_N == fold
+        fitted = inside if inside.all() else ~inside
+        if label_space.task_type == "regression":
+            slope, start = _line(logits_NC[fitted, 0], labels[fitted])
+            losses_N[inside] = (slope * logits_NC[inside, 0] + start - labels[inside]) ** 2
             continue
-        scaled_NC = logits_NC[given] / fit_temperature(logits_NC[fitted], problem.labels[fitted])
-        truth = np.log(_of_truth(probabilities_of(scaled_NC, problem.space), labels))
+        scaled_NC = logits_NC[inside] / fit_temperature(logits_NC[fitted], labels[fitted])
+        truth = np.log(_of_truth(probabilities_of(scaled_NC, label_space), labels[inside]))
         losses_N[inside] = -truth if truth.ndim == 1 else -truth.mean(axis=1)
     return losses_N
 
