@@ -345,7 +345,7 @@ def test_fused_baselines_are_a_single_model(attentune, tiny, tmp_path, fuses_all
 def test_fused_baselines_that_are_a_single_model_share_one_encoder(attentune, tiny, tmp_path, fuses_all):
     flags = ("--portfolio", "tfidf-linear,frozen-linear", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
     encoders = ("--encoders", f"{tiny('bert')},{tiny('roberta')}")
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *encoders, *LONG))
+    status, _, err = attentune(*words(tmp_path, tiny("bert"), *flags, *encoders, *LONG))
     assert status == 0, err
     members = [member["name"] for member in json.loads((tmp_path / "best/ensemble.json").read_text())["members"]]
     assert len(members) == 2

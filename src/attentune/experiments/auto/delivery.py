@@ -357,7 +357,7 @@ class Delivery(AutoFolder):
             f"A model distilled from the ensemble has a higher loss than {baselines.name}, which needs no more than one"
             f" encoder and is delivered: {facts['metric']} {facts['single']:.4f} against"
             f" {facts['alternative_score']:.4f}, the ensemble {facts['ensemble']:.4f}, on {facts['rows']:,} training"
-            " rows of one fold."
+            f" rows of one fold. The distilled model is in {WORK_FOLDER}/{SINGLE_FOLDER}, for export."
         )
 
     def _fused_baselines(self) -> _Fused | None:
