@@ -183,8 +183,8 @@ def search_tables(chosen: Sequence[ChosenSettings], choose: str) -> tuple[Table,
     )
     rule = "the mean score less its standard deviation over three parts" if choose == "three-parts" else "the score"
     note = (
-        f"Chosen by {rule} of a fifth of the training rows, which the trials were not trained on. The runs above are"
-        " trained on all training rows with these settings."
+        f"Chosen by {rule} of a fifth of the training rows, which the trials were not trained on, and by the loss where"
+        " scores are equal. The runs above are trained on all training rows with these settings."
     )
     header = ("task", "method", "trials", "best", "settings")
     return (Table("search", "Chosen settings", header, rows, left=2, notes=(note,)),)

@@ -13,7 +13,13 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from attentune.data.splits import stratified_folds
-from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, part_scores, ranked
+from attentune.experiments.search.selection import (
+    SelectionCriterion,
+    TrialOutcome,
+    part_scores,
+    prediction_loss,
+    ranked,
+)
 
 
 def predictions(labels: list[str], predicted: list[str], names: list[str] | None = None) -> str:
@@ -91,3 +97,33 @@ def test_steadier_goes_before_higher():
     by_score, by_parts = SelectionCriterion(), SelectionCriterion("three-parts")
     assert by_score.value(shaky) > by_score.value(steady)  # type: ignore[operator]
     assert by_parts.value(shaky) < by_parts.value(steady)  # type: ignore[operator]
+
+
+def test_the_loss_of_predictions_against_a_plain_reference():
+    one = "id,label,prediction,p_good,p_bad\na,good,good,0.9,0.1\nb,bad,good,0.7,0.3\nc,bad,bad,0.0,1.0\n"
+    assert prediction_loss(one) == pytest.approx(-(math.log(0.9) + math.log(0.3) + math.log(1 - 1e-6)) / 3)
+    quoted = '"id","label","prediction","p_good","p_bad"\n"a","bad","good","1.0","0.0"\n'
+    assert prediction_loss(quoted) == pytest.approx(-math.log(1e-6))  # wrong and sure: large, but finite
+    several = "id,labels,predictions,p_red,p_blue\na,red,red|blue,0.9,0.6\nb,,,0.2,0.1\n"
+    expected = -(math.log(0.9) + math.log(0.4) + math.log(0.8) + math.log(0.9)) / 4
+    assert prediction_loss(several) == pytest.approx(expected)
+    assert prediction_loss("id,label,prediction\na,1.5,1.25\n") is None
+
+
+def test_of_equal_scores_the_lower_loss_comes_first():
+    def trial(number: int, value: float | None) -> TrialOutcome:
+        return TrialOutcome(f"trial-{number}", {}, {}, "failed" if value is None else "done", value=value)
+
+    trials = [trial(0, 0.8), trial(1, 0.855), trial(2, None), trial(3, 0.855), trial(4, 0.9), trial(5, 0.855)]
+    losses = {"trial-1": 0.6, "trial-3": 0.5}
+    asked = []
+
+    def loss(one: TrialOutcome) -> float | None:
+        asked.append(one.name)
+        return losses.get(one.name)
+
+    order = [one.name for one in ranked(trials, SelectionCriterion(), loss=loss)]
+    assert order == ["trial-4", "trial-3", "trial-1", "trial-5", "trial-0", "trial-2"]
+    assert asked == ["trial-1", "trial-3", "trial-5"]  # predictions are read only where scores are equal
+    order = [one.name for one in ranked(trials, SelectionCriterion())]
+    assert order == ["trial-4", "trial-1", "trial-3", "trial-5", "trial-0", "trial-2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord
 from attentune.experiments.comparison.records import log_facts
 from attentune.experiments.execution.worker import RunTask
-from attentune.experiments.search.selection import TrialOutcome, part_scores
+from attentune.experiments.search.selection import TrialOutcome, part_scores, prediction_loss
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows, SearchTrainer
@@ -118,6 +119,13 @@ class SearchPlan:
         seed = f", seed {run.seed}" if len(self.seeds) > 1 else ""
         return f"{run.method}, {point_text(point)}{seed}"
 
+    def loss(self, trial: TrialOutcome) -> float | None:
+        """Return a finished trial's mean loss on the scored rows; None where predictions have no probabilities."""
+        records = [self.record_store.load(run) for run in self._runs(trial) if self.record_store.has(run)]
+        losses = [prediction_loss(self._predictions(record)) for record in records if record.is_done]
+        known = [loss for loss in losses if loss is not None]
+        return statistics.fmean(known) if known else None
+
     def _update_trial(self, trial: TrialOutcome) -> None:
         """Store the results of a trial's new records, and end the trial if it has no more runs."""
         results = self.study.results(trial.name)
@@ -170,14 +178,17 @@ class SearchPlan:
         criterion = self.study.criterion
         scores = [record.score]
         if criterion.rule == "three-parts":
-            name = record.predictions[next(split for split in record.predictions if split.startswith("validation"))]
-            text = self.record_store.file(record.run).with_name(name).read_text(encoding="utf-8")
-            scores = [*part_scores(text, criterion.metric, self.rows.seed)]
+            scores = [*part_scores(self._predictions(record), criterion.metric, self.rows.seed)]
         numbers = [score for score in scores if score is not None]
         if len(numbers) < len(scores) or criterion.value(numbers) is None:
             message = f"its {criterion.metric} is undefined, as that of constant predictions"
             return _result("failed", message=message, seconds=record.wall_seconds)
         return _result("done", scores=numbers, seconds=record.wall_seconds)
+
+    def _predictions(self, record: RunRecord) -> str:
+        """Return the predictions of the scored rows, as CSV text."""
+        name = record.predictions[next(split for split in record.predictions if split.startswith("validation"))]
+        return self.record_store.file(record.run).with_name(name).read_text(encoding="utf-8")
 
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
         if trial.name not in self._grids:

@@ -178,7 +178,7 @@ def _result(plan: SearchPlan, folder: Path) -> SearchResult:
     """Rank the trials, and write the settings of the best one and all results."""
     study = plan.study
     importance, why = study.importance()
-    trials = ranked(study.trials(), study.criterion)
+    trials = ranked(study.trials(), study.criterion, loss=plan.loss)
     result = SearchResult(plan.settings.task(), study.criterion, plan.rows, trials, None, importance, why)
     if result.best is not None:
         file = folder / WINNER_FILE

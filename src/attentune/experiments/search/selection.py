@@ -6,7 +6,8 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from attentune.metrics.metrics import METRICS
 
 RULES = ("score", "three-parts")
 PARTS = 3
+_SMALLEST = 1e-6  # probabilities are written with six decimals
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,28 @@ class TrialOutcome:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 
-def ranked(trials: Sequence[TrialOutcome], criterion: SelectionCriterion) -> list[TrialOutcome]:
-    """Sort trials: best first, those without a value last. The sort is stable."""
+def ranked(
+    trials: Sequence[TrialOutcome],
+    criterion: SelectionCriterion,
+    *,
+    loss: Callable[[TrialOutcome], float | None] = lambda trial: None,
+) -> list[TrialOutcome]:
+    """Sort trials: best first, those without a value last. The sort is stable.
+
+    Args:
+        trials: the trials.
+        criterion: what ranks them.
+        loss: returns a trial's loss on the scored rows, if it is known. Of trials with equal values, which are common
+            where few rows are scored by accuracy, those with a lower loss come first.
+    """
     order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
+    times = Counter(trial.value for trial in trials)
 
     def place(trial: TrialOutcome) -> tuple[Any, ...]:
-        return (trial.value is None, 0.0 if trial.value is None else criterion.key(trial.value), order[trial.status])
+        if trial.value is None:
+            return (True, 0.0, math.inf, order[trial.status])
+        lost = loss(trial) if times[trial.value] > 1 else None
+        return (False, criterion.key(trial.value), math.inf if lost is None else lost, order[trial.status])
 
     return sorted(trials, key=place)  # stable
 
@@ -106,16 +124,32 @@ def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
         metric: the metric's name.
         key: the key of the random generator that cuts the parts.
     """
-    labels, predicted = _columns(predictions)
+    labels, predicted, _ = _columns(predictions)
     return [
         METRICS[metric].score(labels[places], predicted[places]) for places in stratified_folds(labels, PARTS, *key)
     ]
 
 
-def _columns(predictions: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and predictions, as arrays of `values_of`."""
+def prediction_loss(predictions: str) -> float | None:
+    """Return the mean cross-entropy of a run's predictions; None without probabilities, as of scores.
+
+    Args:
+        predictions: a run's predictions with labels, as CSV text from `predictions_csv`.
+    """
+    labels, _, probabilities_NC = _columns(predictions)
+    if not probabilities_NC.size:
+        return None
+    likely_NC = probabilities_NC.clip(_SMALLEST, 1 - _SMALLEST)
+    if labels.ndim == 1:
+        return float(-np.log(likely_NC[np.arange(len(labels)), labels]).mean())
+    return float(-np.log(np.where(labels == 1, likely_NC, 1 - likely_NC)).mean())
+
+
+def _columns(predictions: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return labels and predictions, as arrays of `values_of`, and (N, C) probabilities; C = 0 for scores."""
     header, *rows = csv.reader(io.StringIO(predictions))
     names = [name[2:] for name in header[3:] if name.startswith("p_")]
     several = header[1] == "labels"
     labels, predicted = (values_of([row[place] for row in rows], names, several=several) for place in (1, 2))
-    return labels, predicted
+    probabilities_NC = np.array([row[3 : 3 + len(names)] for row in rows], dtype=np.float64)
+    return labels, predicted, probabilities_NC
