@@ -39,6 +39,9 @@ _CLEARLY = 2.0
 # The models of two folds have seen half of the rows, a delivered baseline sees all: coefficients fitted on the former
 # do not hold for the latter. Non-negative weights of probabilities suffer less.
 _FOLDS_OF_LINEAR = 3
+# With fewer rows to score on, which member is best is mostly chance: they are averaged unless one alone is clearly better
+# (measured: results/auto).
+_FEW_ROWS, _CLEARLY_OF_FEW = 150, 1.0
 # Fusions of several members; of equally good ones the first is delivered.
 _BY_FREEDOM = ("weights", "greedy", "linear")
 
@@ -83,7 +86,8 @@ def fit_fusion(
 
     The kind with the lowest cross-fitted loss is delivered if this loss is below that of the simplest good member and
     its score, of two classes with thresholds, is not clearly worse. The simplest good member is the first that the best
-    one does not beat by more than one standard error of the paired difference.
+    one does not beat by more than one standard error of the paired difference. With fewer than 150 rows non-negative
+    weights are delivered, unless the loss of that member is lower by more than one standard error.
 
     Args:
         logits: (N, C) out-of-fold logits by member, cheap members first. Members with NaN in rows that others have are
@@ -129,9 +133,11 @@ def fit_fusion(
     if len(members) == 1:
         reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
     elif fusion.kind != "single":
+        is_lower = losses[kind].mean() < losses["single"].mean()
+        finding = "lower than" if is_lower else f"with so few ({len(problem.labels)}) not clearly above"
         reason = (
             f"The fusion of {len(fusion.members)} members ({kind}) is delivered: on rows that it was not fitted on, its"
-            f" loss is lower than that of the simplest good member, {simplest}: {losses[kind].mean():.4f} against"
+            f" loss is {finding} that of the simplest good member, {simplest}: {losses[kind].mean():.4f} against"
             f" {losses['single'].mean():.4f} ({metric.name} {scores[kind]:.4f} against {scores['single']:.4f})."
         )
     else:
@@ -225,6 +231,10 @@ def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarra
     several = [kind for kind in _BY_FREEDOM if kind in fused]
     if not several:
         return "single"
+    if len(problem.labels) < _FEW_ROWS and "weights" in several:
+        lead_N = losses["weights"] - losses["single"]
+        error = float(np.std(lead_N, ddof=1)) / math.sqrt(len(lead_N)) if len(lead_N) > 1 else math.inf
+        return "single" if lead_N.mean() > _CLEARLY_OF_FEW * error else "weights"
     if 1 < len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR:
         several = [kind for kind in several if kind != "linear"] or several
     chosen = min(several, key=lambda kind: losses[kind].mean())
