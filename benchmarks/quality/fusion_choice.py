@@ -126,7 +126,9 @@ def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
         problem = _problem(mine, names, there, None, how.partition(",")[0])
         labels, space, metric = problem.labels, problem.space, problem.metric
         fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
-        losses = {kind: fusions.calibrated_losses(values, problem.labels, problem.space, problem.folds) for kind, values in fused.items()}
+        losses = {
+            kind: fusions.calibrated_losses(values, labels, space, problem.folds) for kind, values in fused.items()
+        }
         predictions = [predictions_of(values, space) for values in fused.values()]
         by_score = FUSION_KINDS[fusions.choose_simplest(metric, labels, predictions)[0]]
         by_loss = fusions._choose_kind(fused, losses, problem)

@@ -39,8 +39,8 @@ _CLEARLY = 2.0
 # The models of two folds have seen half of the rows, a delivered baseline sees all: coefficients fitted on the former
 # do not hold for the latter. Non-negative weights of probabilities suffer less.
 _FOLDS_OF_LINEAR = 3
-# With fewer rows to score on, which member is best is mostly chance: they are averaged unless one alone is clearly better
-# (measured: results/auto).
+# With fewer rows to score on, which member is best is mostly chance: they are averaged unless one alone is clearly
+# better (measured: results/auto).
 _FEW_ROWS, _CLEARLY_OF_FEW = 150, 1.0
 # Fusions of several members; of equally good ones the first is delivered.
 _BY_FREEDOM = ("weights", "greedy", "linear")
