@@ -85,6 +85,17 @@ def test_an_error_of_a_part_is_a_problem_and_the_others_run(
     assert "| as it was |" in said
 
 
+def test_compiled_models_can_be_left_out(gpu: ModuleType, tmp_path: Path) -> None:
+    def is_compiled(**options: bool) -> bool:
+        sizes = {"rows": 1, "batch_size": 1, "epochs": 1, "repeats": 1}
+        places = {"folder": tmp_path, "encoders": {}, "small_encoder": tmp_path, "texts": []}
+        work = gpu.Workload(device=torch.device("cuda"), contenders=["bf16, sdpa"], **places, **sizes, **options)
+        return any(one.is_compiled for one in gpu.training.contenders(work))
+
+    assert is_compiled()
+    assert not is_compiled(compiled=False)
+
+
 def test_an_unknown_part_is_refused(gpu: ModuleType, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu.main(["--parts", "training,speed"])

@@ -74,6 +74,9 @@ def main(arguments: Sequence[str], target: Path = TARGET) -> int:
     parser.add_argument("--encoders", type=names(ENCODERS), default=list(ENCODERS), help="of training")
     parser.add_argument("--texts", type=names(TEXTS), default=list(TEXTS), help="of training and prediction")
     parser.add_argument("--contenders", help="of training: only those with one of these words (separated by ;)")
+    parser.add_argument(
+        "--no_compiled", action="store_true", help="of training: leave out compiled models, which take minutes"
+    )
     parser.add_argument("--presets", type=names(preset_names()), help="of the part of this name; all if not given")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output_file", type=Path, default=target, help="where the records of a GPU go")
@@ -85,6 +88,7 @@ def main(arguments: Sequence[str], target: Path = TARGET) -> int:
             encoders=given.encoders,
             texts=given.texts,
             contenders=given.contenders.split(";") if given.contenders else None,
+            compiled=not given.no_compiled,
             presets=given.presets,
             repeats=given.repeats,
         )

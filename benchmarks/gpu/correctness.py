@@ -266,4 +266,6 @@ def presets(work: Workload) -> list[Part]:
         "baselines": BASELINE_TOLERANCE,
     }
     header = ("preset", "rows", "logits", "loss", "gradient / allowed", "of parameter", "token labels", "equal")
-    return [Part("presets", {"differences": made, "tolerances": tolerances}, table(header, lines), problems)]
+    # Some presets are a record of their own, beside which others stand.
+    name = "presets" if work.presets is None else f"presets, {', '.join(work.presets)}"
+    return [Part(name, {"differences": made, "tolerances": tolerances}, table(header, lines), problems)]

@@ -82,6 +82,7 @@ def contenders(work: Workload) -> list[Contender]:
         made += [Contender(preset, precision, is_compiled=True) for preset in (None, "bert")]
         made.append(Contender("ssa-hybrid", precision))
     made.append(Contender(None, "bf16", workers=2))
+    made = [one for one in made if work.compiled or not one.is_compiled]
     if work.contenders is not None:
         made = [one for one in made if any(word in one.name for word in work.contenders)]
         return made if work.is_measurement else [one for one in made if not one.is_compiled]

@@ -63,6 +63,7 @@ class Workload:
         repeats: runs of each contender.
         contenders: words of which a contender's name must have one; None for all.
         presets: the presets to check; None for all.
+        compiled: whether compiled models are timed.
     """
 
     device: torch.device
@@ -76,6 +77,7 @@ class Workload:
     repeats: int
     contenders: Sequence[str] | None = None
     presets: Sequence[str] | None = None
+    compiled: bool = True
 
     @property
     def is_measurement(self) -> bool:
@@ -125,9 +127,10 @@ def make_workload(
     contenders: Sequence[str] | None = None,
     presets: Sequence[str] | None = None,
     repeats: int = 3,
+    compiled: bool = True,
 ) -> Workload:
     """Write the texts and find the encoders; see `Workload`. Without a GPU everything is small and run once."""
-    chosen: dict[str, Any] = {"folder": folder, "contenders": contenders, "presets": presets}
+    chosen: dict[str, Any] = {"folder": folder, "contenders": contenders, "presets": presets, "compiled": compiled}
     if torch.cuda.is_available():
         embedded = Path(resolve_encoder("embedded"))
         paths = {name: embedded if name == "22M" else _base_encoder() for name in encoders}
