@@ -492,7 +492,7 @@ def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     return predict, {"steps": steps, "seconds": {"10 steps": few, "30 steps": more, "all steps": last}}
 
 
-def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[..., Any]:
+def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int = 0) -> Callable[..., Any]:
     def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
         from multiprocessing import forkserver
 
@@ -500,7 +500,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
         from attentune.experiments.auto.driver import auto as run_auto
         from attentune.inference.predictor import Predictor, predict_rows
 
-        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto"), "training.seed": draw}
+        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto"), "training.seed": draw + add_to_seed}
         run_auto(
             load_config(overrides=given),
             data=data,
@@ -529,6 +529,7 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
     "trainer": trainer,
     "setfit": setfit,
     "auto": auto(),
+    "auto-other-seed": auto(add_to_seed=1000),
     "auto-without-methods": auto(exclude=ATTENTION_METHODS),
     "auto-without-adapted": auto(exclude=("bert-mean-adapted",)),
     "auto-single": auto(deliver="single"),
