@@ -500,7 +500,8 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int
         from attentune.experiments.auto.driver import auto as run_auto
         from attentune.inference.predictor import Predictor, predict_rows
 
-        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto"), "training.seed": draw + add_to_seed}
+        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto")}
+        given["training.seed"] = draw + add_to_seed
         run_auto(
             load_config(overrides=given),
             data=data,
