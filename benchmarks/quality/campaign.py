@@ -40,8 +40,9 @@ DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "bl
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
-# Every tuned contender chooses among these on held-out training rows.
-GRID = {"training.learning_rate": [5e-5, 1e-4, 2e-4], "training.max_steps": [300, 600]}
+# Every tuned contender chooses among these on held-out training rows, and tries the first value first.
+RATES = (1e-4, 2e-4, 5e-5)
+MAX_STEPS = (300, 600)
 ATTENTION_METHODS = (*METHODS, *(f"{name}-2" for name in METHODS))
 
 Predict = Callable[[Any], np.ndarray]
@@ -358,35 +359,56 @@ def tuned(*presets: str) -> Callable[..., Any]:
     """Choose preset, learning rate and updates on a fifth of the training rows, then train on all of them."""
 
     def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
-        from attentune.metrics.metrics import choose_metric, score_predictions
-
         known = [name for name in presets if data.is_pair or not name.startswith("bi-encoder")]
         if not known:
             return None
-        inner, held = held_out(data, draw)
-        metric = choose_metric(None, data.metrics, data.label_space)
-        began, table = time.perf_counter(), []
+
+        def run(inner: Any, place: Path, point: dict[str, Any]) -> Predict:
+            given = dict(point)
+            return trained_run(inner, place, draw, given.pop("preset"), **given)
+
         points = [
-            (preset, {"training.learning_rate": rate, "training.max_steps": steps})
-            for steps in GRID["training.max_steps"]
-            for rate in (1e-4, 2e-4, 5e-5)
+            {"preset": preset, "training.learning_rate": rate, "training.max_steps": steps}
+            for steps in MAX_STEPS
+            for rate in RATES
             for preset in known
         ]
-        last = 0.0
-        for number, (preset, point) in enumerate(points):
-            # Enough time has to be left for the final run, which takes about as long as the longest so far.
-            if number and time.perf_counter() - began + 2 * last > seconds:
-                break
-            started = time.perf_counter()
-            predict = trained_run(inner, folder / f"trial-{number}", draw, preset, **point)
-            score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
-            last = max(last, time.perf_counter() - started)
-            table.append({"preset": preset, **point, metric.name: score})
-        best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
-        point = {name: best[name] for name in GRID}
-        return trained_run(data, folder / "best", draw, best["preset"], **point), {"trials": table, "best": best}
+        return searched(points, run, data, folder, draw, seconds)
 
     return trained
+
+
+def searched(
+    points: list[dict[str, Any]],
+    run: Callable[[Any, Path, dict[str, Any]], Predict],
+    data: Any,
+    folder: Path,
+    draw: int,
+    seconds: float,
+) -> tuple[Predict, dict[str, Any]]:
+    """Choose one of the points on a fifth of the training rows, then train on all of them.
+
+    Args:
+        points: what is tried, the first of them first, as many as the time allows.
+        run: from the task, a folder and a point to what predicts.
+    """
+    from attentune.metrics.metrics import choose_metric, score_predictions
+
+    inner, held = held_out(data, draw)
+    metric = choose_metric(None, data.metrics, data.label_space)
+    began, table, last = time.perf_counter(), [], 0.0
+    for number, point in enumerate(points):
+        # Enough time has to be left for the final run, which takes about as long as the longest so far.
+        if number and time.perf_counter() - began + 2 * last > seconds:
+            break
+        started = time.perf_counter()
+        predict = run(inner, folder / f"trial-{number}", point)
+        score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
+        last = max(last, time.perf_counter() - started)
+        table.append({**point, metric.name: score})
+    best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
+    chosen = {name: best[name] for name in points[0]}
+    return run(data, folder / "best", chosen), {"trials": table, "best": best}
 
 
 def held_out(data: Any, draw: int) -> tuple[Any, Any]:
@@ -419,17 +441,11 @@ def bag(data: Any, folder: Path, draw: int, seconds: float) -> Any:
 
 def trainer(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     """transformers' own model and Trainer; learning rate chosen on a fifth of the training rows."""
-    from attentune.metrics.metrics import choose_metric, score_predictions
 
-    inner, held = held_out(data, draw)
-    metric = choose_metric(None, data.metrics, data.label_space)
-    table = []
-    for rate in (5e-5, 1e-4, 2e-4):
-        predict = trainer_run(inner, folder / f"trial-{rate}", draw, rate)
-        score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
-        table.append({"learning_rate": rate, metric.name: score})
-    best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
-    return trainer_run(data, folder / "best", draw, best["learning_rate"]), {"trials": table, "best": best}
+    def run(inner: Any, place: Path, point: dict[str, float]) -> Predict:
+        return trainer_run(inner, place, draw, point["learning_rate"])
+
+    return searched([{"learning_rate": rate} for rate in RATES], run, data, folder, draw, seconds)
 
 
 def trainer_run(data: Any, folder: Path, draw: int, rate: float) -> Predict:

@@ -105,7 +105,11 @@ class Records:
         return table([f"minus `{baseline}`", *self.tasks, "mean of all, 95 %"], lines)
 
     def interval(self, name: str, baseline: str, part: str) -> str:
-        """Bootstrap the difference of the mean over tasks: draws and rows of each task are resampled."""
+        """Bootstrap the difference of the mean over tasks: draws and rows of each task are resampled.
+
+        Of S draws S - 1 are resampled: with S of S the variance would be a factor (S - 1) / S too small, a third with
+        three draws (J. N. K. Rao and C. F. J. Wu, 1988, Resampling inference with complex survey data).
+        """
         tasks = []
         for task in self.tasks:
             draws = sorted(self.of(task, name, part).keys() & self.of(task, baseline, part).keys())
@@ -129,7 +133,7 @@ def _mean_and_spread(values: list[float]) -> str:
 def _resampled(tasks: list[Any], generator: np.random.Generator) -> Iterator[float]:
     for task, labels_N, first_SN, second_SN in tasks:
         rows = generator.integers(0, len(labels_N), len(labels_N))
-        draws = generator.integers(0, len(first_SN), len(first_SN))
+        draws = generator.integers(0, len(first_SN), max(1, len(first_SN) - 1))
         metric = METRICS.get(task, "accuracy")
         yield _difference(metric, labels_N[rows], first_SN[np.ix_(draws, rows)], second_SN[np.ix_(draws, rows)])
 
