@@ -364,8 +364,7 @@ def tuned(*presets: str) -> Callable[..., Any]:
             return None
 
         def run(inner: Any, place: Path, point: dict[str, Any]) -> Predict:
-            given = dict(point)
-            return trained_run(inner, place, draw, given.pop("preset"), **given)
+            return trained_run(inner, place, draw, **point)
 
         points = [
             {"preset": preset, "training.learning_rate": rate, "training.max_steps": steps}
@@ -516,8 +515,11 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int
         from attentune.experiments.auto.driver import auto as run_auto
         from attentune.inference.predictor import Predictor, predict_rows
 
-        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto")}
-        given["training.seed"] = draw + add_to_seed
+        given = {
+            "data.max_length": 128,
+            "training.output_dir": str(folder / "auto"),
+            "training.seed": draw + add_to_seed,
+        }
         run_auto(
             load_config(overrides=given),
             data=data,
