@@ -65,13 +65,18 @@ def test_a_zip_of_trained_runs(attentune: Command, tmp_path: Path) -> None:
     for name, words in told.items():
         lines = ["index\tprediction", *(f"{index}\t{word}" for index, word in enumerate(words))]
         assert contents[name] == "\n".join(lines) + "\n"
-    assert [line.split() for line in out.splitlines()[2:]] == [
+    assert [line.split() for line in out.splitlines()[2:7]] == [
         ["CoLA.tsv", "30", "cola"],
         ["MNLI-m.tsv", "30", "mnli"],
         ["MNLI-mm.tsv", "31", "mnli"],
         ["WNLI.tsv", "146", "wnli"],
         ["AX.tsv", "30", "mnli"],
     ]
+    # The untrained run of WNLI has no scores, and WNLI is not averaged; MNLI counts once, with both of its splits.
+    scores = {run: json.loads(Path(run, "run.json").read_text())["scores"] for run in ("mnli", "cola")}
+    mnli = [scores["mnli"][f"validation_{kind}"]["accuracy"] for kind in ("matched", "mismatched")]
+    mean = (sum(mnli) / 2 + scores["cola"]["validation"]["matthews_correlation"]) / 2
+    assert out.splitlines()[-1] == f"mean of 2 GLUE tasks on the validation rows: {100 * mean:.1f}"
     assert "the zip lacks SST-2, MRPC, STS-B, QQP, QNLI, RTE;" in err
     assert "--fill_missing" in err
     assert err.count("the site will not take it") == 4
@@ -86,6 +91,7 @@ def test_missing_tasks_are_filled_if_asked(attentune: Command, tmp_path: Path) -
         assert len(archive.namelist()) == 11
         assert archive.read("STS-B.tsv").decode().splitlines()[:2] == ["index\tprediction", "0\t2.500"]
     assert out.count("(filled)") == 10
+    assert "GLUE" not in out
     assert "warning" not in err
 
 

@@ -16,7 +16,9 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
+from attentune.metrics.glue_average import GlueAverage, Scores, glue_average
 from attentune.metrics.metrics import predictions_of
+from attentune.results import RESULT_FILE, RunResult
 
 Progress = Callable[[str, int, int], None]
 
@@ -72,12 +74,15 @@ class Submission:
         runs: the run folder that predicted each file, by file name; None for a file with constant predictions.
         missing: the names of required files that are not in the submission.
         warnings: reasons why the site may reject the submission, one sentence each.
+        average: the mean of the runs' validation scores by the rule of `metrics.glue_average`; None for fewer than two
+            tasks with scores.
     """
 
     contents: Mapping[str, str]
     runs: Mapping[str, str | None]
     missing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    average: GlueAverage | None = None
 
     def zipped(self) -> bytes:
         """Return the zip archive as bytes; equal contents give equal bytes."""
@@ -155,7 +160,8 @@ def make_submission(
         saved = Predictor.load(folder)  # loaded a second time, so that only one model is in memory
         for file in (file for file in SITE_FILES if file.trained_on == task and file.name in plan.rows):
             contents[file.file_name] = _predicted(saved, file, plan.rows[file.name][1], precision, progress)
-    return _whole(contents, plan, fill_missing=fill_missing)
+    scores = {task: found for task, folder in by_task.items() if (found := _validation_scores(Path(folder)))}
+    return replace(_whole(contents, plan, fill_missing=fill_missing), average=glue_average(scores))
 
 
 def check_zip_file(file: str | Path) -> None:
@@ -219,6 +225,13 @@ def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *
                 raise DataError(f"{message}. Use the published file, or --allow_partial to go on all the same.")
             plan.warnings.append(f"{message}: the site will not take it.")
         plan.rows[file.name] = (str(saved.folder), rows)
+
+
+def _validation_scores(folder: Path) -> Scores:
+    """Return the validation scores in the record of a run; none if it was trained without validation rows."""
+    file = folder / RESULT_FILE
+    scores = RunResult.load(file).scores if file.is_file() else {}
+    return {split: by_name for split, by_name in scores.items() if split.startswith("validation")}
 
 
 def _predicted(
