@@ -41,6 +41,9 @@ RULED = (
     "load_best_model_at_end",
 )
 
+# Training rows that a linear probe encodes and is fitted to; more make the fit slow and hardly better.
+PROBED_ROWS = 4096
+
 # Updates of an encoder's adaptation to texts (docs/small-data.md has the evidence), and the settings that it obeys.
 ADAPTATION_UPDATES = 300
 ADAPTATION_SETTINGS = (

@@ -25,11 +25,10 @@ from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, summed_over_processes
 from attentune.nn.classifiers import CosineSimilarity, DotProduct, ScaledOutput
 from attentune.nn.cpu.memory import kept_memory
+from attentune.training.defaults import PROBED_ROWS
 from attentune.training.inputs import RunInputs
 from attentune.training.objective import Objective
 
-# More rows make the fit slow and hardly better.
-MAX_ROWS = 4096
 # Inverse strengths of the penalty to choose from, of features with a root mean square of 1.
 _STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
@@ -62,8 +61,8 @@ def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str
     """
     began = time.perf_counter()
     rows = np.arange(len(inputs.labels))
-    if len(rows) > MAX_ROWS:
-        rows = stratified_sample(inputs.labels, MAX_ROWS, "linear probe", inputs.config.training.seed)
+    if len(rows) > PROBED_ROWS:
+        rows = stratified_sample(inputs.labels, PROBED_ROWS, "linear probe", inputs.config.training.seed)
     with kept_memory():
         x_NF = classifier_features(
             model,

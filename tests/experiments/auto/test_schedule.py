@@ -124,9 +124,18 @@ def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
     tfidf, bert, sesame = schedule.states
     finish(tfidf, *FOLDS)
     finish(bert, *FOLDS)
+    schedule.observe(bert, updates=100, seconds=10.0)
     assert schedule.next_member(80, 1) is sesame
     assert schedule.updates_of(sesame) == pytest.approx(0.95 * 80, abs=2)
     assert sum(schedule.remaining(sesame)) <= 80
+
+
+def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule):
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    # All updates need 50 of 52 seconds, of which the prediction may fill 85 %.
+    assert schedule.next_member(52, 1) is bert
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 52 / 50 * 100, abs=1)
 
 
 def test_no_member_has_less_than_half_of_the_updates(schedule):
@@ -151,6 +160,7 @@ def test_epochs_that_a_user_sets_are_kept(schedule):
 def test_a_member_that_is_late_goes_on_with_fewer_updates(schedule):
     bert = schedule.states[1]
     finish(bert, 1)
+    schedule.observe(bert, updates=100, seconds=10.0)
     schedule.give_up_late_members(30, 1)
     assert not bert.note
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 30 / 40 * 100, abs=2)
@@ -185,7 +195,7 @@ def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule)
     tfidf, bert, _ = schedule.states
     finish(tfidf, *FOLDS)
     assert schedule.lower_plan(60, 1) is None
-    assert "instead of 100" in schedule.lower_plan(30, 1)
-    assert schedule.plan.updates == pytest.approx(60, abs=1)
+    assert "instead of 100" in schedule.lower_plan(35, 1)
+    assert schedule.plan.updates == pytest.approx(0.85 * 35 / 50 * 100, abs=1)
     begin(bert, 1)
     assert schedule.lower_plan(10, 1) is None

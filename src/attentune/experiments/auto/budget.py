@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from attentune.errors import ConfigError
 from attentune.experiments.auto.portfolio import Member
-from attentune.training.defaults import ADAPTATION_UPDATES, default_batch_size, default_epochs
+from attentune.training.defaults import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
 
 # Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
 HOLDOUT_ROWS = 20_000
@@ -89,6 +89,7 @@ class FoldWork:
 
     Attributes:
         tokens_per_row: mean tokens of a row after truncation.
+        folds: how many folds the rows have; 1 for one held-out part.
     """
 
     train_rows: int
@@ -96,6 +97,7 @@ class FoldWork:
     tokens_per_row: float
     updates: int
     batch_size: int
+    folds: int = 1
 
 
 @dataclass
@@ -120,19 +122,27 @@ class SpeedModel:
         self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work), 1e-3))
         self._kinds[member.name] = (member.kind, member.encoder)
 
+    def is_corrected(self, member: Member) -> bool:
+        """Whether a finished run has corrected the predictions of this member."""
+        return self._measured(member) is not None
+
     def _correction(self, member: Member) -> float:
+        measured = self._measured(member)
+        return 1.0 if measured is None else measured
+
+    def _measured(self, member: Member) -> float | None:
         """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
         own = self.ratios.get(member.name)
         if own:
             return statistics.median(own)
         if member.is_baseline:  # each has a cost of its own
-            return 1.0
+            return None
         alike = [
             statistics.median(ratios)
             for name, ratios in self.ratios.items()
             if self._kinds.get(name) == (member.kind, member.encoder)
         ]
-        return statistics.median(alike) if alike else 1.0
+        return statistics.median(alike) if alike else None
 
     def _uncorrected(self, member: Member, work: FoldWork) -> float:
         rows = work.train_rows + work.held_rows
@@ -143,15 +153,15 @@ class SpeedModel:
         all_s = work.train_rows * work.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
             # Texts are encoded once for all folds; a fold has its part of that.
-            return 0.2 + held_s + min(all_s, _MAX_ENCODE_S) * _fold_share(work) + rows * _LINEAR_ROW_S
+            return 0.2 + held_s + min(all_s, _MAX_ENCODE_S) / work.folds + rows * _LINEAR_ROW_S
         tokens = work.updates * work.batch_size * work.tokens_per_row
         epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
         train_s = tokens * member.cost / speed.train_tokens_per_s
-        return speed.overhead_s + train_s + epochs * member.passes * all_s + held_s + rows * _ROW_S
-
-
-def _fold_share(work: FoldWork) -> float:
-    return work.held_rows / max(1, work.train_rows + work.held_rows)
+        passes_s = epochs * member.passes * all_s
+        if member.probed:
+            probed = min(work.train_rows, PROBED_ROWS)
+            passes_s += probed * (work.tokens_per_row / speed.predict_tokens_per_s + _LINEAR_ROW_S)
+        return speed.overhead_s + train_s + passes_s + held_s + rows * _ROW_S
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ class BudgetPlan:
         return self.train_rows + self.held_rows
 
     def work(self, tokens_per_row: float) -> FoldWork:
-        return FoldWork(self.train_rows, self.held_rows, tokens_per_row, self.updates, self.batch_size)
+        return FoldWork(self.train_rows, self.held_rows, tokens_per_row, self.updates, self.batch_size, self.folds)
 
 
 def make_plan(

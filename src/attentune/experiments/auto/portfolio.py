@@ -32,6 +32,7 @@ class Member:
         settings: overrides of the preset, by dotted name.
         cost: the time of an update relative to the preset `bert`.
         passes: how often it predicts all training rows before each epoch.
+        probed: whether its classifier starts at a linear probe of the training rows.
         seed: added to the run's seed.
         rows: "single" and "pair": the rows that it reads.
         task_types: the tasks that it is for.
@@ -46,6 +47,7 @@ class Member:
     settings: Mapping[str, Any] = field(default_factory=dict)
     cost: float = 1.0
     passes: float = 0.0
+    probed: bool = False
     seed: int = 0
     rows: tuple[str, ...] = _ROWS
     task_types: tuple[str, ...] = TASK_TYPES
@@ -79,6 +81,7 @@ def _member(entry: dict[str, Any]) -> Member:
         settings=entry.get("settings", {}),
         cost=float(entry.get("cost", 1.0)),
         passes=float(entry.get("passes", 0.0)),
+        probed=entry.get("probed", False),
         seed=int(entry.get("seed", 0)),
         rows=_ROWS if rows is None else (rows,),
         task_types=TASK_TYPES if task_types is None else tuple(task_types),

@@ -27,6 +27,8 @@ _FEWEST_SHARE = 0.5
 # Lowered updates are to end within this share of the time left; a started member is given up when even the fewest
 # updates need more than this multiple of it.
 _FILLED, _PATIENCE = 0.95, 1.2
+# The share of the time left that a fine-tuned member may take by a prediction that no finished run has corrected.
+_UNCORRECTED = 0.85
 
 
 @dataclass
@@ -89,12 +91,17 @@ class Schedule:
         others = [part for state in begun for part in self.remaining(state)]
         new = [state for state in open_states if not state.is_started and state.waiting and self._has_disk_space(state)]
         for state in new:
-            if time_needed([*others, *self.remaining(state)], workers) <= left_s:
+            if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
             if state.member.adapted and self._lower_updates(state, left_s, workers, others):
                 return state
         # Asked again later: the prediction may change.
         return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
+
+    def _safe(self, state: MemberState, left_s: float) -> float:
+        """Return the part of the time left that predictions of a member may fill."""
+        is_safe = state.member.is_baseline or self.speed.is_corrected(state.member)
+        return left_s if is_safe else _UNCORRECTED * left_s
 
     def _has_disk_space(self, state: MemberState) -> bool:
         """Whether the disk has room for a new member's folds, beside those that are begun; if not, leave it out."""
@@ -139,7 +146,7 @@ class Schedule:
         def needed_s(updates: int) -> float:
             return time_needed(self.remaining(fine_tuned[0], updates), workers)
 
-        plan = with_fewer_updates(self.plan, needed_s, left_s)
+        plan = with_fewer_updates(self.plan, needed_s, self._safe(fine_tuned[0], left_s))
         if plan is None or plan == self.plan:
             return None
         self.plan = plan
@@ -155,7 +162,7 @@ class Schedule:
             return time_needed([*others, *self.remaining(state, updates)], workers)
 
         fewest = math.ceil(_FEWEST_SHARE * self.plan.updates)
-        updates = fitting_updates(planned, needed_s, _FILLED * left_s, fewest=fewest)
+        updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
         if updates is None or updates >= planned:
             return False
         state.updates = updates
