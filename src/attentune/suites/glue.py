@@ -144,23 +144,26 @@ def make_submission(
     Raises:
         ConfigError: a run was not trained on a GLUE task, or two runs were trained on the same one.
         DataError: a test file is missing or malformed, or its number of rows differs from the published one.
+        CheckpointError: the record of a run is damaged.
     """
     runs = [runs] if isinstance(runs, (str, Path)) else runs
     plan = _Plan()
     by_task: dict[str, str] = {}
+    scores: dict[str, Scores] = {}
     for run in runs:
         saved = Predictor.load(run)
         task = _task_of(saved)
         if task in by_task:
             raise ConfigError(f"{run}: was trained on {task}, and so was {by_task[task]}; expected one run a task.")
         by_task[task] = str(saved.folder)
+        if found := _validation_scores(saved.folder):
+            scores[task] = found
         _read_rows(saved, task, data_dir, plan, allow_partial=allow_partial)
     contents = {}
     for task, folder in by_task.items():
         saved = Predictor.load(folder)  # loaded a second time, so that only one model is in memory
         for file in (file for file in SITE_FILES if file.trained_on == task and file.name in plan.rows):
             contents[file.file_name] = _predicted(saved, file, plan.rows[file.name][1], precision, progress)
-    scores = {task: found for task, folder in by_task.items() if (found := _validation_scores(Path(folder)))}
     return replace(_whole(contents, plan, fill_missing=fill_missing), average=glue_average(scores))
 
 

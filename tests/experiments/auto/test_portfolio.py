@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attentune.config import preset_names
+from attentune.config import load_config, preset_names
 from attentune.errors import ConfigError
 from attentune.experiments.auto.portfolio import all_members, choose_members, encoder_labels
 
@@ -18,6 +18,14 @@ def test_every_fine_tuned_member_is_a_preset_and_names_are_unique():
     members = all_members()
     assert {member.method for member in members if not member.is_baseline} <= set(preset_names())
     assert len({member.name for member in members}) == len(members)
+
+
+def test_the_probed_members_are_those_whose_training_starts_at_a_linear_probe():
+    for member in all_members():
+        if not member.is_baseline:
+            config = load_config(preset=member.method, overrides=member.settings)
+            # As attentune.training.linear_probe.is_probed says of the built model.
+            assert member.probed == (config.training.linear_probe or config.model.head.combine == "cosine"), member.name
 
 
 def test_baselines_come_first_and_second_seeds_last():

@@ -115,7 +115,8 @@ class SpeedModel:
 
     def seconds(self, member: Member, work: FoldWork) -> float:
         """Predict the seconds of one fold of a member."""
-        return self._uncorrected(member, work) * self._correction(member)
+        measured = self._measured(member)
+        return self._uncorrected(member, work) * (1.0 if measured is None else measured)
 
     def observe(self, member: Member, work: FoldWork, seconds: float) -> None:
         """Record the measured seconds of one fold."""
@@ -125,10 +126,6 @@ class SpeedModel:
     def is_corrected(self, member: Member) -> bool:
         """Whether a finished run has corrected the predictions of this member."""
         return self._measured(member) is not None
-
-    def _correction(self, member: Member) -> float:
-        measured = self._measured(member)
-        return 1.0 if measured is None else measured
 
     def _measured(self, member: Member) -> float | None:
         """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
