@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from attentune.models import precision
 from attentune.models.precision import resolve_precision
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.loop import TrainingLoop
@@ -140,6 +141,37 @@ def test_bf16_falls_back_where_the_hardware_lacks_it(
 ) -> None:
     monkeypatch.setattr("attentune.models.precision.has_fast_bf16", lambda device: has_fast)
     assert resolve_precision(wanted, torch.device("cpu")) == settled
+
+
+@pytest.mark.parametrize(
+    ("instructions", "speed", "is_fast"),
+    [
+        (("amx_tile", "avx512_bf16"), None, True),
+        (("avx512_bf16",), 2.0, True),
+        (("avx512_bf16",), 0.55, False),
+        ((), None, False),
+    ],
+)
+def test_avx512_bf16_is_used_where_it_is_faster_than_fp32(
+    monkeypatch: pytest.MonkeyPatch, instructions: tuple[str, ...], speed: float | None, is_fast: bool
+) -> None:
+    """Elsewhere nothing is measured: None would fail."""
+    monkeypatch.setattr(precision, "_supports", lambda name: name in instructions)
+    monkeypatch.setattr(precision, "_bf16_speed", lambda: speed)
+    assert precision.has_fast_bf16(torch.device("cpu")) is is_fast
+
+
+def test_the_speed_of_bf16_is_measured_in_turn_with_that_of_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.dtype] = []
+
+    def timed(left: torch.Tensor, right: torch.Tensor) -> float:
+        asked.append(left.dtype)
+        compiling = len(asked) <= 2
+        return (10.0 if compiling else 3.0) if left.dtype == torch.float32 else (99.0 if compiling else 2.0)
+
+    monkeypatch.setattr(precision, "_timed_product", timed)
+    assert precision._bf16_speed.__wrapped__() == 1.5
+    assert asked[:4] == [torch.float32, torch.bfloat16] * 2
 
 
 # Little to learn from

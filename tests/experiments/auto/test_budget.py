@@ -76,6 +76,11 @@ def test_frozen_vectors_are_made_once_for_all_folds():
     frozen, held_s, other_s = _member("frozen-linear"), 200 * 20 / 12000, 800 * 20 / 12000
     assert _speed().seconds(frozen, WORK) == pytest.approx(0.2 + held_s + other_s / 5 + 0.4)
     assert _speed().seconds(frozen, replace(WORK, folds=1)) == pytest.approx(0.2 + held_s + other_s + 0.4)
+    # Of many rows a slow encoder encodes a sample.
+    speed = SpeedModel({"embedded": EncoderSpeed(3000, 12000, overhead_s=3.0, frozen_rows=500)})
+    sample_s = 0.2 + held_s + 500 * 20 / 12000 / 5 + 700 * 4e-4
+    assert speed.seconds(frozen, WORK) == pytest.approx(sample_s)
+    assert speed.seconds(frozen, replace(WORK, train_rows=80_000)) == pytest.approx(sample_s)
 
 
 def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():

@@ -37,8 +37,6 @@ _SHARES = (0.5, 0.33)
 FEWEST_UPDATES = 50
 # Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
-# The rows that a frozen encoder encodes at most cost about this many seconds on one core.
-_MAX_ENCODE_S = 40.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHORTEST_S = 10.0
 
@@ -74,6 +72,7 @@ class EncoderSpeed:
         overhead_s: seconds for loading the encoder and saving the model.
         memory_bytes: the peak memory of the worker.
         disk_bytes: the size of a run folder.
+        frozen_rows: how many of the training rows the frozen baselines encode at most; None for all.
     """
 
     train_tokens_per_s: float
@@ -81,6 +80,7 @@ class EncoderSpeed:
     overhead_s: float
     memory_bytes: int = 0
     disk_bytes: int = 0
+    frozen_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ class SpeedModel:
         all_s = work.train_rows * work.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
             # Texts are encoded once for all folds; a fold has its part of that.
-            return 0.2 + held_s + min(all_s, _MAX_ENCODE_S) / work.folds + rows * _LINEAR_ROW_S
+            encoded = min(work.train_rows, speed.frozen_rows or work.train_rows)
+            encode_s = encoded * work.tokens_per_row / speed.predict_tokens_per_s
+            return 0.2 + held_s + encode_s / work.folds + (encoded + work.held_rows) * _LINEAR_ROW_S
         tokens = work.updates * work.batch_size * work.tokens_per_row
         epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
         train_s = tokens * member.cost / speed.train_tokens_per_s

@@ -349,18 +349,12 @@ def _fold_rows(task: FoldTask, fold: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _fit_baseline(task: FoldTask) -> None:
     """Fit a baseline on each fold's rows, and on all rows for delivery."""
-    from attentune.baselines.frozen import FrozenEncoder
     from attentune.baselines.registry import make_baseline
     from attentune.config import ModelConfig
 
     member, rows = task.member, _SETUP.data.splits["train"]
     encoder = load_config(overrides=_encoder_settings(member)).model
-    frozen = None
-    if member.encoder is not None:
-        # The vectors of texts are kept for the next fold and the next baseline of this worker.
-        if member.encoder not in _FROZEN:
-            _FROZEN[member.encoder] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
-        frozen = _FROZEN[member.encoder]
+    frozen = None if member.encoder is None else _frozen_encoder(member)
 
     def fitted(places: np.ndarray, seed: int) -> Any:
         made = make_baseline(
@@ -395,6 +389,16 @@ def _fit_baseline(task: FoldTask) -> None:
         every = np.flatnonzero(load_folds(Path(task.folds_file)) >= 0)
         fitted(every, seed).save(whole)
         write_text(whole / FOLD_FILE, json.dumps({"rows": len(every)}) + "\n")
+
+
+def _frozen_encoder(member: Member) -> Any:
+    """Return a member's encoder, which keeps the vectors of texts for the next fold and baseline of this worker."""
+    from attentune.baselines.frozen import FrozenEncoder
+
+    if member.encoder not in _FROZEN:
+        encoder = load_config(overrides=_encoder_settings(member)).model
+        _FROZEN[member.encoder] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
+    return _FROZEN[member.encoder]
 
 
 def _adapt(task: FoldTask) -> None:
@@ -585,6 +589,7 @@ def _probe(task: ProbeTask) -> EncoderSpeed:
         overhead_s=max(0.0, trained_s - sum(part for _, part in increments)),
         memory_bytes=peak_memory_bytes(torch.device("cpu")),
         disk_bytes=sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0,
+        frozen_rows=_frozen_encoder(member).affordable_rows(rows),
     )
     if len(callback.steps) == _PROBE_STEPS:
         predictor, sample = Predictor.load(folder).single_model("the probe"), _without_labels(rows.take(places))
