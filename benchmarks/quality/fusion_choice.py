@@ -3,11 +3,13 @@
     python -m benchmarks.quality.fusion_choice run uci:1 --folder ../fusion [--folds 5] [--portfolio bert-mean]
     python -m benchmarks.quality.fusion_choice table results/auto/development.npz
     python -m benchmarks.quality.fusion_choice thresholds results/auto/development.npz
+    python -m benchmarks.quality.fusion_choice methods results/auto/development.npz
 
 `run` runs `auto` for 300 seconds (`--seconds`) on one draw of a development task, with OMP_NUM_THREADS threads, and
 adds what each member predicts out of fold and for other rows to FOLDER/development.npz. `table` prints, for each run,
 what each kind of fusion scores on the other rows, and what choices by the score and by the loss of out-of-fold
 predictions deliver. `thresholds` does so for ways of deciding between two classes, over fusions of all sets of members.
+`methods` compares what is delivered of all members with what is delivered without those of the papers' methods.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace
@@ -31,7 +35,7 @@ from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion
 from attentune.metrics.metrics import choose_metric, predictions_of
 from benchmarks.common import table
-from benchmarks.quality.campaign import Cell, draw_of
+from benchmarks.quality.campaign import METHODS, Cell, draw_of
 from benchmarks.quality.campaign_tables import METRICS
 
 SCORED_ROWS = 1500
@@ -39,7 +43,7 @@ SCORED_ROWS = 1500
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "table", "thresholds"))
+    parser.add_argument("what", choices=("run", "table", "thresholds", "methods"))
     parser.add_argument("item", help="TASK:DRAW, or the file")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--folds", type=int)
@@ -50,6 +54,8 @@ def main() -> int:
         print("\n".join(rules_table(dict(np.load(given.item)))))
     elif given.what == "thresholds":
         print("\n".join(thresholds_table(dict(np.load(given.item)))))
+    elif given.what == "methods":
+        print("\n".join(methods_table(dict(np.load(given.item)))))
     else:
         run(given)
     return 0
@@ -140,6 +146,29 @@ def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
         chosen = [f"{scores[kind]:.3f} ({kind})" for kind in (by_score, by_loss)]
         lines.append([how, str(len(there)), str(len(names)), *cells, *chosen])
     return table(["run", "rows", "members", *FUSION_KINDS, "chosen by score", "chosen by loss"], lines)
+
+
+def methods_table(arrays: dict[str, np.ndarray]) -> list[str]:
+    """Compare the other rows' score and log-loss of what is delivered with and without the papers' methods."""
+    lines = []
+    for how, mine, names, there in _runs_of(arrays):
+        plain = [name for name in names if name not in METHODS]
+        if plain == names:
+            continue
+        found = []
+        for members in (names, plain):
+            problem = _problem(mine, members, there, None, how.partition(",")[0])
+            fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
+            losses = {
+                kind: fusions.calibrated_losses(values, problem.labels, problem.space, problem.folds)
+                for kind, values in fused.items()
+            }
+            logits_NC = _scored(mine, fusions._fit(fusions._choose_kind(fused, losses, problem), problem))
+            score = problem.metric.score(mine["scored labels"], predictions_of(logits_NC, problem.space))
+            found += [score, log_loss(mine["scored labels"], softmax(logits_NC, axis=1))]
+        methods = ", ".join(name for name in names if name in METHODS)
+        lines.append([how, methods, *(f"{found[place]:.3f}" for place in (0, 2, 1, 3))])
+    return table(["run", "methods", "score with", "without", "log-loss with", "without"], lines)
 
 
 def thresholds_table(arrays: dict[str, np.ndarray]) -> list[str]:

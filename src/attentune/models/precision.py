@@ -13,8 +13,8 @@ from torch import nn
 
 from attentune.errors import ConfigError
 
-# bf16 is used where it multiplies at least this many times as fast as fp32: 0.55 times on an Intel Xeon with AVX512-BF16
-# but no AMX, where fp32 trains 1.5 times as fast (benchmarks/README.md).
+# bf16 is used where it multiplies at least this many times as fast as fp32. On an Intel Xeon with AVX512-BF16 but
+# without AMX that is 0.55 times, and fp32 trains 1.5 times as fast (benchmarks/README.md).
 _FAST_BF16 = 1.1
 # The product that is timed, as of a layer of a small encoder, and how often; the shortest time counts.
 _TIMED_SHAPE, _TIMED = (256, 384, 1536), 8

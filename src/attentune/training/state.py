@@ -35,7 +35,7 @@ class TrainingState:
         best: {"metric", "value", "step"} of the best score, or None.
         scores_without_gain: evaluations since the last improvement.
         last_scored_step: step of the newest evaluation, or -1.
-        stopped_early: whether early stopping ended the run.
+        stopped_early: whether early stopping, or a callback, ended the run.
         log_bytes: length of log.jsonl.
         log_sha256: SHA-256 of log.jsonl; None if the run has no log.
     """

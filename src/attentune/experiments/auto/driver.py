@@ -570,6 +570,7 @@ class _AutoRun(AutoFolder):
         updates = ADAPTATION_UPDATES if is_adaptation else self.schedule.updates_of(state)
         seconds = max(self.schedule.seconds(state, updates), 1e-3)
         every = max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))
+        may_end_early = not (is_adaptation or state.member.is_baseline)
         return FoldTask(
             member=state.member,
             folds=folds,
@@ -579,6 +580,8 @@ class _AutoRun(AutoFolder):
             batch_size=self.plan.batch_size,
             save_steps=every,
             deadline=time.time() + self.training_left_s,
+            fewest_updates=self.schedule.fewest_updates(state) if may_end_early else None,
+            ending_s=self.schedule.ending_seconds(state) if may_end_early else 0.0,
         )
 
     def _lower_plan(self) -> bool:
@@ -599,7 +602,11 @@ class _AutoRun(AutoFolder):
         elif result.status == "stopped":
             pass  # at the deadline, or on request; `train_members` says which
         elif not task.is_adaptation:
-            self.schedule.observe(state, task.updates, result.seconds / len(task.folds))
+            if result.ended_at is not None:
+                self.notes.append(
+                    f"{task.name}: ended after {result.ended_at:,} of {task.updates:,} updates, as the time was up."
+                )
+            self.schedule.observe(state, result.ended_at or task.updates, result.seconds / len(task.folds))
             if state.is_complete:
                 self._complete(state)
                 self._put_similarity_first()

@@ -85,6 +85,8 @@ class FoldTask:
         updates: the updates of a fine-tuned member, of `batch_size` rows each.
         save_steps: its updates between checkpoints.
         deadline: the time (`time.time()`) at which it saves a checkpoint and stops.
+        fewest_updates: a fine-tuned member that has done so many ends early instead, and counts as trained.
+        ending_s: it does so these seconds before the deadline; they are for saving and for predicting the fold.
     """
 
     member: Member
@@ -95,6 +97,8 @@ class FoldTask:
     batch_size: int
     save_steps: int
     deadline: float
+    fewest_updates: int | None = None
+    ending_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -130,6 +134,7 @@ class TaskResult:
         message: why it failed.
         speed: of a probe.
         error: an error that the user can correct.
+        ended_at: the updates of a fine-tuned member whose fold ended early.
     """
 
     status: str
@@ -137,6 +142,7 @@ class TaskResult:
     message: str = ""
     speed: EncoderSpeed | None = None
     error: AttentuneError | None = None
+    ended_at: int | None = None
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -302,7 +308,8 @@ def run_task(task: FoldTask | ProbeTask, *, stop: StopRequest) -> TaskResult:
         elif task.member.is_baseline:
             _fit_baseline(task)
         else:
-            _train_fold(task)
+            ended_at = _train_fold(task)
+            return TaskResult("done", time.perf_counter() - began, ended_at=ended_at)
     except Interrupted:
         return TaskResult("stopped", time.perf_counter() - began)
     except AttentuneError as error:
@@ -318,14 +325,15 @@ def _raise_if_stopped(deadline: float) -> None:
         raise Interrupted("", 0)
 
 
-def _callback(deadline: float) -> Any:
-    """Return a callback that stops training at the deadline."""
+def _callback(deadline: float, *, fewest_updates: int | None = None, ending_s: float = 0.0) -> Any:
+    """Return a callback that stops training at the deadline, or ends it before that; see `FoldTask`."""
     from attentune.training.callbacks import TrainingCallback
 
     class StopCallback(TrainingCallback):
         def __init__(self) -> None:
             self.steps: list[tuple[int, float]] = []  # tokens and seconds so far, at each step
             self.is_late = False
+            self.ended_at: int | None = None
 
         def _check(self) -> None:
             if time.time() > deadline and not _STOP.requested:
@@ -333,7 +341,11 @@ def _callback(deadline: float) -> Any:
 
         def on_step_end(self, state: Any, logs: Mapping[str, float]) -> None:
             self.steps.append((state.tokens, state.seconds))
-            self._check()
+            is_due = time.time() > deadline - ending_s
+            if fewest_updates is not None and state.step >= fewest_updates and is_due and not _STOP.requested:
+                state.stopped_early, self.ended_at = True, state.step
+            else:
+                self._check()
 
         def on_prediction_step(self, rows: int) -> None:
             self._check()
@@ -395,10 +407,10 @@ def _frozen_encoder(member: Member) -> Any:
     """Return a member's encoder, which keeps the vectors of texts for the next fold and baseline of this worker."""
     from attentune.baselines.frozen import FrozenEncoder
 
-    if member.encoder not in _FROZEN:
-        encoder = load_config(overrides=_encoder_settings(member)).model
-        _FROZEN[member.encoder] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
-    return _FROZEN[member.encoder]
+    encoder = load_config(overrides=_encoder_settings(member)).model
+    if encoder.name_or_path not in _FROZEN:
+        _FROZEN[encoder.name_or_path] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
+    return _FROZEN[encoder.name_or_path]
 
 
 def _adapt(task: FoldTask) -> None:
@@ -438,22 +450,26 @@ def _adapt(task: FoldTask) -> None:
             _STOP.requested = False
 
 
-def _train_fold(task: FoldTask) -> None:
-    """Train a fine-tuned member on the rows of the other folds, and predict those of this fold."""
+def _train_fold(task: FoldTask) -> int | None:
+    """Train a fine-tuned member on the rows of the other folds, and predict those of this fold.
+
+    Returns:
+        Its updates if it ended early, else None.
+    """
     from attentune.inference.predictor import predict_rows
     from attentune.training.checkpoint import checkpoint_folders
 
     (fold,) = task.folds
     folder = fold_folder(task.folder, fold)
     if is_finished(folder):
-        return
+        return None
     began = time.perf_counter()
     trained, held = _fold_rows(task, fold)
     rows = _SETUP.data.splits["train"]
     spent = folder.parent / f"fold-{fold}-seconds.json"  # of earlier attempts
     before = _seconds_before(spent)
     try:
-        _train(task, folder, trained, fold)
+        ended_at = _train(task, folder, trained, fold)
     except BaseException:
         write_text(spent, json.dumps({"seconds": before + time.perf_counter() - began}) + "\n")
         raise
@@ -462,6 +478,7 @@ def _train_fold(task: FoldTask) -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
     _finish_fold(folder, logits_MC, held, before + time.perf_counter() - began)
     spent.unlink(missing_ok=True)
+    return ended_at
 
 
 def _seconds_before(file: Path) -> float:
@@ -475,8 +492,8 @@ def _without_labels(rows: Any) -> Any:
     return replace(rows, labels=None, weights=None)
 
 
-def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> None:
-    """Train one run, from its checkpoint if it has been begun."""
+def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> int | None:
+    """Train one run, from its checkpoint if it has been begun; return its updates if it ended early."""
     method = task.member.method
     resume = (folder / "config.yaml").is_file()
     if not resume:
@@ -490,14 +507,16 @@ def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> None
         "training.save_steps": task.save_steps,
         "training.output_dir": str(folder),
     }
+    callback = _callback(task.deadline, fewest_updates=task.fewest_updates, ending_s=task.ending_s)
     try:
-        _train_once(overrides | {"training.resume": resume}, method, trained, _callback(task.deadline))
+        _train_once(overrides | {"training.resume": resume}, method, trained, callback)
     except CheckpointError as error:
         if not resume:
             raise
         print(f"{error}\nStarting again.", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-        _train_once(overrides, method, trained, _callback(task.deadline))
+        _train_once(overrides, method, trained, callback)
+    return callback.ended_at
 
 
 def _begun_updates(folder: Path) -> int:

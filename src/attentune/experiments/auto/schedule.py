@@ -69,9 +69,18 @@ class Schedule:
         folds = len(state.waiting) - len(adaptation)
         return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
 
+    def ending_seconds(self, state: MemberState) -> float:
+        """Predict the seconds of one fold of a fine-tuned member after its last update."""
+        seconds = self.speed.ending_seconds(state.member, self._work(self.updates_of(state)))
+        return seconds if self.speed.is_corrected(state.member) else seconds / _UNCORRECTED
+
     def adaptation_seconds(self, state: MemberState) -> float:
         """Predict the seconds that the adaptation of a member's encoder takes."""
         return self.seconds(state, ADAPTATION_UPDATES)
+
+    def fewest_updates(self, state: MemberState) -> int | None:
+        """Return the updates after which a member's fold may end early when it is late; None if they are fixed."""
+        return None if self.has_fixed_updates else math.ceil(_FEWEST_SHARE * self.updates_of(state))
 
     def observe(self, state: MemberState, updates: int, seconds: float) -> None:
         """Learn from the measured seconds of one fold."""
