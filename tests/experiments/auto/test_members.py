@@ -36,7 +36,7 @@ def train_fold(
     member = Member("bert-mean", "fine-tuned", "bert-mean", encoder=str(tiny("bert", layers=1, hidden=16)))
 
     def run(
-        *, deadline_s: float, ending_s: float, fewest_updates: int | None = UPDATES // 2
+        *, deadline_s: float, ending_s: float, fewest_updates: int | None = UPDATES // 2, tokens_per_s: float = 0.0
     ) -> tuple[TaskResult, Path]:
         task = FoldTask(
             member=member,
@@ -49,6 +49,7 @@ def train_fold(
             deadline=time.time() + deadline_s,
             fewest_updates=fewest_updates,
             ending_s=ending_s,
+            tokens_per_s=tokens_per_s,
         )
         with stop_on_signal() as stop:  # as in a worker process
             return run_task(task, stop=stop), fold_folder(tmp_path / "bert-mean", 1)
@@ -72,6 +73,12 @@ def test_a_late_fold_ends_early_and_predicts_its_rows(train_fold):
     assert held_out["rows"].tolist() == [row for row in range(ROWS) if row // 2 % 3 == 0]
     assert np.isfinite(held_out["logits"]).all()
     assert not list(folder.glob("checkpoint-*"))
+
+
+def test_a_fold_that_is_slower_than_predicted_ends_earlier(train_fold):
+    """It would have an hour for its end; at a thousandth of the predicted speed it needs far more."""
+    result, _ = train_fold(deadline_s=7200, ending_s=3600, tokens_per_s=1e9)
+    assert (result.status, result.ended_at) == ("done", UPDATES // 2)
 
 
 def test_a_fold_that_is_too_late_for_that_is_stopped_with_a_checkpoint(train_fold):

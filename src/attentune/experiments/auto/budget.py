@@ -128,10 +128,13 @@ class SpeedModel:
         return self._measured(member) is not None
 
     def ending_seconds(self, member: Member, work: FoldWork) -> float:
-        """Predict the seconds that a fold of a fine-tuned member takes after its last update."""
-        speed, measured = self.encoders[member.encoder or ""], self._measured(member)
-        seconds = speed.overhead_s + work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
-        return seconds * (1.0 if measured is None else measured)
+        """Predict the seconds that a fold of a fine-tuned member takes after its last update, as the probe ran."""
+        speed = self.encoders[member.encoder or ""]
+        return speed.overhead_s + work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
+
+    def tokens_per_s(self, member: Member) -> float:
+        """Predict the tokens that a fine-tuned member trains on per second, as the probe ran."""
+        return self.encoders[member.encoder or ""].train_tokens_per_s / member.cost
 
     def _measured(self, member: Member) -> float | None:
         """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""

@@ -287,7 +287,8 @@ class _AutoRun(AutoFolder):
         encoders = self.schedule.speed.encoders
         if scored_rows and encoders:
             slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
-            fine_tuned = sum(len(state.folds) for state in self.states if not state.member.is_baseline and state.done)
+            begun = [state for state in self.states if not state.member.is_baseline and state.is_started]
+            fine_tuned = sum(len(state.folds) for state in begun if not state.note)
             seconds += scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
         return seconds + self._distillation_s(self.left_s - seconds)
 
@@ -570,8 +571,7 @@ class _AutoRun(AutoFolder):
         updates = ADAPTATION_UPDATES if is_adaptation else self.schedule.updates_of(state)
         seconds = max(self.schedule.seconds(state, updates), 1e-3)
         every = max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))
-        may_end_early = not (is_adaptation or state.member.is_baseline)
-        return FoldTask(
+        task = FoldTask(
             member=state.member,
             folds=folds,
             folder=str(state.folder),
@@ -580,8 +580,14 @@ class _AutoRun(AutoFolder):
             batch_size=self.plan.batch_size,
             save_steps=every,
             deadline=time.time() + self.training_left_s,
-            fewest_updates=self.schedule.fewest_updates(state) if may_end_early else None,
-            ending_s=self.schedule.ending_seconds(state) if may_end_early else 0.0,
+        )
+        if is_adaptation or state.member.is_baseline:
+            return task
+        return replace(
+            task,
+            fewest_updates=self.schedule.fewest_updates(state),
+            ending_s=self.schedule.ending_seconds(state),
+            tokens_per_s=self.schedule.speed.tokens_per_s(state.member),
         )
 
     def _lower_plan(self) -> bool:

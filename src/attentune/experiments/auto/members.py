@@ -87,6 +87,7 @@ class FoldTask:
         deadline: the time (`time.time()`) at which it saves a checkpoint and stops.
         fewest_updates: a fine-tuned member that has done so many ends early instead, and counts as trained.
         ending_s: it does so these seconds before the deadline; they are for saving and for predicting the fold.
+        tokens_per_s: the speed at which that time was predicted; a slower run ends in proportion earlier.
     """
 
     member: Member
@@ -99,6 +100,7 @@ class FoldTask:
     deadline: float
     fewest_updates: int | None = None
     ending_s: float = 0.0
+    tokens_per_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -325,8 +327,8 @@ def _raise_if_stopped(deadline: float) -> None:
         raise Interrupted("", 0)
 
 
-def _callback(deadline: float, *, fewest_updates: int | None = None, ending_s: float = 0.0) -> Any:
-    """Return a callback that stops training at the deadline, or ends it before that; see `FoldTask`."""
+def _callback(deadline: float, task: FoldTask | None = None) -> Any:
+    """Return a callback that stops training at the deadline, or ends that of this fold before it; see `FoldTask`."""
     from attentune.training.callbacks import TrainingCallback
 
     class StopCallback(TrainingCallback):
@@ -341,11 +343,16 @@ def _callback(deadline: float, *, fewest_updates: int | None = None, ending_s: f
 
         def on_step_end(self, state: Any, logs: Mapping[str, float]) -> None:
             self.steps.append((state.tokens, state.seconds))
-            is_due = time.time() > deadline - ending_s
-            if fewest_updates is not None and state.step >= fewest_updates and is_due and not _STOP.requested:
+            if not _STOP.requested and self._has_to_end(state):
                 state.stopped_early, self.ended_at = True, state.step
             else:
                 self._check()
+
+        def _has_to_end(self, state: Any) -> bool:
+            if task is None or task.fewest_updates is None or state.step < task.fewest_updates:
+                return False
+            slower = max(1.0, task.tokens_per_s * state.seconds / max(state.tokens, 1))
+            return time.time() > deadline - task.ending_s * slower
 
         def on_prediction_step(self, rows: int) -> None:
             self._check()
@@ -507,7 +514,7 @@ def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> int 
         "training.save_steps": task.save_steps,
         "training.output_dir": str(folder),
     }
-    callback = _callback(task.deadline, fewest_updates=task.fewest_updates, ending_s=task.ending_s)
+    callback = _callback(task.deadline, task)
     try:
         _train_once(overrides | {"training.resume": resume}, method, trained, callback)
     except CheckpointError as error:

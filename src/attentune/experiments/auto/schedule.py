@@ -24,6 +24,9 @@ from attentune.training.defaults import ADAPTATION_UPDATES
 
 # The fewest updates of a member, as a share of the plan's.
 _FEWEST_SHARE = 0.5
+# The share of its updates after which a late fold may end early. Its learning rate has not fallen to zero by then, so
+# the model is worse than a planned one, but its predictions out of fold tell how good it is; without them it is lost.
+_EARLIEST_SHARE = 0.25
 # Lowered updates are to end within this share of the time left; a started member is given up when even the fewest
 # updates need more than this multiple of it.
 _FILLED, _PATIENCE = 0.95, 1.2
@@ -70,9 +73,8 @@ class Schedule:
         return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
 
     def ending_seconds(self, state: MemberState) -> float:
-        """Predict the seconds of one fold of a fine-tuned member after its last update."""
-        seconds = self.speed.ending_seconds(state.member, self._work(self.updates_of(state)))
-        return seconds if self.speed.is_corrected(state.member) else seconds / _UNCORRECTED
+        """Predict the seconds of one fold of a fine-tuned member after its last update, at the speed of the probe."""
+        return self.speed.ending_seconds(state.member, self._work(self.updates_of(state)))
 
     def adaptation_seconds(self, state: MemberState) -> float:
         """Predict the seconds that the adaptation of a member's encoder takes."""
@@ -80,7 +82,7 @@ class Schedule:
 
     def fewest_updates(self, state: MemberState) -> int | None:
         """Return the updates after which a member's fold may end early when it is late; None if they are fixed."""
-        return None if self.has_fixed_updates else math.ceil(_FEWEST_SHARE * self.updates_of(state))
+        return None if self.has_fixed_updates else math.ceil(_EARLIEST_SHARE * self.updates_of(state))
 
     def observe(self, state: MemberState, updates: int, seconds: float) -> None:
         """Learn from the measured seconds of one fold."""
