@@ -1,6 +1,7 @@
 """Fits of fusions: against plain references, without leaks, and with members of every kind."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy import optimize
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
+from attentune.experiments.auto import fusion
 from attentune.experiments.auto.fusion import _choose_kind, _Problem, fit_fusion
 from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.metrics import METRICS, predictions_of
@@ -281,3 +283,20 @@ def test_what_cannot_be_fused_is_refused():
         fit(empty, np.array([0, 1, 0, 1]), BINARY, "accuracy")
     with pytest.raises(ConfigError, match="got 'vote', expected some of single, greedy, weights, linear"):
         fit({"a": np.zeros((4, 2))}, np.array([0, 1, 0, 1]), BINARY, "accuracy", kinds=("vote",))
+
+
+def test_a_linear_fusion_gives_the_majority_no_weight_and_converges():
+    """Its log-odds differ between folds by the counts of classes only; blown up, they would slow the fit down."""
+    generator, space = np.random.default_rng(0), SPACES["accuracy"]
+    labels = labels_of(space, 300, generator)
+    shares_FC = np.stack([np.bincount(labels[np.arange(300) % 5 != fold], minlength=3) for fold in range(5)]) / 240
+    logits = {f"m{i}": member(space, labels, 0.8, generator) for i in range(2)}
+    logits["majority"] = np.log(shares_FC)[np.arange(300) % 5]
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion.warnings, "simplefilter", lambda *_: None)
+        warnings.simplefilter("error")
+        result = fit(logits, labels, space, "accuracy", kinds=("linear",))
+    assert result.fusion.member_weights()["majority"] < 0.05
+    # The constant part of a member is in the bias: the fused probabilities are those of the two others.
+    alone = fit({name: logits[name] for name in ("m0", "m1")}, labels, space, "accuracy", kinds=("linear",))
+    assert np.abs(result.fusion.apply(logits) - alone.fusion.apply(logits)).max() < 0.1

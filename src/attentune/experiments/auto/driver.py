@@ -311,13 +311,14 @@ class _AutoRun(AutoFolder):
         complete = [state for state in self.states if state.is_complete]
         if self.fusion_s is not None or len(complete) < 3 or self.rows.labels is None:
             return
-        there, began = np.flatnonzero(self.folds_N > 0), time.perf_counter()
+        # Time of this thread: the workers, which are busy now, are not in the way of the last fusion.
+        there, began = np.flatnonzero(self.folds_N > 0), time.thread_time()
         logits = {
             state.member.name: held_out_logits(state.folder, state.folds, len(self.rows))[there] for state in complete
         }
         given: dict[str, Any] = {"metric": self.metric, "folds": self.folds_N[there], "seed": self.seed}
         fit_fusion(logits, self.rows.labels[there], self.space, **given)
-        self.fusion_s = (time.perf_counter() - began) / len(complete)
+        self.fusion_s = (time.thread_time() - began) / len(complete)
 
     def _cores(self) -> int:
         return self.pool.size if self.pool is not None else 1

@@ -33,6 +33,7 @@ _MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
 _GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
 _EM_STEPS = 300
 _SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
+_FLAT = 1e-6  # a member whose log-odds vary less within each fold tells no rows apart
 _INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 # A fusion that is this many standard errors behind a member alone is not delivered, whatever its loss.
 _CLEARLY = 2.0
@@ -409,9 +410,13 @@ def _fit_linear(problem: _Problem) -> Fusion:
     has_classes = task_type in ("classification", "ordinal")
     if has_classes:  # what all classes have in common does not matter
         inputs_NMC = inputs_NMC - inputs_NMC.mean(axis=2, keepdims=True)
-    # One scale per member, so that regularisation does not depend on how confident it is.
-    scales_M = np.maximum(inputs_NMC.std(axis=0).mean(axis=1), 1e-6)[:, None]
-    scaled_NMC = inputs_NMC / scales_M
+    # One scale per member, so that regularisation does not depend on how confident it is; centred, as the fit converges
+    # slowly otherwise. The majority varies with the folds only, which tells nothing about new rows.
+    means_MC = inputs_NMC.mean(axis=0)
+    within_FM = [inputs_NMC[problem.folds == fold].std(axis=0).max(axis=1) for fold in np.unique(problem.folds)]
+    is_flat_M = np.max(within_FM, axis=0) < _FLAT
+    scales_M = np.where(is_flat_M, np.inf, np.maximum(inputs_NMC.std(axis=0).mean(axis=1), _FLAT))[:, None]
+    scaled_NMC = (inputs_NMC - means_MC) / scales_M
     if task_type == "regression":
         model = RidgeCV(alphas=tuple(len(problem.labels) / 10**power for power in range(4)))
         model.fit(scaled_NMC[:, :, 0], problem.labels)
@@ -428,6 +433,7 @@ def _fit_linear(problem: _Problem) -> Fusion:
         strength = _INVERSE_STRENGTHS[int(losses.argmin())]
         coefficients_MCC, bias_C = _logistic(scaled_NMC, problem.labels, strength)
     coefficients_MCC = coefficients_MCC / scales_M[:, :, None]
+    bias_C = bias_C - np.einsum("mc,mck->k", means_MC, coefficients_MCC)
     if has_classes:
         coefficients_MCC = coefficients_MCC - coefficients_MCC.mean(axis=1, keepdims=True)
     return Fusion.linear(members, task_type, coefficients_MCC.reshape(-1, len(bias_C)), bias_C)
