@@ -18,6 +18,9 @@ import pytest
 
 from attentune.config import load_config
 from attentune.experiments.auto import delivery
+from attentune.experiments.auto.driver import auto
+from attentune.experiments.auto.leaderboard import AutoProgress
+from attentune.experiments.auto.schedule import Schedule
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
 from helpers.comparisons import finish, kill, start, wait_for
@@ -436,3 +439,32 @@ def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_
     status, _, err = attentune(*line)
     assert status == 2
     assert "cannot be resumed: the rows changed" in err
+
+
+@pytest.mark.integration
+def test_folds_that_are_late_end_early_and_count(tiny, tmp_path, monkeypatch):
+    """As if saving and predicting took so long that each fold has to end at once."""
+    monkeypatch.setattr(Schedule, "ending_seconds", lambda self, state: 1e9)
+    overrides = {
+        "data.train_file": str(write_sentences(tmp_path / "train.csv", 0, 60)),
+        "data.max_length": 24,
+        "model.name_or_path": str(tiny("bert")),
+        "training.output_dir": str(tmp_path / "best"),
+        "training.use_cpu": True,
+    }
+    portfolio = ("majority", "tfidf-linear", "bert-mean")
+    result = auto(
+        load_config(overrides=overrides),
+        time_limit_s=3600,
+        folds=2,
+        jobs=2,
+        portfolio=portfolio,
+        display=AutoProgress(quiet=True),
+    )
+    rows = {row.name: row for row in result.leaderboard}
+    assert rows["bert-mean"].status == "done"
+    for fold in (1, 2):
+        steps = json.loads((tmp_path / f"best/auto/members/bert-mean/fold-{fold}/metrics.json").read_text())
+        facts = next(note for note in result.notes if note.startswith(f"bert-mean, fold {fold}: ended after "))
+        done, planned = (int(number) for number in re.findall(r"\d+", facts.partition("after")[2])[:2])
+        assert steps["train"]["steps"] == done < planned / 2

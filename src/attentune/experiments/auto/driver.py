@@ -582,7 +582,8 @@ class _AutoRun(AutoFolder):
             save_steps=every,
             deadline=time.time() + self.training_left_s,
         )
-        if is_adaptation or state.member.is_baseline:
+        # Folds that end early are of use if the others are trained now too; a resumed command does not repeat them.
+        if is_adaptation or state.member.is_baseline or len(state.waiting) >= self._cores():
             return task
         return replace(
             task,
