@@ -126,18 +126,24 @@ def _scored(mine: dict[str, np.ndarray], fusion: Fusion) -> np.ndarray:
     return fusion.apply({name: mine[f"scored {name}"].astype(np.float64) for name in fusion.members})
 
 
+def _choose_by_loss(problem: fusions._Problem) -> tuple[dict[str, np.ndarray], str]:
+    """Return the cross-fitted logits of each kind of fusion, and the kind that `auto` delivers."""
+    fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
+    losses = {
+        kind: fusions.calibrated_losses(values, problem.labels, problem.space, problem.folds)
+        for kind, values in fused.items()
+    }
+    return fused, fusions._choose_kind(fused, losses, problem)
+
+
 def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
     lines = []
     for how, mine, names, there in _runs_of(arrays):
         problem = _problem(mine, names, there, None, how.partition(",")[0])
         labels, space, metric = problem.labels, problem.space, problem.metric
-        fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
-        losses = {
-            kind: fusions.calibrated_losses(values, labels, space, problem.folds) for kind, values in fused.items()
-        }
+        fused, by_loss = _choose_by_loss(problem)
         predictions = [predictions_of(values, space) for values in fused.values()]
         by_score = FUSION_KINDS[fusions.choose_simplest(metric, labels, predictions)[0]]
-        by_loss = fusions._choose_kind(fused, losses, problem)
         scores = {}
         for kind in FUSION_KINDS:
             logits = _scored(mine, fusions._fit(kind, problem))
@@ -158,12 +164,7 @@ def methods_table(arrays: dict[str, np.ndarray]) -> list[str]:
         found = []
         for members in (names, plain):
             problem = _problem(mine, members, there, None, how.partition(",")[0])
-            fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
-            losses = {
-                kind: fusions.calibrated_losses(values, problem.labels, problem.space, problem.folds)
-                for kind, values in fused.items()
-            }
-            logits_NC = _scored(mine, fusions._fit(fusions._choose_kind(fused, losses, problem), problem))
+            logits_NC = _scored(mine, fusions._fit(_choose_by_loss(problem)[1], problem))
             score = problem.metric.score(mine["scored labels"], predictions_of(logits_NC, problem.space))
             found += [score, log_loss(mine["scored labels"], softmax(logits_NC, axis=1))]
         methods = ", ".join(name for name in names if name in METHODS)

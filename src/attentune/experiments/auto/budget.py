@@ -155,21 +155,20 @@ class SpeedModel:
         if member.is_baseline and member.encoder is None:
             return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S)
         speed = self.encoders[member.encoder or ""]
-        held_s = work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
-        all_s = work.train_rows * work.tokens_per_row / speed.predict_tokens_per_s
+        row_s = work.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
             # Texts are encoded once for all folds; a fold has its part of that.
             encoded = min(work.train_rows, speed.frozen_rows or work.train_rows)
-            encode_s = encoded * work.tokens_per_row / speed.predict_tokens_per_s
-            return 0.2 + held_s + encode_s / work.folds + (encoded + work.held_rows) * _LINEAR_ROW_S
+            encode_s = (work.held_rows + encoded / work.folds) * row_s
+            return 0.2 + encode_s + (encoded + work.held_rows) * _LINEAR_ROW_S
         tokens = work.updates * work.batch_size * work.tokens_per_row
         epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
-        train_s = tokens * member.cost / speed.train_tokens_per_s
-        passes_s = epochs * member.passes * all_s
+        train_s = tokens / self.tokens_per_s(member)
+        passes_s = epochs * member.passes * work.train_rows * row_s
         if member.probed:
             probed = min(work.train_rows, PROBED_ROWS)
-            passes_s += probed * (work.tokens_per_row / speed.predict_tokens_per_s + _LINEAR_ROW_S)
-        return speed.overhead_s + train_s + passes_s + held_s + rows * _ROW_S
+            passes_s += probed * (row_s + _LINEAR_ROW_S)
+        return train_s + passes_s + self.ending_seconds(member, work) + rows * _ROW_S
 
 
 @dataclass(frozen=True)

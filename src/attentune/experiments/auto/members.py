@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from attentune.config import Config, load_config, to_flat
+from attentune.config import Config, ModelConfig, load_config, to_flat
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.experiments.auto.budget import EncoderSpeed
@@ -369,11 +369,10 @@ def _fold_rows(task: FoldTask, fold: int) -> tuple[np.ndarray, np.ndarray]:
 def _fit_baseline(task: FoldTask) -> None:
     """Fit a baseline on each fold's rows, and on all rows for delivery."""
     from attentune.baselines.registry import make_baseline
-    from attentune.config import ModelConfig
 
     member, rows = task.member, _SETUP.data.splits["train"]
     encoder = load_config(overrides=_encoder_settings(member)).model
-    frozen = None if member.encoder is None else _frozen_encoder(member)
+    frozen = None if member.encoder is None else _frozen_encoder(encoder)
 
     def fitted(places: np.ndarray, seed: int) -> Any:
         made = make_baseline(
@@ -410,11 +409,10 @@ def _fit_baseline(task: FoldTask) -> None:
         write_text(whole / FOLD_FILE, json.dumps({"rows": len(every)}) + "\n")
 
 
-def _frozen_encoder(member: Member) -> Any:
-    """Return a member's encoder, which keeps the vectors of texts for the next fold and baseline of this worker."""
+def _frozen_encoder(encoder: ModelConfig) -> Any:
+    """Return an encoder that keeps the vectors of texts for the next fold and baseline of this worker."""
     from attentune.baselines.frozen import FrozenEncoder
 
-    encoder = load_config(overrides=_encoder_settings(member)).model
     if encoder.name_or_path not in _FROZEN:
         _FROZEN[encoder.name_or_path] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
     return _FROZEN[encoder.name_or_path]
@@ -615,7 +613,7 @@ def _probe(task: ProbeTask) -> EncoderSpeed:
         overhead_s=max(0.0, trained_s - sum(part for _, part in increments)),
         memory_bytes=peak_memory_bytes(torch.device("cpu")),
         disk_bytes=sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0,
-        frozen_rows=_frozen_encoder(member).affordable_rows(rows),
+        frozen_rows=_frozen_encoder(load_config(overrides=_encoder_settings(member)).model).affordable_rows(rows),
     )
     if len(callback.steps) == _PROBE_STEPS:
         predictor, sample = Predictor.load(folder).single_model("the probe"), _without_labels(rows.take(places))
