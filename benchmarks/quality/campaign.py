@@ -36,7 +36,7 @@ from benchmarks.common import data_dir, processor
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
-DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp", "blimp-uneven")
+DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp", "blimp-uneven", "sick-5")
 # The draws of the protocol. Rows that none of them uses are scored beside the official dev set, up to UNUSED_ROWS.
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
@@ -217,6 +217,7 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
         "word-order": word_order,
         "blimp": blimp,
         "blimp-uneven": lambda: blimp(bad=3, good=7),
+        "sick-5": sick_classes,
     }
     data = made[cell.task]() if cell.task in made else published(cell.task)
     count, _, shuffled = cell.rows.partition("-")
@@ -257,6 +258,18 @@ def uci_sentences() -> Any:
     kept, held = stratified_split(labels, 1 / 3, "campaign uci")
     splits = {"train": rows.take(kept), "validation": rows.take(held)}
     return TaskData("uci", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits)
+
+
+def sick_classes() -> Any:
+    """Return SICK's relatedness scores rounded to five ordered classes, scored by accuracy."""
+    from attentune.data.dataset import LabelSpace, TaskData
+
+    data = published("sick-r")
+    splits = {
+        name: replace(rows, labels=np.clip(np.rint(rows.labels).astype(np.int64) - 1, 0, 4))
+        for name, rows in data.splits.items()
+    }
+    return TaskData("sick-5", LabelSpace("ordinal", ("1", "2", "3", "4", "5")), ("accuracy",), splits)
 
 
 def word_order() -> Any:

@@ -3,12 +3,14 @@
     python -m benchmarks.quality.fusion_choice run uci:1 --folder ../fusion [--folds 5] [--portfolio bert-mean]
     python -m benchmarks.quality.fusion_choice table results/auto/development.npz
     python -m benchmarks.quality.fusion_choice thresholds results/auto/development.npz
+    python -m benchmarks.quality.fusion_choice cut_points results/auto/development.npz
     python -m benchmarks.quality.fusion_choice methods results/auto/development.npz
 
 `run` runs `auto` for 300 seconds (`--seconds`) on one draw of a development task, with OMP_NUM_THREADS threads, and
 adds what each member predicts out of fold and for other rows to FOLDER/development.npz. `table` prints, for each run,
 what each kind of fusion scores on the other rows, and what choices by the score and by the loss of out-of-fold
-predictions deliver. `thresholds` does so for ways of deciding between two classes, over fusions of all sets of members.
+predictions deliver. `thresholds` does so for ways of deciding between two classes, over fusions of sets of members, and
+`cut_points` for ordered classes, with 200 out-of-fold rows and with all.
 `methods` compares what is delivered of all members with what is delivered without those of the papers' methods.
 """
 
@@ -19,6 +21,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,33 +32,32 @@ from sklearn.metrics import log_loss
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto import fusion as fusions
+from attentune.experiments.auto import thresholds
 from attentune.experiments.auto.portfolio import all_members
 from attentune.experiments.auto.selection import paired_gain, utility
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion
-from attentune.metrics.metrics import choose_metric, predictions_of
+from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of
+from attentune.seeding import numpy_generator
 from benchmarks.common import table
 from benchmarks.quality.campaign import METHODS, Cell, draw_of
 from benchmarks.quality.campaign_tables import METRICS
 
 SCORED_ROWS = 1500
+ORDERED_TASKS = ("sick-5",)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "table", "thresholds", "methods"))
+    parser.add_argument("what", choices=("run", *TABLES))
     parser.add_argument("item", help="TASK:DRAW, or the file")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--folds", type=int)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--portfolio", help="fine-tuned members, beside the baselines")
     given = parser.parse_args()
-    if given.what == "table":
-        print("\n".join(rules_table(dict(np.load(given.item)))))
-    elif given.what == "thresholds":
-        print("\n".join(thresholds_table(dict(np.load(given.item)))))
-    elif given.what == "methods":
-        print("\n".join(methods_table(dict(np.load(given.item)))))
+    if given.what in TABLES:
+        print("\n".join(TABLES[given.what](dict(np.load(given.item)))))
     else:
         run(given)
     return 0
@@ -115,7 +117,8 @@ def _problem(
     mine: dict[str, np.ndarray], names: Sequence[str], there: np.ndarray, metric: str | None, task: str
 ) -> fusions._Problem:
     labels = mine["labels"][there]
-    space = LabelSpace("classification", tuple(map(str, range(int(labels.max()) + 1))))
+    kind = "ordinal" if task in ORDERED_TASKS else "classification"
+    space = LabelSpace(kind, tuple(map(str, range(int(labels.max()) + 1))))
     chosen = choose_metric(metric, (METRICS.get(task, "accuracy"),), space)
     logits = {name: mine[f"oof {name}"].astype(np.float64)[there] for name in names}
     return fusions._Problem(logits, labels, mine["folds"][there], space, chosen, 1, 1.0).with_folds()
@@ -220,6 +223,62 @@ def _decisions(
         predictions_of(scored_NC, now) if step is None else (scored_N >= step).astype(np.int64) for step in steps
     ]
     return [metric.score(truth, predictions) for predictions in decided]
+
+
+def cut_points_table(arrays: dict[str, np.ndarray]) -> list[str]:
+    """Compare decisions between ordered classes on the other rows: the most probable class, the cut points with the best
+    score of the out-of-fold rows if that is a standard error ahead on other folds (the earlier rule), today's rule, the
+    cut points with the best expected score, and the best of the scored rows.
+
+    Each value is a mean over fusions by weights of one, two, three or all members; 200 rows are drawn ten times.
+    """
+    generator = numpy_generator("cut points")
+    scores: dict[tuple[str, str, int], list[list[float]]] = {}
+    for how, mine, names, there in _runs_of(arrays):
+        task = how.partition(",")[0]
+        if task not in ORDERED_TASKS:
+            continue
+        for members in [some for size in {1, 2, 3, len(names)} for some in itertools.combinations(names, size)]:
+            for metric in ("accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error"):
+                problem = _problem(mine, members, there, metric, task)
+                fused = fusions._cross_fit("weights", problem), _scored(mine, fusions._fit("weights", problem))
+                draws = [generator.choice(len(there), 200, replace=False) for _ in range(10)]
+                for rows in (*draws, np.arange(len(there))):
+                    found = _ordered_decisions(fused, mine["scored labels"], problem, rows)
+                    scores.setdefault((task, metric, len(rows)), []).append(found)
+    lines = [[task, metric, f"{rows:,}", *(f"{value:.3f}" for value in np.mean(found, axis=0))]
+             for (task, metric, rows), found in scores.items()]  # fmt: skip
+    names = ["most probable class", "best out of fold, if clearly", "today's rule", "expected score", "best of these rows"]
+    return table(["task", "metric", "out-of-fold rows", *names], sorted(lines))
+
+
+def _ordered_decisions(
+    fused: tuple[np.ndarray, np.ndarray], truth: np.ndarray, problem: fusions._Problem, rows: np.ndarray
+) -> list[float]:
+    """Return the scores of the other rows by five ways of deciding, from some of the out-of-fold rows."""
+    metric, space, labels, folds = problem.metric, problem.space, problem.labels[rows], np.arange(len(rows)) % 5
+    logits_NC, scored_NC = fused[0][rows], fused[1]
+
+    def best(values_NC: np.ndarray, of: np.ndarray) -> LabelSpace:
+        means_N = probabilities_of(values_NC, space) @ np.arange(space.num_labels)
+        return replace(space, thresholds=thresholds._cut_points(means_N, np.eye(space.num_labels)[of], metric))
+
+    crossed = np.zeros(len(labels), dtype=np.int64)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        crossed[inside] = predictions_of(logits_NC[inside], best(logits_NC[~inside], labels[~inside]))
+    gain, error = paired_gain(metric, labels, predictions_of(logits_NC, space), crossed)
+    spaces = (
+        space,
+        best(logits_NC, labels) if gain > error else space,
+        fit_thresholds(logits_NC, labels, space, metric=metric, folds=folds).label_space,
+        replace(space, thresholds=thresholds.best_thresholds(logits_NC, labels, space, metric)),
+        best(scored_NC, truth),
+    )
+    return [metric.score(truth, predictions_of(scored_NC, one)) for one in spaces]
+
+
+TABLES = {"table": rules_table, "thresholds": thresholds_table, "cut_points": cut_points_table, "methods": methods_table}
 
 
 if __name__ == "__main__":

@@ -1,16 +1,30 @@
 """Thresholds: the best, kept only if they do well out of fold, and carried by the label space."""
 
 import itertools
+import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    cohen_kappa_score,
+    f1_score,
+    matthews_corrcoef,
+    mean_absolute_error,
+)
 
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.auto.thresholds import best_thresholds, can_have_thresholds, fit_thresholds
+from attentune.experiments.auto.thresholds import (
+    _ordered_probabilities,
+    best_thresholds,
+    can_have_thresholds,
+    fit_thresholds,
+)
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.stats.decisions import predict_labels
 
@@ -160,6 +174,78 @@ def test_cut_points_of_ordered_classes():
     grid = itertools.combinations(np.linspace(0.8, 2.2, 15), 3)
     best = max(np.mean(sum((means_N >= cut).astype(int) for cut in values) == labels) for values in grid)
     assert np.mean(predictions_of(logits_NC, result.label_space) == labels) > best - 0.01
+
+
+ORDERED_SCORES = {
+    "accuracy": accuracy_score,
+    "balanced_accuracy": balanced_accuracy_score,
+    "f1_macro": partial(f1_score, average="macro"),
+    "quadratic_weighted_kappa": partial(cohen_kappa_score, weights="quadratic"),
+    "mean_absolute_error": lambda *rows, **given: -mean_absolute_error(*rows, **given),
+}
+
+
+@pytest.mark.parametrize("metric", sorted(ORDERED_SCORES))
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 4)), min_size=6, max_size=25))
+def test_no_cut_point_of_ordered_classes_has_a_better_expected_score(metric, drawn):
+    """Each row stands for a row of every class, weighted by its probability of the proportional-odds model."""
+    labels, values = np.array(drawn).T
+    space = LabelSpace("ordinal", ("a", "b", "c"))
+    logits_NC = np.column_stack([-values / 2, np.zeros(len(values)), values / 2])
+    shares_NC = np.exp(logits_NC) / np.exp(logits_NC).sum(axis=1, keepdims=True)
+    means_N = shares_NC @ np.arange(3)
+    found = best_thresholds(logits_NC, labels, space, METRICS[metric])
+    weights_NC = _ordered_probabilities(means_N, labels, 3)
+    if weights_NC is None:
+        assert found == (0.5, 1.5)
+        return
+
+    def expected(cuts):
+        decided = sum((means_N >= cut).astype(int) for cut in cuts)
+        truth, predicted = np.repeat([0, 1, 2], len(labels)), np.tile(decided, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ORDERED_SCORES[metric](truth, predicted, sample_weight=np.maximum(weights_NC.T.reshape(-1), 1e-12))
+
+    best, values = expected(found), np.unique(means_N)
+    candidates = [0.0, *(values[1:] + values[:-1]) / 2, 2.0]
+    for first in (*candidates, found[0]):
+        for second in (*candidates, found[1]):
+            if first <= second and (first == found[0] or second == found[1]):
+                assert expected((first, second)) <= best + 1e-6
+
+
+def test_the_probabilities_of_ordered_classes_are_those_of_a_proportional_odds_model():
+    generator = np.random.default_rng(4)
+    means_N = generator.normal(size=20_000)
+    above_NK = 1 / (1 + np.exp(-(1.7 * means_N[:, None] - np.array([-1.5, 0.2, 2.0]))))
+    true_NC = -np.diff(np.column_stack([np.ones(20_000), above_NK, np.zeros(20_000)]), axis=1)
+    labels = (generator.random(20_000)[:, None] > true_NC.cumsum(axis=1)[:, :-1]).sum(axis=1)
+    found_NC = _ordered_probabilities(means_N, labels, 4)
+    assert np.abs(found_NC - true_NC).max() < 0.02
+    # A class without rows has no probability, and the others have the same.
+    gap_NC = _ordered_probabilities(means_N, np.where(labels == 3, 4, labels), 5)
+    assert not gap_NC[:, 3].any()
+    assert gap_NC[:, [0, 1, 2, 4]] == pytest.approx(found_NC, abs=1e-3)
+    assert _ordered_probabilities(-means_N, labels, 4) is None
+
+
+def test_cut_points_that_are_not_needed_cost_little():
+    """With few rows, cut points that follow the noise of their labels would lose more than 0.01 on new rows."""
+    differences = []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        hidden = 2 * generator.normal(size=4000)
+        edges = np.array([-2.0, -0.7, 0.7, 2.0])
+        above_NK = 1 / (1 + np.exp(edges - hidden[:, None]))
+        shares_NC = -np.diff(np.column_stack([np.ones(4000), above_NK, np.zeros(4000)]), axis=1)
+        labels = (generator.random(4000)[:, None] > shares_NC.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        logits_NC, space, metric = np.log(shares_NC), LabelSpace("ordinal", tuple("abcde")), METRICS["accuracy"]
+        result = fit_thresholds(logits_NC[:200], labels[:200], space, metric=metric, folds=np.arange(200) % 5)
+        new = [predictions_of(logits_NC[200:], one) for one in (result.label_space, space)]
+        differences.append(metric.score(labels[200:], new[0]) - metric.score(labels[200:], new[1]))
+    assert np.mean(differences) > -0.005
 
 
 def test_the_decision_by_cut_points():

@@ -4,9 +4,10 @@ Three cases: two classes (one threshold on the probability of the second class),
 per label, or one for all), and ordered classes (cut points on the expected class number). The result goes into
 `LabelSpace.thresholds`.
 
-The threshold of two classes maximises the score that calibrated probabilities lead to expect; it depends on the labels
-through two parameters only, so it is used unless it is clearly worse than the default decision. The others maximise the
-score on the rows themselves, which fits their noise, and are used only where they are clearly better.
+The threshold of two classes and the cut points maximise the score that calibrated probabilities lead to expect, which
+depend on the labels through few parameters. They are used unless they are clearly worse than the default decision, but
+for accuracy, for which the most probable class is the best decision: there they must be clearly better. So must the
+thresholds of several labels, which maximise the score on the rows themselves and so fit their noise.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def fit_thresholds(
 ) -> ThresholdResult:
     """Fit thresholds on all rows, if those fitted on the other folds do well enough.
 
-    They must beat the default decision by a standard error of the paired difference; the threshold of two classes must
-    not be behind it by one.
+    They must not be behind the default decision by a standard error of the paired difference. Those of several labels,
+    and cut points that maximise accuracy, must beat it by one.
 
     Args:
         logits_NC: cross-fitted logits of the delivered fusion; rows with NaN are ignored.
@@ -93,8 +94,8 @@ def fit_thresholds(
     scores["thresholds"] = metric.score(labels[rows], fitted[rows])
     gain, error = paired_gain(metric, labels[rows], default[rows], fitted[rows])
     change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
-    least = -standard_errors * error if space.num_labels == 2 and not space.is_multilabel else standard_errors * error
-    if not gain > least:
+    must_win = space.is_multilabel or metric.name == "accuracy"
+    if not gain > (standard_errors if must_win else -standard_errors) * error:
         return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
     values = best_thresholds(logits_NC[rows], labels[rows], space, metric)
     text = ", ".join(f"{value:.3f}" for value in values)
@@ -115,7 +116,7 @@ def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
 def best_thresholds(
     logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, metric: Metric
 ) -> tuple[float, ...]:
-    """Find the thresholds that maximise the metric, expected (two classes) or on these rows (the other cases).
+    """Find the thresholds that maximise the metric: expected (two or ordered classes), or on these rows (label sets).
 
     Of two classes every midpoint between neighbouring probabilities is tried. For macro F1 each label has the threshold
     of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
@@ -129,7 +130,8 @@ def best_thresholds(
 
     Source:
         Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
-        classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014.
+        classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
+        classes: the same with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
     """
     shares_NC = probabilities_of(logits_NC, label_space)
     if label_space.is_multilabel:
@@ -140,7 +142,11 @@ def best_thresholds(
         return (found,) * shares_NC.shape[1]
     if shares_NC.shape[1] == 2:
         return (_best_of_two_classes(shares_NC[:, 1], labels, metric),)
-    return _cut_points(shares_NC @ np.arange(shares_NC.shape[1]), labels, shares_NC.shape[1], metric)
+    means_N = shares_NC @ np.arange(shares_NC.shape[1])
+    expected_NC = _ordered_probabilities(means_N, labels, shares_NC.shape[1])
+    if expected_NC is None:
+        return tuple(np.arange(shares_NC.shape[1] - 1) + 0.5)
+    return _cut_points(means_N, expected_NC, metric)
 
 
 def _best_of_two_classes(shares_N: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
@@ -174,26 +180,58 @@ def _best(candidates: np.ndarray, scores: np.ndarray | list[float], default: flo
     return float(candidates[best[np.argmin(np.abs(candidates[best] - default))]])
 
 
-def _cut_points(means_N: np.ndarray, labels: np.ndarray, classes: int, metric: Metric) -> tuple[float, ...]:
-    """Search the ascending cut points by coordinate ascent from 0.5, 1.5, ...; class 0 lies below the first."""
+def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) -> tuple[float, ...]:
+    """Return the ascending cut points with the best expected score, given each row's probability of each class.
+
+    Class 0 lies below the first cut point. Coordinate ascent from 0.5, 1.5, ... over midpoints between
+    neighbouring means, of which at most 40 a cut point are tried.
+    """
+    classes = expected_NC.shape[1]
     cuts = np.arange(classes - 1) + 0.5
-    grid = np.quantile(means_N, np.linspace(0, 1, _MAX_CANDIDATES * (classes - 1)))
-
-    def score(values: np.ndarray) -> float:
-        return utility(metric, labels, np.searchsorted(values, means_N, side="right"))
-
-    best = score(cuts)
+    values = np.unique(means_N)
+    middles = (values[1:] + values[:-1]) / 2
+    some = np.linspace(0, len(middles) - 1, min(len(middles), _MAX_CANDIDATES * (classes - 1))).round().astype(int)
+    # At the ends of the grid a class is never predicted.
+    grid = np.unique([0.0, *middles[some], *cuts, classes - 1.0])
+    # Expected rows of each class whose mean lies below each point of the grid, then below -inf and inf.
+    below_GC = np.stack([expected_NC[means_N < point].sum(axis=0) for point in (-np.inf, *grid, np.inf)])
+    places = [0, *(np.searchsorted(grid, cuts) + 1), len(grid) + 1]
+    score = CONFUSION_SCORES.get(metric.name, _negative_absolute_error)
     for _ in range(_MAX_SWEEPS):
-        before = cuts.copy()
-        for place in range(classes - 1):
-            low = cuts[place - 1] if place else -np.inf
-            high = cuts[place + 1] if place + 1 < classes - 1 else np.inf
-            for candidate in grid[(grid > low) & (grid < high)]:
-                trial = cuts.copy()
-                trial[place] = candidate
-                value = score(trial)
-                if value > best + 1e-12:
-                    best, cuts = value, trial
-        if np.array_equal(cuts, before):
+        before = list(places)
+        for cut in range(1, classes):
+            candidates = np.arange(max(places[cut - 1], 1), min(places[cut + 1], len(grid)) + 1)
+            edges = np.repeat(np.array(places)[:, None], len(candidates), axis=1)
+            edges[cut] = candidates
+            counts_KCC = np.diff(below_GC[edges], axis=0).transpose(1, 2, 0)
+            places[cut] = int(_best(candidates, score(counts_KCC), places[cut]))
+        if places == before:
             break
-    return tuple(cuts.tolist())
+    return tuple(grid[np.array(places[1:-1]) - 1].tolist())
+
+
+def _negative_absolute_error(counts: np.ndarray) -> np.ndarray:
+    classes = np.arange(counts.shape[-1])
+    return -(np.abs(classes[:, None] - classes) * counts).sum(axis=(-2, -1)) / counts.sum(axis=(-2, -1))
+
+
+def _ordered_probabilities(means_N: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray | None:
+    """Return (N, C) probabilities by a proportional-odds model of the mean class numbers; None if they do not rise.
+
+    One logistic regression of "the label is above k", for all k at once, with an intercept for each: their order is
+    that of the observed shares, so that no probability is negative.
+    """
+    if means_N.std() == 0 or len(np.unique(labels)) < 2:
+        return None
+    scaled_N = (means_N - means_N.mean()) / means_N.std()
+    levels = np.arange(classes - 1)
+    above_NK = labels[:, None] > levels
+    which_K = np.flatnonzero(above_NK.any(axis=0) & ~above_NK.all(axis=0))
+    inputs = np.column_stack([np.repeat(scaled_N, len(which_K)), np.tile(np.eye(len(which_K)), (len(labels), 1))])
+    model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(inputs, above_NK[:, which_K].reshape(-1))
+    if model.coef_[0, 0] <= _FLAT:
+        return None
+    share_NK = above_NK.astype(np.float64)  # of classes that no label has, as in the labels
+    share_NK[:, which_K] = model.predict_proba(inputs)[:, 1].reshape(len(labels), -1)
+    edge_N = np.ones((len(labels), 1))
+    return -np.diff(np.column_stack([edge_N, share_NK, 0 * edge_N]), axis=1)
