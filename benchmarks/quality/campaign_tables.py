@@ -3,7 +3,8 @@
     python -m benchmarks.quality.campaign_tables results/auto [--rows 1000] [--tasks cola,rte] [--baseline bert]
 
 Prints Markdown: the mean score of each contender on each task; the difference of each contender to the baseline on each
-task, with Holm-corrected p values; and the difference of the mean over tasks, with a bootstrap interval.
+task, with Holm-corrected p values; the difference of the mean over tasks, with a bootstrap interval; and the share of
+the gain of `auto` that `auto-single` keeps.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> int:
     for part in ("dev", "unused"):
         print(f"### {part} rows\n")
         print("\n".join([*records.scores_table(part), "", *records.differences_table(part, given.baseline), ""]))
+        print(records.kept_gain("auto-single", "auto", given.baseline, part) + "\n")
     return 0
 
 
@@ -103,6 +105,22 @@ class Records:
                 cells.append("" if mean is None else f"{mean:+.1f}" + (f" (p {next(corrected):.2g})" if there else ""))
             lines.append([f"`{name}`", *cells, self.interval(name, baseline, part)])
         return table([f"minus `{baseline}`", *self.tasks, "mean of all, 95 %"], lines)
+
+    def kept_gain(self, name: str, whole: str, baseline: str, part: str) -> str:
+        """Say which share of the gain of `whole` over the baseline `name` keeps, in the mean of tasks, on equal draws."""
+        gains, counts = [], []
+        for task in self.tasks:
+            found = [self.of(task, one, part) for one in (name, whole, baseline)]
+            draws = sorted(set.intersection(*(set(one) for one in found)))
+            counts.append(len(draws))
+            if draws:
+                means = [np.mean([one[draw] for draw in draws]) for one in found]
+                gains.append((means[0] - means[2], means[1] - means[2]))
+        if not gains:
+            return f"No draw has `{name}`, `{whole}` and `{baseline}`."
+        mine, all_of = np.mean(gains, axis=0)
+        rows = ", ".join(f"{task} {count}" for task, count in zip(self.tasks, counts, strict=True))
+        return f"`{name}` gains {mine:+.2f}, `{whole}` {all_of:+.2f}: a share of {mine / all_of:.2f} (draws: {rows})"
 
     def interval(self, name: str, baseline: str, part: str) -> str:
         """Bootstrap the difference of the mean over tasks: draws and rows of each task are resampled.
