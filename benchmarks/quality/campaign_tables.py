@@ -107,7 +107,7 @@ class Records:
         return table([f"minus `{baseline}`", *self.tasks, "mean of all, 95 %"], lines)
 
     def kept_gain(self, name: str, whole: str, baseline: str, part: str) -> str:
-        """Say which share of the gain of `whole` over the baseline `name` keeps, in the mean of tasks, on equal draws."""
+        """Tell the share of the gain of `whole` over the baseline `name` keeps, in the mean of tasks on equal draws."""
         gains, counts = [], []
         for task in self.tasks:
             found = [self.of(task, one, part) for one in (name, whole, baseline)]

@@ -131,11 +131,9 @@ def _scored(mine: dict[str, np.ndarray], fusion: Fusion) -> np.ndarray:
 
 def _choose_by_loss(problem: fusions._Problem) -> tuple[dict[str, np.ndarray], str]:
     """Return the cross-fitted logits of each kind of fusion, and the kind that `auto` delivers."""
-    fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
-    losses = {
-        kind: fusions.calibrated_losses(values, problem.labels, problem.space, problem.folds)
-        for kind, values in fused.items()
-    }
+    crossed = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
+    fused = {kind: logits_NC for kind, (logits_NC, _) in crossed.items()}
+    losses = {kind: losses_N for kind, (_, losses_N) in crossed.items()}
     return fused, fusions._choose_kind(fused, losses, problem)
 
 
@@ -190,7 +188,7 @@ def thresholds_table(arrays: dict[str, np.ndarray]) -> list[str]:
         for members in [some for size in {1, 2, 3, len(names)} for some in itertools.combinations(names, size)]:
             problem = _problem(mine, members, there, metric_name, task)
             logits = _scored(mine, fusions._fit("weights", problem))
-            found = _decisions(fusions._cross_fit("weights", problem), logits, mine["scored labels"], problem)
+            found = _decisions(fusions._cross_fit("weights", problem)[0], logits, mine["scored labels"], problem)
             best = found[-1]
             kind = "fine-tuned" if any(name not in BASELINE_NAMES for name in members) else "baselines"
             level = "below 0.3" if best < 0.3 else "0.3 to 0.5" if best < 0.5 else "above 0.5"
@@ -226,9 +224,11 @@ def _decisions(
 
 
 def cut_points_table(arrays: dict[str, np.ndarray]) -> list[str]:
-    """Compare decisions between ordered classes on the other rows: the most probable class, the cut points with the best
-    score of the out-of-fold rows if that is a standard error ahead on other folds (the earlier rule), today's rule, the
-    cut points with the best expected score, and the best of the scored rows.
+    """Compare decisions between ordered classes on the other rows.
+
+    They are the most probable class, the cut points with the best score of the out-of-fold rows if that is a standard
+    error ahead on other folds (the earlier rule), today's rule, the cut points with the best expected score, and the
+    best of the scored rows.
 
     Each value is a mean over fusions by weights of one, two, three or all members; 200 rows are drawn ten times.
     """
@@ -241,14 +241,20 @@ def cut_points_table(arrays: dict[str, np.ndarray]) -> list[str]:
         for members in [some for size in {1, 2, 3, len(names)} for some in itertools.combinations(names, size)]:
             for metric in ("accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error"):
                 problem = _problem(mine, members, there, metric, task)
-                fused = fusions._cross_fit("weights", problem), _scored(mine, fusions._fit("weights", problem))
+                fused = fusions._cross_fit("weights", problem)[0], _scored(mine, fusions._fit("weights", problem))
                 draws = [generator.choice(len(there), 200, replace=False) for _ in range(10)]
                 for rows in (*draws, np.arange(len(there))):
                     found = _ordered_decisions(fused, mine["scored labels"], problem, rows)
                     scores.setdefault((task, metric, len(rows)), []).append(found)
     lines = [[task, metric, f"{rows:,}", *(f"{value:.3f}" for value in np.mean(found, axis=0))]
              for (task, metric, rows), found in scores.items()]  # fmt: skip
-    names = ["most probable class", "best out of fold, if clearly", "today's rule", "expected score", "best of these rows"]
+    names = [
+        "most probable class",
+        "best out of fold, if clearly",
+        "today's rule",
+        "expected score",
+        "best of these rows",
+    ]
     return table(["task", "metric", "out-of-fold rows", *names], sorted(lines))
 
 
@@ -278,7 +284,12 @@ def _ordered_decisions(
     return [metric.score(truth, predictions_of(scored_NC, one)) for one in spaces]
 
 
-TABLES = {"table": rules_table, "thresholds": thresholds_table, "cut_points": cut_points_table, "methods": methods_table}
+TABLES = {
+    "table": rules_table,
+    "thresholds": thresholds_table,
+    "cut_points": cut_points_table,
+    "methods": methods_table,
+}
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from scipy import optimize
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.experiments.auto import fusion
-from attentune.experiments.auto.fusion import _choose_kind, _Problem, fit_fusion
+from attentune.experiments.auto.fusion import _choose_kind, _cross_fit, _fit_single, _Problem, fit_fusion
 from attentune.inference.fusion import FUSION_KINDS
-from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
+from attentune.stats.calibration import fit_temperature
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 SPACES = {
@@ -180,9 +181,30 @@ def test_the_cheaper_of_equal_members_is_delivered():
     generator = np.random.default_rng(6)
     labels = generator.integers(0, 2, 300)
     logits = member(BINARY, labels, 1.0, generator)
-    result = fit({"bad": -logits, "cheap": logits, "dear": logits * 1.01}, labels, BINARY, "accuracy")
+    logits = {"bad": -logits, "cheap": logits, "dear": logits * 1.01}
+    result = fit(logits, labels, BINARY, "accuracy", kinds=("greedy", "weights"))
     assert (result.fusion.kind, result.fusion.members) == ("single", ("cheap",))
     assert result.reason.startswith("cheap is delivered")
+
+
+def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
+    """Folds choose one of two members of about equal worth, of which one is unsure and the other certain."""
+    generator = np.random.default_rng(8)
+    space = SPACES["accuracy"]
+    labels = labels_of(space, 300, generator)
+    logits = {name: scale * member(space, labels, 0.3, generator) for name, scale in (("unsure", 0.1), ("sure", 10.0))}
+    folds = np.arange(300) % 5
+    problem = _Problem(logits, labels, folds, space, METRICS["accuracy"], 0, 0.0)
+    chosen = {fold: _fit_single(problem.take(np.flatnonzero(folds != fold))).members[0] for fold in range(5)}
+    assert set(chosen.values()) == {"unsure", "sure"}
+    _, losses_N = _cross_fit("single", problem)
+    for fold, name in chosen.items():
+        inside = folds == fold
+        temperature = fit_temperature(logits[name][~inside], labels[~inside])
+        shares_NC = probabilities_of(logits[name][inside] / temperature, space)
+        for loss, share_C, label in zip(losses_N[inside], shares_NC, labels[inside], strict=True):
+            assert loss == pytest.approx(-np.log(share_C[label]))
+    assert losses_N.mean() < np.log(3)  # not worse than knowing nothing
 
 
 def test_members_without_all_rows_are_dropped():

@@ -37,6 +37,8 @@ _FLAT = 1e-6  # a member whose log-odds vary less within each fold tells no rows
 _INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 # A fusion that is this many standard errors behind a member alone is not delivered, whatever its loss.
 _CLEARLY = 2.0
+# A fusion whose loss is not even this share lower is not worth the time of its members.
+_LEAST_GAIN = 0.001
 # The models of two folds have seen half of the rows, a delivered baseline sees all: coefficients fitted on the former
 # do not hold for the latter. Non-negative weights of probabilities suffer less.
 _FOLDS_OF_LINEAR = 3
@@ -121,10 +123,9 @@ def fit_fusion(
         standard_errors,
     ).with_folds()
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
-    fused = {kind: _cross_fit(kind, problem) for kind in tried}
-    losses = {
-        kind: calibrated_losses(values, problem.labels, problem.space, problem.folds) for kind, values in fused.items()
-    }
+    crossed = {kind: _cross_fit(kind, problem) for kind in tried}
+    fused = {kind: logits_NC for kind, (logits_NC, _) in crossed.items()}
+    losses = {kind: losses_N for kind, (_, losses_N) in crossed.items()}
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
@@ -215,16 +216,24 @@ class _Problem:
         return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
 
 
-def _cross_fit(kind: str, problem: _Problem) -> np.ndarray:
-    """Return (N, C) logits: those of each fold by a fusion that was fitted on the other folds."""
+def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, C) logits, those of each fold by a fusion fitted on the other folds, and their (N,) calibrated losses.
+
+    The other folds determine the calibration too, by what the same fusion predicts for them: with folds of different
+    members or weights, the scale of their own logits would say nothing about those of this fold.
+    """
     fused_NC = np.empty_like(next(iter(problem.logits.values())))
+    losses_N = np.empty(len(fused_NC))
     for fold in np.unique(problem.folds):
         inside = problem.folds == fold
         # A single row has no other fold; the first member needs no labels.
-        other = problem.take(~inside) if not inside.all() else None
-        fitted = _fit(kind, other) if other is not None else _only(next(iter(problem.logits)), problem)
-        fused_NC[inside] = fitted.apply(problem.take(inside).logits)
-    return fused_NC
+        part = problem.take(inside)
+        other = problem.take(~inside) if not inside.all() else part
+        fitted = _fit(kind, other) if not inside.all() else _only(next(iter(problem.logits)), problem)
+        fused_NC[inside] = fitted.apply(part.logits)
+        known = fitted.apply(other.logits), other.labels
+        losses_N[inside] = calibrated_losses(fused_NC[inside], part.labels, problem.space, known)
+    return fused_NC, losses_N
 
 
 def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: _Problem) -> str:
@@ -242,7 +251,7 @@ def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarra
     gain, error = paired_gain(
         problem.metric, problem.labels, *(_decided(fused[kind], problem) for kind in ("single", chosen))
     )
-    is_better = losses[chosen].mean() < losses["single"].mean() and gain >= -_CLEARLY * error
+    is_better = losses[chosen].mean() < (1 - _LEAST_GAIN) * losses["single"].mean() and gain >= -_CLEARLY * error
     return chosen if is_better else "single"
 
 
@@ -256,26 +265,23 @@ def _decided(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
 
 
 def calibrated_losses(
-    logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, folds_N: np.ndarray | None = None
+    logits_NC: np.ndarray,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    known: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Return the (N,) losses of out-of-fold logits, cross-entropy or squared error, after a temperature or a line.
 
-    Without it an overconfident member would lose to a fusion that only damps it. The other folds determine it, or the
-    rows themselves if all are in one fold.
+    Without it an overconfident member would lose to a fusion that only damps it. The known logits and labels determine
+    it, or the rows themselves without any.
     """
-    losses_N = np.empty(len(labels))
-    folds_N = np.zeros(len(labels), dtype=np.int64) if folds_N is None else folds_N
-    for fold in np.unique(folds_N):
-        inside = folds_N == fold
-        fitted = inside if inside.all() else ~inside
-        if label_space.task_type == "regression":
-            slope, start = _line(logits_NC[fitted, 0], labels[fitted])
-            losses_N[inside] = (slope * logits_NC[inside, 0] + start - labels[inside]) ** 2
-            continue
-        scaled_NC = logits_NC[inside] / fit_temperature(logits_NC[fitted], labels[fitted])
-        truth = np.log(_of_truth(probabilities_of(scaled_NC, label_space), labels[inside]))
-        losses_N[inside] = -truth if truth.ndim == 1 else -truth.mean(axis=1)
-    return losses_N
+    known_NC, known_labels = (logits_NC, labels) if known is None else known
+    if label_space.task_type == "regression":
+        slope, start = _line(known_NC[:, 0], known_labels)
+        return (slope * logits_NC[:, 0] + start - labels) ** 2
+    scaled_NC = logits_NC / fit_temperature(known_NC, known_labels)
+    truth = np.log(_of_truth(probabilities_of(scaled_NC, label_space), labels))
+    return -truth if truth.ndim == 1 else -truth.mean(axis=1)
 
 
 def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:

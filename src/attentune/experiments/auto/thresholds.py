@@ -131,7 +131,7 @@ def best_thresholds(
     Source:
         Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
         classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
-        classes: the same with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
+        classes: with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
     """
     shares_NC = probabilities_of(logits_NC, label_space)
     if label_space.is_multilabel:
