@@ -49,7 +49,13 @@ def rows_like(kind: str, count: int, seed: int = 0):
     return rows_of(texts(count, seed), second)
 
 
-@pytest.mark.parametrize("kind", ["classification", "pair", "regression", "ordinal"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classification",
+        *(pytest.param(kind, marks=pytest.mark.integration) for kind in ("pair", "regression", "ordinal")),
+    ],
+)
 def test_a_fitted_head_predicts_masked_copies_and_is_loaded_as_saved(tiny: Tiny, tmp_path: Path, kind: str) -> None:
     run = saved_run(tiny, tmp_path / "run", kind)
     facts = fit_explainer(run, rows_like(kind, 120), copies=4, seed=1)

@@ -53,6 +53,7 @@ def test_a_run_is_evaluated_predicted_and_reported(folder: Path, attentune: Comm
     assert "ssa-hybrid" in (folder / "report.md").read_text()
 
 
+@pytest.mark.integration
 def test_a_comparison_opens_and_goes_on(folder: Path, attentune: Command) -> None:
     manifest = folder / "comparison" / "compare.json"
     fingerprints = json.loads(manifest.read_text())["made_from"]

@@ -62,6 +62,7 @@ def test_baseline_scores(metric, labels, regression, expected):
     assert baseline_score(metric, np.array(labels), is_regression=regression) == pytest.approx(expected)
 
 
+@pytest.mark.integration
 def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     write_comparison(tmp_path, CHANCES, tasks=("rte", "sst2"))
     found = verdicts_of(tmp_path)
@@ -182,6 +183,7 @@ def write_two_metrics(folder: Path, *, sizes=(None,), splits=("validation",)) ->
                 write_record(folder, run, None, score=first, scores=scores, predictions=files)
 
 
+@pytest.mark.integration
 def test_further_metrics_and_splits_are_a_family_of_their_own(tmp_path):
     write_two_metrics(tmp_path, splits=("validation_matched", "validation_mismatched"))
     found = verdicts_of(tmp_path)
@@ -215,6 +217,7 @@ def test_further_metrics_and_splits_are_a_family_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.integration
 def test_further_metrics_are_compared_by_training_size(tmp_path):
     write_two_metrics(tmp_path, sizes=(250, None))
     found = verdicts_of(tmp_path)

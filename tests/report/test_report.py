@@ -539,6 +539,7 @@ def test_all_text_of_a_figure_is_inside_it(tmp_path, name):
             assert box.y1 <= drawn.bbox.y1 + 1, figure.name
 
 
+@pytest.mark.integration
 def test_a_packed_comparison_gives_the_same_report(rich, tmp_path):
     assert pack_records(rich, tmp_path / "packed") == len(read_records(rich)) == 36
     names = {"runs.jsonl", "predictions.jsonl", "compare.json", "hans.json", "layers.json"}

@@ -66,6 +66,7 @@ def test_scores_are_those_of_the_rows_with_the_phenomenon():
     )
 
 
+@pytest.mark.integration
 def test_intervals_are_those_of_a_bootstrap_over_rows():
     generator = np.random.default_rng(1)
     labels = generator.integers(0, 3, 200)

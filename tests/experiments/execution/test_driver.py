@@ -71,6 +71,7 @@ def recorded(folder: Path) -> set[str]:
     return {record.run.name for record in RecordStore(folder).records()}
 
 
+@pytest.mark.integration
 def test_every_run_is_recorded_once_by_processes_of_this_machine(tmp_path):
     folder = tmp_path / "comparison"
     drive(folder, LocalExecutor(Slots(2, 1), folder / "logs"))
@@ -151,7 +152,13 @@ def test_the_folder_of_a_recorded_run_goes_if_the_command_was_killed_before_it_w
     assert store.run_folder(run).exists()
 
 
-@pytest.mark.parametrize("error", [StorageError("the disk is full"), CheckpointError("not seen from here")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("the disk is full"),
+        pytest.param(CheckpointError("not seen from here"), marks=pytest.mark.integration),
+    ],
+)
 def test_what_would_fail_again_ends_the_command_and_keeps_what_is_done(tmp_path, error):
     folder = tmp_path / "comparison"
 
