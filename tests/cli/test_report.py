@@ -16,6 +16,7 @@ from helpers.made_records import write_comparison
 from helpers.samples import settings
 
 
+@pytest.mark.integration
 def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
     folders = []
     for preset in ("bert", "sesame"):

@@ -152,13 +152,8 @@ def test_the_folder_of_a_recorded_run_goes_if_the_command_was_killed_before_it_w
     assert store.run_folder(run).exists()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        StorageError("the disk is full"),
-        pytest.param(CheckpointError("not seen from here"), marks=pytest.mark.integration),
-    ],
-)
+@pytest.mark.integration
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), CheckpointError("not seen from here")])
 def test_what_would_fail_again_ends_the_command_and_keeps_what_is_done(tmp_path, error):
     folder = tmp_path / "comparison"
 

@@ -34,6 +34,7 @@ def compiler(folder: Path, script: str) -> str:
     return f"'{path}'"
 
 
+@pytest.mark.integration
 @needs_native
 def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert unavailable_reason() is None
