@@ -107,11 +107,11 @@ class Records:
         return table([f"minus `{baseline}`", *self.tasks, "mean of all, 95 %"], lines)
 
     def kept_gain(self, name: str, whole: str, baseline: str, part: str) -> str:
-        """Tell the share of the gain of `whole` over the baseline `name` keeps, in the mean of tasks on equal draws."""
+        """Say which share of `whole`'s gain over the baseline `name` keeps, in the mean of tasks, on equal draws."""
         gains, counts = [], []
         for task in self.tasks:
             found = [self.of(task, one, part) for one in (name, whole, baseline)]
-            draws = sorted(set.intersection(*(set(one) for one in found)))
+            draws = set.intersection(*map(set, found))
             counts.append(len(draws))
             if draws:
                 means = [np.mean([one[draw] for draw in draws]) for one in found]

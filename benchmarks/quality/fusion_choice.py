@@ -131,9 +131,7 @@ def _scored(mine: dict[str, np.ndarray], fusion: Fusion) -> np.ndarray:
 
 def _choose_by_loss(problem: fusions._Problem) -> tuple[dict[str, np.ndarray], str]:
     """Return the cross-fitted logits of each kind of fusion, and the kind that `auto` delivers."""
-    crossed = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
-    fused = {kind: logits_NC for kind, (logits_NC, _) in crossed.items()}
-    losses = {kind: losses_N for kind, (_, losses_N) in crossed.items()}
+    fused, losses = fusions._cross_fit_kinds(FUSION_KINDS, problem)
     return fused, fusions._choose_kind(fused, losses, problem)
 
 
@@ -239,15 +237,18 @@ def cut_points_table(arrays: dict[str, np.ndarray]) -> list[str]:
         if task not in ORDERED_TASKS:
             continue
         for members in [some for size in {1, 2, 3, len(names)} for some in itertools.combinations(names, size)]:
+            problem = _problem(mine, members, there, None, task)
+            fused = fusions._cross_fit("weights", problem)[0], _scored(mine, fusions._fit("weights", problem))
             for metric in ("accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error"):
-                problem = _problem(mine, members, there, metric, task)
-                fused = fusions._cross_fit("weights", problem)[0], _scored(mine, fusions._fit("weights", problem))
+                problem = replace(problem, metric=choose_metric(metric, (), problem.space))
                 draws = [generator.choice(len(there), 200, replace=False) for _ in range(10)]
                 for rows in (*draws, np.arange(len(there))):
                     found = _ordered_decisions(fused, mine["scored labels"], problem, rows)
                     scores.setdefault((task, metric, len(rows)), []).append(found)
-    lines = [[task, metric, f"{rows:,}", *(f"{value:.3f}" for value in np.mean(found, axis=0))]
-             for (task, metric, rows), found in scores.items()]  # fmt: skip
+    lines = [
+        [task, metric, f"{rows:,}", *(f"{value:.3f}" for value in np.mean(found, axis=0))]
+        for (task, metric, rows), found in scores.items()
+    ]
     names = [
         "most probable class",
         "best out of fold, if clearly",

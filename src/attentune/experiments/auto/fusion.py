@@ -123,9 +123,7 @@ def fit_fusion(
         standard_errors,
     ).with_folds()
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
-    crossed = {kind: _cross_fit(kind, problem) for kind in tried}
-    fused = {kind: logits_NC for kind, (logits_NC, _) in crossed.items()}
-    losses = {kind: losses_N for kind, (_, losses_N) in crossed.items()}
+    fused, losses = _cross_fit_kinds(tried, problem)
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
@@ -216,6 +214,12 @@ class _Problem:
         return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
 
 
+def _cross_fit_kinds(kinds: Sequence[str], problem: _Problem) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the logits and the losses of `_cross_fit`, by kind."""
+    crossed = {kind: _cross_fit(kind, problem) for kind in kinds}
+    return {kind: pair[0] for kind, pair in crossed.items()}, {kind: pair[1] for kind, pair in crossed.items()}
+
+
 def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, C) logits, those of each fold by a fusion fitted on the other folds, and their (N,) calibrated losses.
 
@@ -226,10 +230,12 @@ def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
     losses_N = np.empty(len(fused_NC))
     for fold in np.unique(problem.folds):
         inside = problem.folds == fold
-        # A single row has no other fold; the first member needs no labels.
         part = problem.take(inside)
-        other = problem.take(~inside) if not inside.all() else part
-        fitted = _fit(kind, other) if not inside.all() else _only(next(iter(problem.logits)), problem)
+        if inside.all():  # a single row has no other fold; the first member needs no labels
+            other, fitted = part, _only(next(iter(problem.logits)), problem)
+        else:
+            other = problem.take(~inside)
+            fitted = _fit(kind, other)
         fused_NC[inside] = fitted.apply(part.logits)
         known = fitted.apply(other.logits), other.labels
         losses_N[inside] = calibrated_losses(fused_NC[inside], part.labels, problem.space, known)

@@ -145,7 +145,7 @@ def best_thresholds(
     means_N = shares_NC @ np.arange(shares_NC.shape[1])
     expected_NC = _ordered_probabilities(means_N, labels, shares_NC.shape[1])
     if expected_NC is None:
-        return tuple(np.arange(shares_NC.shape[1] - 1) + 0.5)
+        return tuple(cut + 0.5 for cut in range(shares_NC.shape[1] - 1))
     return _cut_points(means_N, expected_NC, metric)
 
 
