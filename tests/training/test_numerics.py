@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,11 @@ def test_the_speed_of_bf16_is_measured_in_turn_with_that_of_fp32(monkeypatch: py
     monkeypatch.setattr(precision, "_timed_product", timed)
     assert precision._bf16_speed.__wrapped__() == 1.5
     assert asked[:4] == [torch.float32, torch.bfloat16] * 2
+
+
+def test_the_speed_of_bf16_does_not_count_the_time_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "mm", lambda left, right: time.sleep(0.2))  # as if another program had the core
+    assert precision._timed_product(torch.ones(1, 1), torch.ones(1, 1)) < 0.1
 
 
 # Little to learn from
