@@ -1,17 +1,20 @@
 """Tables and tests of the packed records of `benchmarks.quality.campaign`.
 
     python -m benchmarks.quality.campaign_tables results/auto [--rows 1000] [--tasks cola,rte] [--baseline bert]
+    python -m benchmarks.quality.campaign_tables results/auto results/auto/last-version --draws 5
 
-Prints Markdown: the mean score of each contender on each task; the difference of each contender to the baseline on each
+Prints Markdown: how many draws each contender has and on which processors; then, for dev rows and for rows that no draw
+uses, the mean score of each contender on each task; the difference of each contender to the baseline on each
 task, with Holm-corrected p values; the difference of the mean over tasks, with a bootstrap interval; and the share of
-the gain of `auto` that `auto-single` keeps.
+the gain of `auto` that `auto-single` keeps. Of several folders, the last one that has a record of a cell counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +42,14 @@ METRICS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("records", type=Path)
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--draws", type=int, help="leave out draws above this number")
     parser.add_argument("--rows", default="1000")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--baseline", default="bert")
     given = parser.parse_args()
-    records = Records(given.records, given.rows, given.tasks.split(","))
+    records = Records(given.records, given.rows, given.tasks.split(","), given.draws)
+    print("\n".join([*records.draws_table(), ""]))
     for part in ("dev", "unused"):
         print(f"### {part} rows\n")
         print("\n".join([*records.scores_table(part), "", *records.differences_table(part, given.baseline), ""]))
@@ -53,16 +58,24 @@ def main() -> int:
 
 
 class Records:
-    """The packed records of one number of rows.
+    """The packed records of one number of rows; those of later folders replace those of earlier ones.
 
     Attributes:
-        scores: by task, contender and draw, the score of the first metric on each part.
+        runs: the records of these tasks.
+        arrays: predictions and labels, as `campaign.pack` names them.
+        pools: the number of training rows that a task's draws are taken from.
     """
 
-    def __init__(self, folder: Path, rows: str, tasks: list[str]) -> None:
+    def __init__(self, folders: Sequence[Path], rows: str, tasks: list[str], draws: int | None = None) -> None:
         self.rows, self.tasks = rows, tasks
-        self.runs = [run for run in packed_runs(folder) if run["rows"] == rows and run["task"] in tasks]
-        self.arrays = dict(np.load(folder / "predictions.npz"))
+        found: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        for folder in folders:
+            for run in packed_runs(folder):
+                if run["rows"] == rows and run["task"] in tasks and (draws is None or run["draw"] <= draws):
+                    found[run["contender"], run["task"], run["draw"]] = run
+            self.arrays |= dict(np.load(folder / "predictions.npz"))
+        self.runs = list(found.values())
         self.pools = {run["task"]: run["pool"] for run in self.runs}
 
     def of(self, task: str, contender: str, part: str) -> dict[int, float]:
@@ -73,6 +86,17 @@ class Records:
 
     def contenders(self, part: str) -> list[str]:
         return [name for name in CONTENDERS if any(self.of(task, name, part) for task in self.tasks)]
+
+    def draws_table(self) -> list[str]:
+        """Count the scored draws of each contender on each task, and the records of each processor."""
+        lines = []
+        for name in self.contenders("dev"):
+            mine = [run for run in self.runs if run["contender"] == name and "scores" in run]
+            counts = [sum(run["task"] == task for run in mine) for task in self.tasks]
+            machines = Counter(run["machine"] for run in mine).most_common()
+            where = "; ".join(f"{machine.replace('(R)', '')} ({count})" for machine, count in machines)
+            lines.append([f"`{name}`", *(str(count or "") for count in counts), where])
+        return table(["draws", *self.tasks, "processors (records)"], lines)
 
     def scores_table(self, part: str) -> list[str]:
         lines = []
