@@ -80,9 +80,13 @@ class Records:
 
     def of(self, task: str, contender: str, part: str) -> dict[int, float]:
         """Return the score of each draw, in points."""
-        mine = [run for run in self.runs if run["task"] == task and run["contender"] == contender and "scores" in run]
+        mine = [run for run in self.scored(contender) if run["task"] == task and part in run["scores"]]
         name = METRICS.get(task, "accuracy")
-        return {run["draw"]: 100 * (run["scores"][part][name] or 0.0) for run in mine if part in run["scores"]}
+        return {run["draw"]: 100 * (run["scores"][part][name] or 0.0) for run in mine}
+
+    def scored(self, contender: str) -> list[dict[str, Any]]:
+        """Return the records of a contender, without those of tasks that it cannot do."""
+        return [run for run in self.runs if run["contender"] == contender and "scores" in run]
 
     def contenders(self, part: str) -> list[str]:
         return [name for name in CONTENDERS if any(self.of(task, name, part) for task in self.tasks)]
@@ -91,9 +95,8 @@ class Records:
         """Count the scored draws of each contender on each task, and the records of each processor."""
         lines = []
         for name in self.contenders("dev"):
-            mine = [run for run in self.runs if run["contender"] == name and "scores" in run]
-            counts = [sum(run["task"] == task for run in mine) for task in self.tasks]
-            machines = Counter(run["machine"] for run in mine).most_common()
+            counts = [len(self.of(task, name, "dev")) for task in self.tasks]
+            machines = Counter(run["machine"] for run in self.scored(name)).most_common()
             where = "; ".join(f"{machine.replace('(R)', '')} ({count})" for machine, count in machines)
             lines.append([f"`{name}`", *(str(count or "") for count in counts), where])
         return table(["draws", *self.tasks, "processors (records)"], lines)
@@ -104,7 +107,7 @@ class Records:
             values = {task: list(self.of(task, name, part).values()) for task in self.tasks}
             whole = np.mean([np.mean(one) for one in values.values()]) if all(values.values()) else None
             draws = sorted({len(one) for one in values.values() if one})
-            cost = np.median([run["cpu_seconds"] for run in self.runs if run["contender"] == name and "scores" in run])
+            cost = np.median([run["cpu_seconds"] for run in self.scored(name)])
             cells = [_mean_and_spread(one) for one in values.values()]
             count = "-".join(map(str, dict.fromkeys([draws[0], draws[-1]])))
             lines.append([f"`{name}`", *cells, "" if whole is None else f"{whole:.1f}", count, f"{cost:.0f}"])
