@@ -1,9 +1,14 @@
-"""Seeded, stratified samples, splits and folds."""
+"""Seeded, stratified samples, splits and folds, and the groups of rows that none of them may separate."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
+
 import numpy as np
 
+from attentune.data.checks.near_duplicates import near_groups
+from attentune.data.dataset import TextRows
 from attentune.seeding import numpy_generator
 
 _NUM_BINS = 10
@@ -73,6 +78,55 @@ def stratified_folds(labels: np.ndarray, count: int, *key: int | str) -> list[np
         ]
     )
     return [np.sort(order[fold::count]) for fold in range(count)]
+
+
+def row_groups(rows: TextRows) -> np.ndarray:
+    """Number the groups of rows that must not be separated: (N,) int64, from 0.
+
+    Single texts: rows with nearly equal texts, such as retweets and filled templates. Pairs: rows with nearly equal
+    first texts (premises), or nearly the same words in both texts together, and what these links connect.
+
+    If a group has more than half of all rows, one fold would hold most of the data. Then only equal texts are linked,
+    without regard to case and white space; then pairs only by both texts; and if that is not enough, each row is a
+    group.
+    """
+    first = [_normalised(text) for text in rows.texts]
+    # Scores may be about the numbers in a text.
+    near = partial(near_groups, numbers=rows.labels is not None and np.issubdtype(rows.labels.dtype, np.floating))
+    links: list[list[Sequence[Hashable]]]
+    if rows.pairs is None:
+        links = [[near(rows.texts)], [first], []]
+    else:
+        second = [_normalised(text) for text in rows.pairs]
+        both = [frozenset(pair) for pair in zip(first, second, strict=True)]
+        joined = [" ".join(pair) for pair in zip(rows.texts, rows.pairs, strict=True)]
+        links = [[near(rows.texts), near(joined)], [first, both], [both], []]
+    for keys in links:
+        group_N = _connected(keys, len(rows))
+        if len(rows) == 0 or np.bincount(group_N).max() <= max(1, len(rows) / 2):
+            break
+    return group_N
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
+    """Return the connected components of rows that have equal keys in a column."""
+    parents = list(range(count))
+
+    def root(row: int) -> int:
+        while parents[row] != row:
+            parents[row] = row = parents[parents[row]]
+        return row
+
+    for keys in columns:
+        first: dict[Hashable, int] = {}
+        for row, key in enumerate(keys):
+            one, other = root(first.setdefault(key, row)), root(row)
+            parents[max(one, other)] = min(one, other)
+    return np.unique([root(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
 
 
 def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:

@@ -6,7 +6,10 @@ import random
 import re
 from collections import Counter
 
-from attentune.data.checks.near_duplicates import ALIKE, differing_words, near_duplicates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.data.checks.near_duplicates import ALIKE, differing_words, near_duplicates, near_groups
 from helpers.doctor_samples import make_rows
 
 
@@ -48,3 +51,44 @@ def test_the_second_texts_of_pairs_count_as_texts_of_their_own() -> None:
     assert pair.similarity == 9 / 11
     assert differing_words(rows, pair) == (["cat"], ["dog"])
     assert near_duplicates(make_rows(texts, [0, 1], ["a cat sat", "the dog ran"])) == []
+
+
+def test_retweets_filled_templates_and_copies_are_in_one_group():
+    tweet = "Trains are late again this morning, thank you so much"
+    template = "Your parcel {} of order {} will arrive on Monday before noon"
+    texts = [
+        tweet,
+        f"RT @anna: {tweet} https://t.co/x1",
+        f"RT @bob_2: {tweet.lower()}!! @carol",
+        template.format(1234, 99),
+        template.format(5678, 42),
+        "Trains are full",
+        "are trains full?",
+        "Trains are late",
+        "\N{GRINNING FACE}",
+        "\N{GRINNING FACE} ",
+        "\N{POUTING FACE}",
+    ]
+    groups = near_groups(texts)
+    assert [groups.index(number) for number in groups] == [0, 0, 0, 3, 3, 5, 5, 7, 8, 8, 10]
+    # Where numbers may be what the label is about, they are words.
+    long = "in the year {} the town had more than a hundred houses"
+    assert len(set(near_groups([long.format(1900), long.format(2000)], numbers=True))) == 1
+    assert len(set(near_groups(["it was the year of 1900", "it was the year of 2000"], numbers=True))) == 2
+    assert len(set(near_groups(["it was the year of 1900", "it was the year of 2000"]))) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=12), max_size=12))
+def test_groups_are_those_of_comparing_each_with_every_other(texts):
+    words = [Counter(text) for text in texts]
+    groups = near_groups([" ".join(text) for text in texts])
+    reached = list(range(len(words)))
+    for _ in words:
+        for i, first in enumerate(words):
+            for j, second in enumerate(words):
+                common, either = (first & second).total(), (first | second).total()
+                is_long = min(first.total(), second.total()) >= 5
+                if first == second or (is_long and common >= ALIKE * either):
+                    reached[i] = reached[j] = min(reached[i], reached[j])
+    assert [groups.index(one) for one in groups] == [reached.index(one) for one in reached]

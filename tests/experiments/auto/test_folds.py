@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.splits import row_groups
 from attentune.errors import DataError
-from attentune.experiments.auto.folds import make_folds, row_groups
+from attentune.experiments.auto.folds import make_folds
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 
@@ -116,3 +117,18 @@ def test_too_few_rows_and_missing_labels_are_refused():
     unlabelled = TextRows(("0", "1"), ("a", "b"), None, None, "rows")
     with pytest.raises(DataError, match="expected labels in every row"):
         make_folds(unlabelled, BINARY, folds=2, seed=0)
+
+
+def test_nearly_equal_texts_share_a_fold():
+    texts = [f"RT @user{row}: the match tonight was decided by goal {row // 4} in the last minute" for row in range(8)]
+    texts = [text.replace("goal", f"goal by {'Ada' if row < 4 else 'Bo'}") for row, text in enumerate(texts)]
+    others = [f"something else {word} entirely" for word in "abcdefghijklmnop"]
+    rows = rows_of([*texts, *others], np.arange(24) % 2)
+    fold_N = make_folds(rows, BINARY, folds=4, seed=0)
+    assert len(set(fold_N[:8])) == 1
+    pairs = rows_of(
+        ["q", *others[:3]] * 2, [0, 1] * 4, ["the cat sat on the mat today", "b", "c", "d", "e", "f", "g", "h"]
+    )
+    swapped = rows_of(["a b c d e f", "g h"], [0, 1], ["g h", "a b c d e x"])
+    assert row_groups(pairs)[0] == row_groups(pairs)[4]
+    assert len(set(row_groups(swapped))) == 2  # one group would be all rows

@@ -14,11 +14,10 @@ import numpy as np
 
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import stratified_folds
+from attentune.data.splits import row_groups, stratified_folds
 from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
 from attentune.experiments.auto.distill import TIME_MARGIN, Alternative, OutOfTime, distill, training_runs
 from attentune.experiments.auto.estimate import ScoreEstimate, estimate_score
-from attentune.experiments.auto.folds import row_groups
 from attentune.experiments.auto.fusion import FusionResult, fit_fusion
 from attentune.experiments.auto.leaderboard import (
     LEADERBOARD_FILE,

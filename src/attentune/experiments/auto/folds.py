@@ -1,14 +1,12 @@
-"""Folds for cross-validation that keep rows with equal texts together and spread the labels evenly."""
+"""Folds for cross-validation that keep rows with nearly equal texts together and spread the labels evenly."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-
 import numpy as np
 from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.splits import row_groups
 from attentune.errors import DataError
 from attentune.seeding import numpy_generator
 
@@ -18,8 +16,8 @@ _BINS = 10
 def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int) -> np.ndarray:
     """Assign each row to a fold.
 
-    The rows of a group (see `row_groups`) share a fold. Groups are assigned one by one, large ones and rare labels
-    first, each to the fold that has the smallest share of its labels so far: of its classes, of its tenth of the
+    The rows of a group (`data.splits.row_groups`) share a fold. Groups are assigned one by one, large ones and rare
+    labels first, each to the fold that has the smallest share of its labels so far: of its classes, of its tenth of the
     scores, or in multi-label tasks of each of its labels. If all groups are single rows, the counts of a class (or
     tenth) in two folds differ by at most one. A class with fewer rows than folds is missing from some folds.
 
@@ -70,45 +68,6 @@ def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int
         filled_FK[fold, there] += added
         rows_F[fold] += sizes_G[group]
     return fold_G[group_N]
-
-
-def row_groups(rows: TextRows) -> np.ndarray:
-    """Number the groups of rows that must not be separated: (N,) int64, from 0.
-
-    Single texts: rows with equal texts. Pairs: rows with equal first texts (premises), or with equal pairs in any
-    order, and what these links connect. Texts are compared without case and white space.
-
-    If a group has more than half of all rows, one fold would hold most of the data. Then pairs are linked only by both
-    texts, and if that is not enough, each row is a group.
-    """
-    first = [_normalised(text) for text in rows.texts]
-    links: list[list[Sequence[Hashable]]]
-    if rows.pairs is None:
-        links = [[first], []]
-    else:
-        second = [_normalised(text) for text in rows.pairs]
-        both = [frozenset(pair) for pair in zip(first, second, strict=True)]
-        links = [[first, both], [both], []]
-    for keys in links:
-        group_N = _connected(keys, len(rows))
-        if len(rows) == 0 or np.bincount(group_N).max() <= max(1, len(rows) / 2):
-            break
-    return group_N
-
-
-def _normalised(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
-    """Return the connected components of rows that have equal keys in a column."""
-    pairs = []
-    for keys in columns:
-        first: dict[Hashable, int] = {}
-        pairs += [(first.setdefault(key, row), row) for row, key in enumerate(keys)]
-    starts, ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    graph = coo_matrix((np.ones(len(pairs)), (starts, ends)), shape=(count, count))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
 def _strata(labels: np.ndarray | None, label_space: LabelSpace) -> np.ndarray:
