@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
+from attentune.metrics.confusion import has_confusion_score, scores_without_each
 from attentune.metrics.metrics import METRICS
 from attentune.stats.paired_tests import jackknife_values
 
@@ -40,6 +41,11 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
     if metric == "spearmanr" and len(labels_N) > 2:
         return _spearman_values(labels_N, predictions_N)
     score = METRICS[metric].score
+    if has_confusion_score(metric, labels_N):
+        if len(labels_N) < 2:
+            raise ValueError(f"rows is {len(labels_N)}; expected at least 2, because each row is left out in turn")
+        without_N = scores_without_each(metric, labels_N, predictions_N)
+        return score(labels_N, predictions_N) + (len(labels_N) - 1) * (without_N.mean() - without_N)
     # Rows with equal label and prediction have equal values, so they are computed once.
     _, kind_N = np.unique(np.column_stack([labels_N, predictions_N]), axis=0, return_inverse=True)
     return jackknife_values(

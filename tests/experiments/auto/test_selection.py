@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attentune.experiments.auto.selection import CONFUSION_SCORES, choose_simplest, paired_gain, utility
+from attentune.experiments.auto.selection import choose_simplest, paired_gain, utility
+from attentune.metrics.confusion import CONFUSION_SCORES
 from attentune.metrics.metrics import METRICS
 
 CLASSES = st.integers(2, 4).flatmap(

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts, has_confusion_score, ratio
+from attentune.metrics.confusion import (
+    ConfusionSums,
+    confusion_score,
+    has_confusion_score,
+    ratio,
+    scores_without_each,
+)
+from attentune.metrics.intervals import weighted_score
 from attentune.metrics.metrics import Metric
 from attentune.metrics.per_example import example_values
 from attentune.seeding import numpy_generator
@@ -20,7 +27,7 @@ _RESAMPLES = 50
 def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the score, negated if lower is better; -inf if it is undefined."""
     if has_confusion_score(metric.name, labels):
-        return float(CONFUSION_SCORES[metric.name](confusion_counts(labels, predictions)))
+        return float(confusion_score(metric.name, ConfusionSums.of_rows(labels, predictions)))
     if labels.ndim == 2 and metric.name in ("f1_macro", "f1_micro"):
         parts = np.stack([2.0 * (labels & predictions).sum(axis=0), (labels + predictions).sum(axis=0)])
         hits, sizes = parts if metric.name == "f1_macro" else parts.sum(axis=1, keepdims=True)
@@ -78,22 +85,22 @@ def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.
     if len(labels) < 2 or np.array_equal(base, other):
         return gain, 0.0
     if has_confusion_score(metric.name, labels):
-        values_N = _jackknife(metric, labels, other) - _jackknife(metric, labels, base)
+        without = [scores_without_each(metric.name, labels, one) for one in (base, other)]
+        values_N = (len(labels) - 1) * (without[0] - without[1])  # the jackknife's, up to a constant
     elif metric.name in _ONE_PASS:
         values_N = example_values(metric.name, labels, other) - example_values(metric.name, labels, base)
     else:
         generator = numpy_generator("auto paired gain", len(labels))
         draws = [generator.integers(0, len(labels), len(labels)) for _ in range(_RESAMPLES)]
-        gains = np.array([utility(metric, labels[d], other[d]) - utility(metric, labels[d], base[d]) for d in draws])
+        scores = [weighted_score(metric, labels, one) for one in (base, other)]
+        if all(scores):
+            sign = 1 if metric.greater_is_better else -1
+            counts = [np.bincount(drawn, minlength=len(labels)).astype(np.float64) for drawn in draws]
+            gains = np.array([sign * (scores[1](count) - scores[0](count)) for count in counts])
+        else:
+            gains = np.array(
+                [utility(metric, labels[d], other[d]) - utility(metric, labels[d], base[d]) for d in draws]
+            )
         gains = gains[np.isfinite(gains)]
         return gain, float(np.std(gains, ddof=1)) if len(gains) > 1 else 0.0
     return gain, float(np.std(values_N, ddof=1) / math.sqrt(len(labels)))
-
-
-def _jackknife(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return the jackknife's value of each row, up to a constant; see `stats.paired_tests.jackknife_values`."""
-    counts = confusion_counts(labels, predictions)
-    size = len(counts)
-    without = counts - np.eye(size * size).reshape(size, size, size, size)
-    scores = CONFUSION_SCORES[metric.name](np.maximum(without, 0.0))
-    return -(len(labels) - 1) * scores[labels, predictions]
