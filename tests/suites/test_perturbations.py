@@ -71,6 +71,18 @@ def test_for_scores_the_word_that_goes_with_them_is_found() -> None:
     assert label_indicative_words(rows, count=2) == {"big", "small"}
 
 
+def test_for_several_labels_the_words_of_any_of_them_are_found() -> None:
+    labels = [[n % 2, int(n >= 30)] for n in range(60)]
+    rows = rows_of(
+        [
+            f"a {'big' if late else 'small'} {'red' if odd else 'blue'} thing{n % 7}"
+            for n, (odd, late) in enumerate(labels)
+        ],
+        labels=labels,
+    )
+    assert label_indicative_words(rows, count=4) == {"big", "small", "red", "blue"}
+
+
 def test_rare_and_omnipresent_words_tell_nothing() -> None:
     rows = rows_of([f"the{' once' if n == 0 else ''}" for n in range(20)], labels=[int(n == 0) for n in range(20)])
     assert label_indicative_words(rows) == frozenset()

@@ -17,6 +17,7 @@ import numpy as np
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import DataError
 from attentune.inference.predictor import Predictor
+from attentune.metrics.intervals import weighted_score
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import Interval, bootstrap_interval
@@ -52,8 +53,8 @@ def words_of(text: str) -> list[str]:
 def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: float = 0.01) -> frozenset[str]:
     """Return the frequent words whose presence in a row is most strongly associated with its label.
 
-    The association is the chi-square statistic of presence and class, or, for scores, the absolute correlation of
-    presence and score. Both texts of a pair are searched.
+    The association is the chi-square statistic of presence and class; for several labels a row, the largest one over
+    the labels; for scores, the absolute correlation of presence and score. Both texts of a pair are searched.
 
     Args:
         rows: labelled rows, usually the training rows.
@@ -77,6 +78,8 @@ def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: floa
 
 
 def _association(has_N: np.ndarray, labels_N: np.ndarray) -> float:
+    if labels_N.ndim == 2:  # multi-label
+        return max(_association(has_N, labels_N[:, k] > 0) for k in range(labels_N.shape[1]))
     if labels_N.dtype.kind == "f":
         return float(abs(np.corrcoef(has_N, labels_N)[0, 1])) if np.ptp(labels_N) > 0 else 0.0
     share = has_N.mean()
@@ -214,8 +217,12 @@ class _Scorer:
     def __init__(self, metric: str, labels: np.ndarray, *, resamples: int, seed: int) -> None:
         self._metric, self._labels, self._resamples, self._seed = METRICS[metric], labels, resamples, seed
 
-    def score(self, predictions: np.ndarray, places: np.ndarray) -> float:
-        return self._metric.score(self._labels[places], predictions[places])
+    def score(self, predictions: np.ndarray) -> Callable[[np.ndarray], float]:
+        """Return a function from row indices, which may repeat, to the score of these rows."""
+        rows, weighted = len(self._labels), weighted_score(self._metric, self._labels, predictions)
+        if weighted is not None:  # 50 times as fast for label sets
+            return lambda places: weighted(np.bincount(places, minlength=rows).astype(np.float64))
+        return lambda places: self._metric.score(self._labels[places], predictions[places])
 
     def interval(self, statistic: Callable[[np.ndarray], float], among: np.ndarray) -> Interval:
         """Return a statistic of the rows `among`, with a bootstrap interval over resamples of these rows."""
@@ -228,28 +235,28 @@ class _Scorer:
     def change(self, name: str, before: list[np.ndarray], after: list[np.ndarray]) -> StressLine:
         """Return the scores on perturbed rows, given each run's predictions before and after the perturbation."""
         every = np.arange(len(self._labels))
+        old, new = [self.score(one) for one in before], [self.score(one) for one in after]
 
         def fall(run: int, places: np.ndarray) -> float:
-            return self.score(before[run], places) - self.score(after[run], places)
+            return old[run](places) - new[run](places)
 
         return StressLine(
             name,
             len(every),
-            [self.interval(partial(self.score, predictions), every) for predictions in after],
+            [self.interval(score, every) for score in new],
             [self.interval(partial(fall, run), every) for run in range(len(after))],
             self.interval(lambda p: fall(1, p) - fall(0, p), every) if len(after) == 2 else None,
         )
 
     def part(self, name: str, predictions: list[np.ndarray], places: np.ndarray) -> StressLine:
         """Return the scores on the rows with these indices."""
+        scores = [self.score(one) for one in predictions]
         return StressLine(
             name,
             len(places),
-            [self.interval(partial(self.score, method_predictions), places) for method_predictions in predictions],
+            [self.interval(score, places) for score in scores],
             None,
-            self.interval(lambda p: self.score(predictions[1], p) - self.score(predictions[0], p), places)
-            if len(predictions) == 2
-            else None,
+            self.interval(lambda p: scores[1](p) - scores[0](p), places) if len(scores) == 2 else None,
         )
 
 
@@ -306,7 +313,7 @@ def stress(
     return StressReport(
         metric=data.metrics[0],
         runs=[str(run.folder) for run in saved],
-        original=[scorer.interval(partial(scorer.score, predictions), every) for predictions in before],
+        original=[scorer.interval(scorer.score(predictions), every) for predictions in before],
         changes=changes,
         parts=[scorer.part(name, before, places) for name, places in _parts(rows).items()],
         label_indicative_words=sorted(indicative_words),
