@@ -65,6 +65,12 @@ def until_stopped(file: str, *, stop: Any) -> str:
     return "saved"
 
 
+def note_and_sleep(file: str, seconds: float, *, stop: Any) -> None:
+    """Write the process id, and look at no stop request for some time."""
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(seconds)
+
+
 def add_line(folder: str, name: str, seconds: float, *, stop: Any) -> str:
     """Sleep, and leave a file."""
     time.sleep(seconds)

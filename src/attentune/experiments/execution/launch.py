@@ -31,6 +31,8 @@ _POLL_S = 0.2
 _SAVE_S = 60.0
 # The lines of a failed process that are shown.
 _SHOWN_LINES = 20
+# The process groups that this process has started.
+_GROUPS: set[int] = set()
 
 
 def train_in_processes(
@@ -75,11 +77,11 @@ def train_in_processes(
                 env={**os.environ, **thread_settings(threads)},
                 start_new_session=True,
             )
+            _GROUPS.add(process.pid)
             try:
                 status = _wait(process, stop)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                kill_launched()
                 process.wait()
         said = log.read_text(encoding="utf-8", errors="replace")
         print(said, file=sys.stderr, end="", flush=True)
@@ -93,6 +95,13 @@ def train_in_processes(
     if error is not None:
         raise error
     return result
+
+
+def kill_launched() -> None:
+    """Kill the processes that this one has started to train together."""
+    while _GROUPS:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(_GROUPS.pop(), signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], stop: StopRequest) -> int:

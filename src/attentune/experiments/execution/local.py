@@ -25,14 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from attentune.experiments.execution.executor import Slots, WorkerKilled, prepare_process, thread_settings
+from attentune.experiments.execution.launch import kill_launched
 from attentune.experiments.execution.memory import available_memory_bytes, resident_bytes
 from attentune.io.files import storage_errors
 from attentune.training.signals import StopRequest
 
 # Imported by the server from which workers are forked.
 _PRELOADED = ["attentune.training.train", "attentune.inference.predictor"]
-# A worker whose parent is gone has this long to save.
-SAVE_S = 30.0
+# Workers have this long to save after a stop request; those whose parent is gone have less, and their runs go on from
+# the last checkpoint.
+SAVE_S, _ORPHAN_SAVE_S = 30.0, 1.5
 # Memory that is left to the system and to what grows later.
 _SPARE_SHARE = 0.1
 
@@ -264,9 +266,10 @@ def _end_with_parent() -> None:
         return
     wait_for_handles([parent.sentinel])
     _STOP.requested = True
-    until = time.monotonic() + SAVE_S
+    until = time.monotonic() + _ORPHAN_SAVE_S
     while _IS_BUSY.is_set() and time.monotonic() < until:
         time.sleep(0.05)
+    kill_launched()
     os._exit(1)
 
 
