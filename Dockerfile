@@ -10,10 +10,11 @@ RUN apt-get update \
 WORKDIR /source
 RUN python3 -m venv /opt/attentune
 ENV PATH=/opt/attentune/bin:$PATH
-# PyTorch alone and first: a build for processors, without the gigabytes of CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# PyTorch alone and first. TORCH_INDEX is the index of its CPU builds, which its installation page names; without it the
+# image has gigabytes of CUDA libraries.
+ARG TORCH_INDEX=
 COPY requirements/constraints.txt requirements/
-RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c requirements/constraints.txt torch
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} -c requirements/constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --no-cache-dir -c requirements/constraints.txt ".[serve,explain,embedded]"

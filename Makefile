@@ -118,7 +118,7 @@ sanitize: $(STAMP)  ## run the tests of the C code compiled with AddressSanitize
 
 # In an environment of its own, so that it changes none of what it looks at; what cannot be looked up is an error.
 .PHONY: audit
-audit: $(STAMP)  ## look up known holes of everything that is installed (asks pypi.org)
+audit: $(STAMP)  ## look up known holes of everything that is installed
 	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet 'pip-audit>=2.9,<3'; }
 	$(PIP) freeze --exclude-editable | sed -E 's/\+[a-z0-9.]+$$//' > build/installed.txt
 	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r build/installed.txt

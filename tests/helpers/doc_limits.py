@@ -12,7 +12,6 @@ NOT_RUN = {
     "make test": "would run the tests within themselves",
     "make setup": "sets up an environment from the package index",
     "source .venv/bin/activate": "there is no such environment in the folder of a test",
-    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "needs the package index",
     "pip install -e '.[embedded]'": "needs the package index",
     "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
     "uv sync --extra embedded --extra dev": "needs the package index",
