@@ -22,7 +22,10 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layers")
-    train(load_config(overrides=settings(folder, tiny("bert"), preset="sesame")), display=ProgressDisplay(quiet=True))
+    train(
+        load_config(overrides=settings(folder, tiny("bert"), preset="sesame-weighted")),
+        display=ProgressDisplay(quiet=True),
+    )
     return folder / "run"
 
 

@@ -19,6 +19,7 @@ QUICK = ("--num_train_epochs", "1", "--max_length", "32", "--learning_rate", "1e
 # Everything at once: blurred, re-weighted layers under a token gate whose labels ask the model, and cross-attention.
 ALL = (
     "--set=model.blur.where=context", "--set=model.blur.sigma=0.5", "--set=model.layer_mix.squeeze=true",
+    "--set=model.layer_mix.kind=weighted",
     "--set=model.token_gate.kind=ssa", "--set=labels.generator=flip", "--set=labels.mask_share=0.6",
 )  # fmt: skip
 
@@ -119,7 +120,8 @@ def test_a_frozen_bi_encoder_with_pearsons_loss_keeps_its_hidden_states(
         flags = ("--preset", "task-attention", "--model_name_or_path", tiny("bert", layers=1), *extra)
         status, _, err = attentune(
             "train", *cs224n("sts", data_dir), *flags, *QUICK, "--freeze_encoder", "--loss", "pearson",
-            "--precision", "fp32", "--set=model.head.dropout=0", "--output_dir", tmp_path / name,
+            "--precision", "fp32", "--set=model.head.dropout=0", "--set=model.dropout=0",
+            "--output_dir", tmp_path / name,
         )  # fmt: skip
         assert status == 0, err
         assert ("computed once" in err) == (name == "kept")
@@ -183,7 +185,7 @@ def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune
         (("--preset=task-attention", "--set=model.head.attention_heads=7"), "expected a divisor of 32"),
         (
             ("--preset=task-attention", "--set=model.head.combine=sum"),
-            "expected one of dot, cosine, concat",
+            "expected one of scaled-dot, dot, cosine, concat",
         ),
         (("--preset=task-attention", "--task_type=ordinal", "--label_column=stars"), "Set it to concat"),
         (("--pair_encoding", "biencoder"), "expected one of cross-encoder, bi-encoder. Did you mean 'bi-encoder'?"),

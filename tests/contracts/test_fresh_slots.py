@@ -18,7 +18,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 @every_family
 def test_fresh_excitation_is_that_of_the_released_program(tiny: Tiny, family: str) -> None:
     """Biases of 0.8, and weights far wider than the 0.02 of the other slots."""
-    model, _ = build(tiny(family, layers=9), settings=load_config(preset="se-bert").model)
+    model, _ = build(tiny(family, layers=9), settings=load_config(preset="sesame-original").model)
     for linear in (model.layer_mix.excitation.squeeze, model.layer_mix.excitation.excite):
         assert linear.bias.unique().tolist() == [pytest.approx(0.8)]
         assert 0.6 < linear.weight.std() / (2 / linear.in_features) ** 0.5 < 1.5

@@ -272,6 +272,7 @@ def test_evaluation_repeats_itself_and_the_blurs_hooks_are_the_only_ones(
 def test_layer_weights_are_padding_proof_and_between_0_and_1(tiny: Tiny, family: str, settings: ModelConfig) -> None:
     made = model, _ = built(tiny, family, settings)
     shake(model, own=False)  # else each layer's mean is 0 from its normalisation, and every text's weights the same
+    shake(model, own=True)  # else all layers' weights are 1/2, the neutral start
     together = answer(made, FIRST, LONG, "").layer_weights
     assert together.shape == (3, LAYERS)
     assert 0 < together.min() <= together.max() < 1

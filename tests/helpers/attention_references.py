@@ -49,11 +49,11 @@ def attention_of(attention: Any, query_token: Vector, key_tokens: Text) -> Vecto
     return linear_of(attention.output, mixed)
 
 
-def transformer_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
-    """Return the block's output; each token of `queries` attends to all of `key_tokens`."""
+def transformer_block_of(block: Any, queries: Text, own: Text) -> Text:
+    """Return LN(h + dense(A(q, h, h))), then feed-forward and LN, for the text h = `own`; query i makes token i."""
     changed = []
-    for token in queries:
-        mixed = attention_of(block.attention, token, key_tokens)
+    for query, token in zip(queries, own, strict=False):
+        mixed = attention_of(block.attention, query, own)
         if block.dense is not None:
             mixed = linear_of(block.dense, mixed)
         hidden = norm_of(block.attention_norm, [a + b for a, b in zip(token, mixed, strict=True)])
@@ -63,6 +63,5 @@ def transformer_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
     return changed
 
 
-def cross_attention_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
-    mixed = [attention_of(block.attention, token, key_tokens) for token in queries]
-    return mixed if block.dense is None else [linear_of(block.dense, token) for token in mixed]
+def cross_attention_block_of(block: Any, queries: Text, own: Text) -> Text:
+    return [attention_of(block.attention, token, own) for token in queries]

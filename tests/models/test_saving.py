@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
+from attentune.config import HeadConfig, LayerMixConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -208,23 +208,7 @@ def test_layers_and_settings_come_back(tiny: Tiny, tmp_path: Path) -> None:
     built = build(tiny("bert"), layer_mix=LayerMixConfig("mean-all"), head=HeadConfig("cls-mean", 0.2, dropout=0.3))
     save_model(*built, tmp_path)
     model, tokenizer = load_model(tmp_path)
-    assert model.config.layer_mix == {"kind": "mean-all", "squeeze": False, "ratio": 3}
+    assert model.config.layer_mix == {"kind": "mean-all", "squeeze": False, "ratio": 3, "init": "neutral"}
     assert (model.head.share_of_cls, model.dropout.p) == (0.2, 0.3)
     with torch.no_grad():
         assert torch.equal(model(**encoded(tokenizer, FIRST)).logits, logits_of(built, FIRST))
-
-
-@pytest.mark.parametrize("bare_dense", [False, True])
-def test_the_dense_layer_of_a_bare_block_is_as_it_was_saved(tiny: Tiny, tmp_path: Path, bare_dense: bool) -> None:
-    """Version 0.1.0 did not save whether there is one: there always was."""
-    head = HeadConfig(kind="cross-attention", bare=True, bare_dense=bare_dense, combine="dot")
-    settings = ModelConfig(name_or_path=str(tiny("bert")), pair_encoding="bi-encoder", head=head)
-    built = build(tiny("bert"), settings=settings, is_pair=True)
-    save_model(*built, tmp_path)
-    if bare_dense:
-        saved_head = json.loads((tmp_path / "config.json").read_text())["head"]
-        assert saved_head.pop("bare_dense") is True
-        edit_config(tmp_path, head=saved_head)
-    loaded = load_model(tmp_path)[0]
-    assert (loaded.head.blocks[-1].dense is not None) == bare_dense
-    assert [name for name, _ in loaded.named_parameters()] == [name for name, _ in built[0].named_parameters()]

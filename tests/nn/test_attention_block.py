@@ -64,17 +64,18 @@ def test_attention_is_the_plain_loop(heads: int) -> None:
 
 @pytest.mark.parametrize("with_dense", [False, True])
 def test_a_transformer_block_is_the_plain_loop(with_dense: bool) -> None:
-    block = shaken(TransformerBlock(shape(), with_dense=with_dense))
-    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
-    expected = [transformer_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
-    check(block(query_NQD, key_NTD, MASK_NT), expected)
+    """h' = LN(h + dense(A(q, h, h))), then feed-forward; the queries may be another text's."""
+    block = shaken(TransformerBlock(shape(), with_dense=with_dense)).double()
+    query_NQD, own_NTD = tokens(1, 3, 4, 6).double(), tokens(2, 3, 4, 6).double()
+    output_NQD = block(query_NQD, own_NTD, MASK_NT)
+    for row, length in enumerate(KEY_LENGTHS):
+        expected = transformer_block_of(block, texts_of(query_NQD)[row], texts_of(own_NTD)[row][:length])
+        difference = output_NQD[row, :length] - torch.tensor(expected, dtype=torch.float64)
+        assert difference.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("with_dense", [False, True])
-def test_a_cross_attention_block_is_the_plain_loop(with_dense: bool) -> None:
-    block = shaken(CrossAttentionBlock(shape(), with_dense=with_dense))
-    assert (block.dense is not None) == with_dense
+def test_a_cross_attention_block_is_the_plain_loop() -> None:
+    block = shaken(CrossAttentionBlock(shape()))
     query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
     expected = [cross_attention_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
@@ -111,7 +112,7 @@ def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
 
 def test_what_stands_at_padding_changes_nothing() -> None:
     block = shaken(TransformerBlock(shape(), with_dense=True))
-    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    query_NQD, key_NTD = tokens(1, 3, 1, 6), tokens(2, 3, 4, 6)
     other_NTD = torch.where(MASK_NT[..., None], key_NTD, 100.0 * tokens(9, 3, 4, 6))
     assert torch.equal(block(query_NQD, key_NTD, MASK_NT), block(query_NQD, other_NTD, MASK_NT))
     longer_NTD = torch.cat([other_NTD, 7.0 * tokens(8, 3, 3, 6)], dim=1)
@@ -182,10 +183,8 @@ def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...]
         for dense in blocks
     ]
     assert attention_matrices(torch.nn.ModuleList(made)) == squares * 6 * 6
-    # The program's dense layer of a bare block is counted, whether it is there or not.
+    # The program's dense layer of a bare block is counted, though it is not there.
     assert unused_matrices(torch.nn.ModuleList(made)) == blocks.count(None) * 6 * 6
-    applied = CrossAttentionBlock(shape(), with_dense=True)
-    assert (attention_matrices(applied), unused_matrices(applied)) == (5 * 6 * 6, 0)
     assert attention_matrices(torch.nn.Linear(3, 3)) == 0
 
 

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS, SELECTIONS, Excitation, LayerMix, layer_means
+from attentune.nn.layer_mix import (
+    LAYER_MIXES,
+    MINIMUM_LAYERS,
+    SELECTIONS,
+    Excitation,
+    LayerMix,
+    NeutralLinear,
+    layer_means,
+)
 
 D = 5
 # The second text ends before the row does, the third stands at its end, and the last has no token.
@@ -31,9 +39,9 @@ def layers_of(count: int) -> list[Tensor]:
     return list(draws + torch.linspace(-2, 2, count)[:, None, None, None])
 
 
-def mix_of(kind: str, count: int, *, squeeze: bool) -> LayerMix:
+def mix_of(kind: str, count: int, *, squeeze: bool, neutral: bool = True) -> LayerMix:
     """A mix whose weights are all unlike each other."""
-    mix = LayerMix(kind=kind, num_layers=count, hidden_size=D, squeeze=squeeze)
+    mix = LayerMix(kind=kind, num_layers=count, hidden_size=D, squeeze=squeeze, neutral=neutral)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in mix.parameters():
@@ -64,9 +72,11 @@ def excitation_by_loop(excitation: Excitation, layers: list[Tensor], b: int) -> 
 
 
 def mixed_by_loop(mix: LayerMix, layers: list[Tensor], b: int, t: int) -> list[float]:
-    """One token's mixed vector."""
+    """One token's mixed vector: layers times e, and with the neutral start times 2 e."""
     count = len(layers)
     scales = [1.0] * count if mix.excitation is None else excitation_by_loop(mix.excitation, layers, b)
+    if mix.excitation is not None and isinstance(mix.excitation.excite, NeutralLinear):
+        scales = [2 * scale for scale in scales]
     scaled = [[scale * float(value) for value in layer[b, t]] for scale, layer in zip(scales, layers, strict=True)]
     if mix.kind == "concat-last-4":
         joint = [value for vector in scaled[-4:] for value in vector]
@@ -85,10 +95,10 @@ def mixed_by_loop(mix: LayerMix, layers: list[Tensor], b: int, t: int) -> list[f
 
 
 @pytest.mark.parametrize("count", [4, 7])
-@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize(("squeeze", "neutral"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("kind", LAYER_MIXES)
-def test_a_mix_is_that_of_a_plain_loop(kind: str, squeeze: bool, count: int) -> None:
-    mix, layers = mix_of(kind, count, squeeze=squeeze), layers_of(count)
+def test_a_mix_is_that_of_a_plain_loop(kind: str, squeeze: bool, neutral: bool, count: int) -> None:
+    mix, layers = mix_of(kind, count, squeeze=squeeze, neutral=neutral), layers_of(count)
     before = [layer.clone() for layer in layers]
     mixed_BTD, weights_BL = mix(tuple(layers), MASK_BT)
     assert mixed_BTD.shape == (4, 4, D)
@@ -126,10 +136,46 @@ def test_the_bottleneck_has_a_ratios_part_of_the_layers_and_at_least_one(count: 
     assert default.excitation.squeeze.weight.shape == (max(1, count // 3), count)
 
 
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_the_neutral_start_changes_no_scale_and_no_order(kind: str) -> None:
+    """Whatever the seed; the released start multiplies the last layer by a random factor."""
+    layers = [0.005 * layer for layer in layers_of(6)]  # means up to 0.01, as after a normalisation
+    factors = {True: [], False: []}
+    for seed, neutral in [(seed, neutral) for seed in range(20) for neutral in (True, False)]:
+        torch.manual_seed(seed)
+        mix = LayerMix(kind=kind, num_layers=6, hidden_size=D, squeeze=True, neutral=neutral)
+        plain = LayerMix(kind=kind, num_layers=6, hidden_size=D, squeeze=False)
+        if plain.linear is not None:
+            plain.linear.load_state_dict(mix.linear.state_dict())
+        mixed_BTD, plain_BTD = mix(layers, MASK_BT)[0][MASK_BT], plain(layers, MASK_BT)[0][MASK_BT]
+        factors[neutral].append((mixed_BTD.norm() / plain_BTD.norm()).item())
+    assert max(abs(factor - 1) for factor in factors[True]) < 0.02
+    if kind in ("last", "first", "second"):
+        assert max(factors[False]) / min(factors[False]) > 1.5
+
+
+@pytest.mark.parametrize("neutral", [True, False])
+def test_layers_that_reach_the_output_are_known(neutral: bool) -> None:
+    reached = {kind: mix_of(kind, 6, squeeze=True, neutral=neutral).reached_layers() for kind in LAYER_MIXES}
+    every, four = (1, 2, 3, 4, 5, 6), (3, 4, 5, 6)
+    assert reached == {
+        "first": (1,),
+        "second": (2,),
+        "second-to-last": (5,),
+        "last": (6,),
+        "sum-last-4": four,
+        "sum-all": every,
+        "mean-all": every,
+        "weighted": every,
+        "concat-last-4": four,
+    }
+    assert mix_of("weighted", 6, squeeze=False).reached_layers() == ()
+
+
 def test_the_first_weights_are_those_of_the_released_program() -> None:
     """Biases 0.8; weights drawn around 0 with the variance 2 / inputs, from a truncated normal distribution."""
     torch.manual_seed(0)
-    excitation = Excitation(num_layers=600, ratio=3)
+    excitation = Excitation(num_layers=600, ratio=3, neutral=False)
     for linear, inputs in ((excitation.squeeze, 600), (excitation.excite, 200)):
         assert linear.bias.unique().tolist() == [pytest.approx(0.8)]
         weights = linear.weight.detach() * math.sqrt(inputs / 2)  # 120 000 draws

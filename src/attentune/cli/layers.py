@@ -10,9 +10,9 @@ from attentune.cli.early_checks import check_named
 from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
-  attentune layers runs/sesame                                   (on the validation rows of its training)
-  attentune layers runs/sesame --split train --format json
-  attentune layers runs/sesame --figure_file layers.png --output_file runs/sesame/layers.json"""
+  attentune layers runs/weighted                                 (on the validation rows of its training)
+  attentune layers runs/weighted --split train --format json
+  attentune layers runs/weighted --figure_file layers.png --output_file runs/weighted/layers.json"""
 
 
 def parser() -> Parser:

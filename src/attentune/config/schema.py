@@ -57,6 +57,12 @@ class LayerMixConfig:
     )
     squeeze: bool = setting(False, "rescale each layer by squeeze-and-excitation first")
     ratio: int = setting(3, "squeeze: the number of layers divided by this is the width of the bottleneck", minimum=1)
+    init: str = setting(
+        "neutral",
+        "squeeze: neutral starts with every layer as it is; original at random factors between 0 and 1, as the paper's"
+        " program",
+        choices=("neutral", "original"),
+    )
 
 
 @dataclass(frozen=True)
@@ -94,21 +100,19 @@ class HeadConfig:
     pooler: str = setting(
         "auto",
         "dense + tanh after [CLS]: auto uses that of the encoder's checkpoint (with new weights where its last training"
-        " did not use it), none if there is none",
+        " did not use it); if there is none, a new one with blur or squeeze, else none",
         choices=("auto", "fresh", "none"),
     )
     dropout: float = setting(
-        0.1, "dropout before the linear classifier, and in the head's attention blocks", minimum=0, maximum=0.99
+        0.1, "dropout before the linear classifier (attention blocks have the encoder's)", minimum=0, maximum=0.99
     )
     layers: int | None = setting(
         None,
-        "number of full attention blocks (if not given: 2 for self-attention; for cross-attention 1, or 0 with bare)",
+        "number of full attention blocks (if not given: 2 for self-attention; for cross-attention 1, for scores 3, or"
+        " with bare one less)",
         minimum=0,
     )
     bare: bool = setting(False, "cross-attention: add one block without feed-forward part after the full ones")
-    bare_dense: bool = setting(
-        False, "with bare: end that block with a dense layer, which the paper's program creates and never applies"
-    )
     init: str = setting(
         "default",
         "attention blocks: initialisation of queries, keys and values; uniform draws from 0.9 to 1",
@@ -118,13 +122,17 @@ class HeadConfig:
         None, "attention blocks: number of attention heads (the encoder's number if not given)", minimum=1
     )
     combine: str = setting(
-        "dot",
-        "bi-encoder: dot product of both texts' vectors u and v after one linear layer; their cosine, scaled; a linear"
-        " layer on u, v, |u-v|, u*v; or that on unit vectors, with their cosine",
-        choices=("dot", "cosine", "concat", "concat-cosine"),
+        "scaled-dot",
+        "bi-encoder: dot product of both texts' vectors u and v after one linear layer, with a trained scale and offset"
+        " or (dot) as it is; their cosine, scaled; a linear layer on u, v, |u-v|, u*v; or that on unit vectors, with"
+        " their cosine",
+        choices=("scaled-dot", "dot", "cosine", "concat", "concat-cosine"),
     )
     projection: int | None = setting(
-        None, "bi-encoder, dot: output width of the linear layer (the encoder's width if not given)", minimum=1
+        None,
+        "bi-encoder, dot products: output width of the linear layer (if not given: the encoder's, for scores 4 times"
+        " that)",
+        minimum=1,
     )
 
 
@@ -170,8 +178,18 @@ __all__ = [
 class ObjectiveConfig:
     loss: str = setting(
         "auto",
-        "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
-        choices=("auto", "cross-entropy", "binary-cross-entropy", "focal", "mse", "pearson", "corn"),
+        "auto: cross-entropy for classes, mean squared error for regression (pearson for a bi-encoder's dot product);"
+        " pearson: minus the batch's correlation; softmax-cross-entropy: of probabilities taken as logits",
+        choices=(
+            "auto",
+            "cross-entropy",
+            "softmax-cross-entropy",
+            "binary-cross-entropy",
+            "focal",
+            "mse",
+            "pearson",
+            "corn",
+        ),
         plugins="attentune.losses",
     )
     focal_gamma: float = setting(2.0, "focal loss gamma; 0 is cross-entropy", minimum=0)

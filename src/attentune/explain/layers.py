@@ -17,24 +17,26 @@ from attentune.inference.scoring import score_rows
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The excitation of each layer over the texts of a split.
+    """The excitation of the layers that reach the output, over the texts of a split.
 
     Attributes:
         split: the split's name.
-        weights_NL: (N, L) float32 from 0 to 1, one row per text.
+        layers: the numbers of these layers, from 1.
+        weights_NL: (N, layers) float32 from 0 to 1, one row per text.
     """
 
     split: str
+    layers: tuple[int, ...]
     weights_NL: np.ndarray
 
     def summary(self) -> list[dict[str, Any]]:
-        """Summarise each layer, numbered from 1: mean, standard deviation and quartiles over the texts."""
+        """Summarise each layer: mean, standard deviation and quartiles over the texts."""
         rows = []
-        for place, weights_N in enumerate(self.weights_NL.T):
+        for layer, weights_N in zip(self.layers, self.weights_NL.T, strict=True):
             low, middle, high = np.quantile(weights_N, (0.25, 0.5, 0.75))
             rows.append(
                 {
-                    "layer": place + 1,
+                    "layer": layer,
                     "mean": float(weights_N.mean()),
                     "std": float(weights_N.std()),
                     "quartiles": [float(low), float(middle), float(high)],
@@ -59,7 +61,8 @@ def layer_weights(
         progress: called with the number of rows after each batch.
 
     Raises:
-        ConfigError: the run has no squeeze-and-excitation.
+        ConfigError: the run has no squeeze-and-excitation, or uses a single layer, so that the others' weights were
+            never trained.
 
     Source: figure 4 of SESAME (Su and Cheng 2019).
     """
@@ -67,7 +70,15 @@ def layer_weights(
     if not saved.model.config.layer_mix["squeeze"]:
         raise ConfigError(
             f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"
-            " preset such as sesame, or with --set model.layer_mix.squeeze=true."
+            " preset such as sesame-weighted, or with --set model.layer_mix.squeeze=true."
+        )
+    layers = saved.model.layer_mix.reached_layers()
+    if len(layers) < 2:
+        raise ConfigError(
+            f"{saved.folder}: was trained with model.layer_mix.kind {saved.model.config.layer_mix['kind']}, which uses"
+            f" layer {layers[0] if layers else 'none'} alone: the weights of all other layers have had no gradient and"
+            " are those of the start. Train with a preset such as sesame-weighted, or with --set"
+            " model.layer_mix.kind=weighted (or sum-all, mean-all, sum-last-4)."
         )
     evaluator = saved.evaluator(data, precision=precision)
     by_split = []
@@ -82,5 +93,6 @@ def layer_weights(
             progress=progress,
         )
         if scores.layer_weights_NL is not None:
-            by_split.append(LayerWeights(split, scores.layer_weights_NL))
+            shown_NL = scores.layer_weights_NL[:, [layer - 1 for layer in layers]]
+            by_split.append(LayerWeights(split, layers, shown_NL))
     return by_split

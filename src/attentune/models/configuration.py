@@ -11,11 +11,10 @@ from attentune.nn.losses import LOSSES
 from attentune.plugins import is_plugin
 
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
-_LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
+_LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3, "init": "neutral"}
 _NO_BLOCKS = {
     "layers": 0,
     "bare": False,
-    "bare_dense": True,  # of models of 0.1.0, which did not save it; new ones have False
     "init": "default",
     "attention_heads": None,
     "combine": None,
@@ -30,10 +29,11 @@ class AttentuneConfig(PreTrainedConfig):
     Args:
         encoder: the encoder's own configuration, or its mapping with `model_type`.
         blur: {"where": ..., "sigma": ..., "size": ..., "layers": ..., "learnable": ...}.
-        layer_mix: {"kind": ..., "squeeze": ..., "ratio": ...}; the kind is one of `nn.layer_mix.LAYER_MIXES`.
+        layer_mix: {"kind": ..., "squeeze": ..., "ratio": ..., "init": ...}; the kind is a key of
+            `nn.layer_mix.LAYER_MIXES`.
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
-            "bare_dense", "init" and "attention_heads" too, for a bi-encoder "combine" and "projection".
+            "init" and "attention_heads" too, for a bi-encoder "combine" and "projection".
         task_type: "classification", "regression", "ordinal" or "multi_label".
         special_token_ids: ids of special tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: maximum length of a text or pair in tokens.

@@ -7,11 +7,13 @@ from typing import Any
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
+from attentune.nn.classifiers import SIMILARITIES
 from attentune.nn.heads import needs_pairs
 from attentune.plugins import is_plugin
 
-# The poster's numbers of blocks on SST-5 and Quora.
-_SELF_LAYERS, _CROSS_BLOCKS = 2, 1
+# The poster's numbers of blocks on SST-5, Quora and STS, and the width of the projection on STS in encoder widths.
+_SELF_LAYERS, _CROSS_BLOCKS, _CROSS_BLOCKS_OF_SCORES = 2, 1, 3
+_PROJECTION_OF_SCORES = 4
 
 
 def settle_head(
@@ -31,18 +33,23 @@ def settle_head(
     """
     head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = check_head(settings, label_space, is_pair=is_pair)
+    is_score = label_space.task_type == "regression"
+    # SESAME's programs have a pooler whatever the checkpoint: a new one where it has none.
+    with_pooler = has_pooler or settings.layer_mix.squeeze or settings.blur.where != "none"
+    projection = head.projection
+    if projection is None and is_score and is_dot_product(settings, is_pair=is_pair):
+        projection = _PROJECTION_OF_SCORES * encoder_config.hidden_size
     return {
         "kind": kind,
         "beta": head.beta,
-        "with_pooler": kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and has_pooler)),
+        "with_pooler": kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and with_pooler)),
         "dropout": head.dropout,
-        "layers": _layers(kind, head.layers, bare=head.bare),
+        "layers": _layers(kind, head.layers, bare=head.bare, is_score=is_score),
         "bare": head.bare and kind == "cross-attention",
-        "bare_dense": head.bare_dense,
         "init": head.init,
         "attention_heads": _attention_heads(kind, head.attention_heads, encoder_config),
         "combine": head.combine if is_bi else None,
-        "projection": head.projection,
+        "projection": projection,
     }
 
 
@@ -58,7 +65,7 @@ def check_head(settings: ModelConfig, label_space: LabelSpace, *, is_pair: bool)
         kind = "cross-attention" if is_pair else "self-attention"
     if needs_pairs(kind):
         _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
-    if is_bi and head.combine in ("dot", "cosine") and (label_space.num_labels > 2 or label_space.is_multilabel):
+    if is_bi and head.combine in SIMILARITIES and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
             f"model.head.combine: got {head.combine}, which gives one number, for a score or two classes, but this task"
@@ -70,6 +77,11 @@ def check_head(settings: ModelConfig, label_space: LabelSpace, *, is_pair: bool)
 def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:
     """Whether the texts of these rows are encoded separately."""
     return is_pair and settings.pair_encoding == "bi-encoder"
+
+
+def is_dot_product(settings: ModelConfig, *, is_pair: bool) -> bool:
+    """Whether the score of these rows is a dot product of the two texts' vectors."""
+    return is_bi_encoder(settings, is_pair=is_pair) and settings.head.combine in ("scaled-dot", "dot")
 
 
 def _check_texts(wanted: str, kind: str, *, is_pair: bool, is_bi: bool) -> None:
@@ -86,12 +98,13 @@ def _check_texts(wanted: str, kind: str, *, is_pair: bool, is_bi: bool) -> None:
         )
 
 
-def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
+def _layers(kind: str, layers: int | None, *, bare: bool, is_score: bool) -> int:
     """Return the number of transformer blocks."""
     if kind == "self-attention":
         count, needed = _SELF_LAYERS if layers is None else layers, 1
     elif kind == "cross-attention":
-        count, needed = (0 if bare else _CROSS_BLOCKS) if layers is None else layers, 0 if bare else 1
+        blocks = _CROSS_BLOCKS_OF_SCORES if is_score else _CROSS_BLOCKS
+        count, needed = blocks - bare if layers is None else layers, 0 if bare else 1
     else:
         return (1 if layers is None else layers) if is_plugin(kind) else 0
     if count < needed:

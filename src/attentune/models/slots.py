@@ -59,6 +59,7 @@ def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
         hidden_size=encoder.hidden_size,
         squeeze=mix["squeeze"],
         ratio=mix["ratio"],
+        neutral=mix["init"] == "neutral",
     )
 
 
@@ -93,7 +94,7 @@ def head_slot(config: AttentuneConfig) -> nn.Module:
             attention_heads=head["attention_heads"],
             inner_size=_inner_size(encoder),
             activation=_activation(encoder),
-            dropout=head["dropout"],
+            dropout=_dropout(encoder),
             near_one=head["init"] == "uniform",
         )
     return build_head(
@@ -103,7 +104,6 @@ def head_slot(config: AttentuneConfig) -> nn.Module:
         with_pooler=head["with_pooler"],
         layers=head["layers"],
         bare=head["bare"],
-        bare_dense=head["bare_dense"],
         shape=shape,
     )
 
@@ -123,6 +123,13 @@ def _activation(encoder: Any) -> Callable[[Tensor], Tensor]:
     names = ("hidden_act", "hidden_activation", "activation")  # differs between families
     activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
     return ACT2FN[activation] if isinstance(activation, str) else activation
+
+
+def _dropout(encoder: Any) -> float:
+    """Return the dropout of the encoder's layers."""
+    names = ("hidden_dropout_prob", "dropout", "mlp_dropout")
+    values = (getattr(encoder, name, None) for name in names)
+    return next((float(value) for value in values if isinstance(value, int | float)), 0.0)
 
 
 def _inner_size(encoder: Any) -> int:

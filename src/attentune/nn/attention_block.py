@@ -1,7 +1,7 @@
 """Attention blocks on top of an encoder: query tokens, key/value tokens and the mask of the latter.
 
-Source: task-specific attention (Jia 2024), methods "self-attention" and "cross-attention". A full block is BERT's layer
-(Devlin et al. 2019), with one more dense layer for cross-attention, which the counts in the poster's table 2 imply.
+Source: task-specific attention (Jia 2024), methods "self-attention" and "cross-attention", and its program. A full
+block is BERT's layer (Devlin et al. 2019), with one more dense layer for cross-attention.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class BlockShape:
 
 
 class UniformInitLinear(nn.Linear):
-    """A linear layer initialised from U(0.9, 1), so that attention starts close to a mean over the tokens.
+    """A linear layer initialised from U(0.9, 1).
+
+    Queries and keys are then nearly multiples of the sum of a token's features, and attention starts on the few tokens
+    where that sum is extreme. The poster says "close to taking a mean"; that is the default start, with small weights.
 
     Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
     """
@@ -112,22 +115,16 @@ class Attention(nn.Module):
 class CrossAttentionBlock(nn.Module):
     """Cross-attention only, without residual connection or normalisation.
 
-    Args:
-        shape: its sizes.
-        with_dense: add a dense layer. The authors' program creates it and never applies it.
-
     Source: task-specific attention (Jia 2024), as its program computes it.
     """
 
-    def __init__(self, shape: BlockShape, *, with_dense: bool = False) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         self.attention = Attention(shape)
-        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size) if with_dense else None
 
-    def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """Attend from queries to keys; returns (N, Q, D), a function of the values only."""
-        mixed_NQD = self.attention(query_NQD, key_NTD, mask_NT)
-        return mixed_NQD if self.dense is None else self.dense(mixed_NQD)
+    def forward(self, query_NQD: Tensor, own_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """Attend from queries to a text's tokens; returns (N, Q, D), a weighted mean of their values."""
+        return self.attention(query_NQD, own_NTD, mask_NT)
 
 
 class TransformerBlock(nn.Module):
@@ -150,12 +147,21 @@ class TransformerBlock(nn.Module):
         self.output_norm = nn.LayerNorm(size, eps=_NORM_EPSILON)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """Update the query tokens by attention to the key tokens; returns (N, Q, D)."""
-        mixed_NQD = self.attention(query_NQD, key_NTD, mask_NT)
+    def forward(self, query_NQD: Tensor, own_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """Update the first Q tokens of a text.
+
+        Args:
+            query_NQD: queries: these tokens themselves, or the tokens of another text at the same positions.
+            own_NTD: the text's tokens; all are keys and values, and the first Q the residual connection.
+            mask_NT: True at its real tokens.
+
+        Returns:
+            (N, Q, D).
+        """
+        mixed_NQD = self.attention(query_NQD, own_NTD, mask_NT)
         if self.dense is not None:
             mixed_NQD = self.dense(mixed_NQD)
-        hidden_NQD = self.attention_norm(query_NQD + self.dropout(mixed_NQD))
+        hidden_NQD = self.attention_norm(own_NTD[:, : query_NQD.shape[1]] + self.dropout(mixed_NQD))
         changed_NQD = self.outer(self.activation(self.inner(hidden_NQD)))
         return self.output_norm(hidden_NQD + self.dropout(changed_NQD))
 
@@ -170,7 +176,8 @@ def attention_matrices(module: nn.Module) -> int:
     for block in module.modules():
         if isinstance(block, (CrossAttentionBlock, TransformerBlock)):
             attention = block.attention
-            linears = (attention.query, attention.key, attention.value, attention.output, block.dense)
+            dense = block.dense if isinstance(block, TransformerBlock) else None
+            linears = (attention.query, attention.key, attention.value, attention.output, dense)
             count += sum(linear.weight.numel() for linear in linears if linear is not None)
     return count + unused_matrices(module)
 
@@ -180,5 +187,5 @@ def unused_matrices(module: nn.Module) -> int:
 
     They are those of the dense layer that the poster's program creates for a bare block and never applies.
     """
-    bare = (block for block in module.modules() if isinstance(block, CrossAttentionBlock) and block.dense is None)
+    bare = (block for block in module.modules() if isinstance(block, CrossAttentionBlock))
     return sum(block.attention.output.weight.numel() for block in bare)

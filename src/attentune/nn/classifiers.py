@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,7 +90,9 @@ class ScaledOutput(nn.Module):
         return True
 
 
-COMBINATIONS = ("dot", "cosine", "concat", "concat-cosine")
+COMBINATIONS = ("scaled-dot", "dot", "cosine", "concat", "concat-cosine")
+# Of these, the ones that give one number, and so a score or the logit of two classes.
+SIMILARITIES = ("scaled-dot", "dot", "cosine")
 
 
 def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,22 +144,20 @@ def cosine_similarity(texts_ND: Tensor) -> Tensor:
     return (first_BD * second_BD).sum(dim=1, keepdim=True)
 
 
-class CosineSimilarity(nn.Module):
-    """Returns z = scale x cos(u, v) + offset, with two trained numbers.
+class ScaledSimilarity(nn.Module):
+    """Returns z = scale x similarity(u, v) + offset, with two trained numbers.
 
     z is the predicted score; with two classes the logits are (0, z). `attentune train` starts scale and offset at the
-    values that fit the training rows best, so that the first predictions are those of the untrained cosine.
+    values that fit the training rows best, so that the first predictions are those of the untrained similarity.
 
     Args:
         outputs: 1 or 2.
-
-    Source: Sentence-BERT (Reimers and Gurevych 2019, section 3), with the cosine on the scale of the labels.
     """
 
     def __init__(self, *, outputs: int) -> None:
         super().__init__()
         if outputs > 2:
-            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a cosine, which is one number")
+            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a similarity, which is one number")
         self.scale = nn.Parameter(torch.ones(1))
         self.offset = nn.Parameter(torch.zeros(1))
         self.outputs = outputs
@@ -170,8 +172,41 @@ class CosineSimilarity(nn.Module):
         return _score_logits(z_B1, self.outputs)
 
     def features(self, texts_ND: Tensor) -> Tensor:
-        """Return what z is linear in: the cosine, (B, 1) float32."""
+        """Return what z is linear in: the similarity, (B, 1) float32."""
+        raise NotImplementedError
+
+
+class CosineSimilarity(ScaledSimilarity):
+    """The cosine of both texts' vectors, scaled.
+
+    Source: Sentence-BERT (Reimers and Gurevych 2019, section 3), with the cosine on the scale of the labels.
+    """
+
+    def features(self, texts_ND: Tensor) -> Tensor:
+        """Return the cosine of each pair, (B, 1) float32."""
         return cosine_similarity(texts_ND)
+
+
+class ScaledDotProduct(ScaledSimilarity):
+    """The dot product of both texts' projected vectors, divided by the root of d as in attention, scaled.
+
+    The plain dot product of two similar vectors is positive, so that without an offset nearly all pairs are predicted
+    to be of the second class.
+
+    Args:
+        hidden_size: D.
+        projection: d.
+        outputs: 1 or 2.
+    """
+
+    def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
+        super().__init__(outputs=outputs)
+        self.projection = nn.Linear(hidden_size, projection)
+
+    def features(self, texts_ND: Tensor) -> Tensor:
+        """Return the scaled dot product of each pair, (B, 1) float32."""
+        first_Bd, second_Bd = both(self.projection(texts_ND).float())
+        return (first_Bd * second_Bd).sum(dim=1, keepdim=True) / math.sqrt(self.projection.out_features)
 
 
 class Concatenation(nn.Module):
@@ -213,12 +248,13 @@ def build_classifier(
         hidden_size: D.
         outputs: scores per row.
         combine: one of `COMBINATIONS`, for a bi-encoder; else None.
-        projection: d of "dot"; D if not given.
+        projection: d of the dot products; D if not given.
     """
     if combine is None:
         return nn.Linear(hidden_size, outputs)
-    if combine == "dot":
-        return DotProduct(hidden_size=hidden_size, projection=projection or hidden_size, outputs=outputs)
+    if combine in ("dot", "scaled-dot"):
+        product = DotProduct if combine == "dot" else ScaledDotProduct
+        return product(hidden_size=hidden_size, projection=projection or hidden_size, outputs=outputs)
     if combine == "cosine":
         return CosineSimilarity(outputs=outputs)
     if combine in ("concat", "concat-cosine"):
@@ -228,4 +264,5 @@ def build_classifier(
 
 def projection_weights(module: nn.Module) -> int:
     """Count the weights of the dot product's projection, without biases, as the poster's table 2 does."""
-    return sum(part.projection.weight.numel() for part in module.modules() if isinstance(part, DotProduct))
+    products = (part for part in module.modules() if isinstance(part, (DotProduct, ScaledDotProduct)))
+    return sum(part.projection.weight.numel() for part in products)

@@ -91,34 +91,37 @@ class SelfAttentionHead(nn.Module):
 
 
 class CrossAttentionHead(nn.Module):
-    """Lets each text of a pair attend to the other one, with shared weights, and takes [CLS].
+    """Lets the tokens of the other text of a pair attend to a text's own, with shared weights, and takes [CLS].
+
+    Queries come from the other text, at the same positions; keys, values and residual connection from the text itself.
+    So [CLS] becomes a weighted mean of the text's own tokens, the weights chosen by the other text. Where the other
+    text is shorter, its tokens count as zeros.
 
     Args:
         shape: sizes of the blocks.
         layers: number of full transformer blocks; may be 0 with `bare`.
         bare: add one bare `CrossAttentionBlock` after them.
-        bare_dense: whether the bare block ends with a dense layer.
 
-    Source: task-specific attention (Jia 2024), on pairs.
+    Source: task-specific attention (Jia 2024), on pairs, as its program computes it.
     """
 
-    def __init__(self, shape: BlockShape, *, layers: int, bare: bool, bare_dense: bool = False) -> None:
+    def __init__(self, shape: BlockShape, *, layers: int, bare: bool) -> None:
         super().__init__()
         if layers < 1 and not bare:
             raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         blocks: list[nn.Module] = [TransformerBlock(shape, with_dense=True) for _ in range(layers)]
-        last = [CrossAttentionBlock(shape, with_dense=bare_dense)] if bare else []
+        last = [CrossAttentionBlock(shape)] if bare else []
         self.blocks = nn.ModuleList([*blocks, *last])
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""
         if len(hidden_NTD) % 2:
             raise ValueError(f"got {len(hidden_NTD)} texts, expected an even number: first texts, then second texts")
-        hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
-        other_NT = _partners(mask_NT)
         for block in self.blocks[:-1]:
-            hidden_NTD = block(hidden_NTD, _partners(hidden_NTD), other_NT)
-        return self.blocks[-1](hidden_NTD[:, :1], _partners(hidden_NTD), other_NT)[:, 0]
+            hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
+            hidden_NTD = block(_partners(hidden_NTD), hidden_NTD, mask_NT)
+        hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
+        return self.blocks[-1](_partners(hidden_NTD[:, :1]), hidden_NTD, mask_NT)[:, 0]
 
 
 def _partners(values_N: Tensor) -> Tensor:
@@ -144,7 +147,6 @@ class HeadOptions:
         layers: number of transformer blocks of self- and cross-attention.
         bare: whether cross-attention ends with a bare block.
         shape: sizes of the blocks.
-        bare_dense: whether that block ends with a dense layer.
     """
 
     hidden_size: int
@@ -153,7 +155,6 @@ class HeadOptions:
     layers: int = 1
     bare: bool = False
     shape: BlockShape | None = None
-    bare_dense: bool = False
 
     @property
     def block_shape(self) -> BlockShape:
@@ -170,7 +171,7 @@ HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
     "cls-mean": lambda options: ClsMeanHead(share_of_cls=options.share_of_cls),
     "self-attention": lambda options: SelfAttentionHead(options.block_shape, layers=options.layers),
     "cross-attention": lambda options: CrossAttentionHead(
-        options.block_shape, layers=options.layers, bare=options.bare, bare_dense=options.bare_dense
+        options.block_shape, layers=options.layers, bare=options.bare
     ),
 }
 # Heads that need a bi-encoder.
@@ -193,11 +194,10 @@ def build_head(
     layers: int = 1,
     bare: bool = False,
     shape: BlockShape | None = None,
-    bare_dense: bool = False,
 ) -> nn.Module:
     """Build a head by its kind, a key of `HEADS` or a part of another package.
 
     See `HeadOptions` for the other arguments.
     """
     factory = part_of(HEADS, "attentune.heads", kind)
-    return factory(HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape, bare_dense))
+    return factory(HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape))

@@ -45,6 +45,10 @@ def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
     return torch.stack([(mean_BT * weights_BT).sum(dim=1) for mean_BT in means], dim=1)
 
 
+# The bias of the released program, in both linear layers.
+_BIAS = 0.8
+
+
 class ExcitationLinear(nn.Linear):
     """A linear layer initialised as in the released program: variance-scaled (He) weights and biases of 0.8.
 
@@ -55,7 +59,19 @@ class ExcitationLinear(nn.Linear):
     def reset_parameters(self) -> None:
         deviation = math.sqrt(1.3 * 2 / self.in_features)
         nn.init.trunc_normal_(self.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-        nn.init.constant_(self.bias, 0.8)
+        nn.init.constant_(self.bias, _BIAS)
+
+
+class NeutralLinear(ExcitationLinear):
+    """The second linear layer of an excitation that starts at 1/2 for layers with mean 0.
+
+    Its bias takes away what the first layer's bias adds. Layer means are near 0 after a normalisation.
+    """
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.bias.copy_(-_BIAS * self.weight.sum(dim=1))
 
 
 class Excitation(nn.Module):
@@ -64,15 +80,16 @@ class Excitation(nn.Module):
     Args:
         num_layers: L.
         ratio: the bottleneck has L // ratio features, at least one.
+        neutral: start with 1/2 for all layers; otherwise as the released program, at random weights between 0 and 1.
 
-    Source: SESAME, section 3.1.
+    Source: SESAME, section 3.1; the neutral start is ours.
     """
 
-    def __init__(self, *, num_layers: int, ratio: int) -> None:
+    def __init__(self, *, num_layers: int, ratio: int, neutral: bool = True) -> None:
         super().__init__()
         inner = max(1, num_layers // ratio)
         self.squeeze = ExcitationLinear(num_layers, inner)
-        self.excite = ExcitationLinear(inner, num_layers)
+        self.excite = (NeutralLinear if neutral else ExcitationLinear)(inner, num_layers)
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
         """Compute the weights, (B, L) float32."""
@@ -89,13 +106,23 @@ class LayerMix(nn.Module):
         num_layers: L.
         hidden_size: D.
         squeeze: rescale each layer by its excitation.
-        ratio: see `Excitation`.
+        ratio, neutral: see `Excitation`. With `neutral` the factor is twice the excitation, which starts at 1.
     """
 
-    def __init__(self, *, kind: str, num_layers: int, hidden_size: int, squeeze: bool, ratio: int = 3) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        num_layers: int,
+        hidden_size: int,
+        squeeze: bool,
+        ratio: int = 3,
+        neutral: bool = True,
+    ) -> None:
         super().__init__()
-        self.kind = kind
-        self.excitation = Excitation(num_layers=num_layers, ratio=ratio) if squeeze else None
+        self.kind, self.hidden_size = kind, hidden_size
+        self.excitation = Excitation(num_layers=num_layers, ratio=ratio, neutral=neutral) if squeeze else None
+        self.factor_of_excitation = 2.0 if neutral else 1.0
         is_learned = kind == "weighted" and not squeeze
         self.layer_weights = nn.Parameter(torch.zeros(num_layers)) if is_learned else None
         self.linear = nn.Linear(4 * hidden_size, hidden_size) if kind == "concat-last-4" else None
@@ -119,7 +146,29 @@ class LayerMix(nn.Module):
             shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
             return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), mask_BT, None), None
         weights_BL = self.excitation(layers, mask_BT)
-        return self._combine(_Scaled(layers, weights_BL), mask_BT, weights_BL.sum(dim=1)), weights_BL
+        return self._rescaled(layers, mask_BT, weights_BL), weights_BL
+
+    def _rescaled(self, layers: Sequence[Tensor], mask_BT: Tensor, weights_BL: Tensor) -> Tensor:
+        factors_BL = self.factor_of_excitation * weights_BL
+        return self._combine(_Scaled(layers, factors_BL), mask_BT, factors_BL.sum(dim=1))
+
+    def reached_layers(self) -> tuple[int, ...]:
+        """Return the numbers, from 1, of the layers whose excitation reaches the output and hence trains.
+
+        Found by the gradients of the excitation on random layers, which holds for combinations of other packages too.
+        """
+        if self.excitation is None:
+            return ()
+        count, generator = self.excitation.excite.out_features, torch.Generator().manual_seed(0)
+        parameter = next(self.parameters())
+        size = self.hidden_size
+        layers = [torch.randn(1, 2, size, generator=generator).to(parameter) for _ in range(count)]
+        weights_BL = torch.full((1, count), 0.5, device=parameter.device, requires_grad=True)
+        with torch.enable_grad():
+            mixed_BTD = self._rescaled(layers, torch.ones(1, 2, dtype=torch.bool, device=parameter.device), weights_BL)
+            (gradient_BL,) = torch.autograd.grad(mixed_BTD.float().square().sum(), weights_BL, allow_unused=True)
+        values = [] if gradient_BL is None else gradient_BL[0].tolist()
+        return tuple(number for number, value in enumerate(values, start=1) if value != 0.0)
 
     def _combine(self, layers: Sequence[Tensor], mask_BT: Tensor, total_B: Tensor | None) -> Tensor:
         if self.combination is not None:

@@ -181,7 +181,7 @@ def new_objective(inputs: RunInputs) -> Objective:
         inputs.data.label_space,
         inputs.labels,
         row_weights=inputs.weights,
-        loss=settings.loss,
+        loss=inputs.loss,
         class_weights=settings.class_weights,
         label_smoothing=settings.label_smoothing,
         alpha=settings.alpha,

@@ -23,7 +23,7 @@ from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import encoder_size, is_english_only, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.training.calibrating import check_calibration
-from attentune.training.defaults import RunSize, choose_settings, describe
+from attentune.training.defaults import RunSize, choose_settings, default_loss, describe
 from attentune.training.objective import with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay
 
@@ -102,6 +102,14 @@ class RunInputs:
     def is_regression(self) -> bool:
         """Whether the labels are scores rather than classes."""
         return self.data.label_space.task_type == "regression"
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss; "auto" is the usual one of the task."""
+        # These need a loss that is a sum over rows, or on the scale of the labels.
+        if self.weights is not None or self.has_soft_targets or not self.metric.greater_is_better:
+            return self.config.objective.loss
+        return default_loss(self.config, self.data.label_space.task_type, is_pair=self.data.is_pair)
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -209,4 +217,6 @@ def settled_inputs(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
     settled = choose_settings(given, inputs.size())
     if (line := describe(given, settled)) is not None:
         display.info(line)
+    if inputs.loss != inputs.config.objective.loss:
+        display.info(f"chosen for scores from a dot product: loss {inputs.loss} (--loss mse for the squared error)")
     return inputs.with_training(settled)

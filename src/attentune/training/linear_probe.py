@@ -23,7 +23,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, summed_over_processes
-from attentune.nn.classifiers import CosineSimilarity, DotProduct, ScaledOutput
+from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.cpu.memory import kept_memory
 from attentune.training.defaults import PROBED_ROWS
 from attentune.training.inputs import RunInputs
@@ -36,17 +36,18 @@ _ONE_LABEL = LabelSpace("multi_label", ("present",))
 
 
 def is_probed(model: Any, *, linear_probe: bool) -> bool:
-    """Return whether the classifier starts from a fit: if the setting says so, and always for a cosine.
+    """Return whether the classifier starts from a fit: if the setting says so, and always for a
+    cosine or dot product with a scale.
 
     Raises:
         ConfigError: the classifier is no linear function of the encoder's vectors.
     """
     if linear_probe and isinstance(model.classifier, DotProduct):
         raise ConfigError(
-            "training.linear_probe: got true with model.head.combine dot, which is no linear function of the texts'"
-            " vectors. Set model.head.combine to concat-cosine, concat or cosine, or leave linear_probe out."
+            "training.linear_probe: got true with model.head.combine dot, which has no weights to fit. Set"
+            " model.head.combine to concat-cosine, concat, cosine or scaled-dot, or leave linear_probe out."
         )
-    return linear_probe or isinstance(model.classifier, CosineSimilarity)
+    return linear_probe or isinstance(model.classifier, ScaledSimilarity)
 
 
 def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
@@ -77,7 +78,8 @@ def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str
         x_NF, labels[rows], inputs.data.label_space, objective, weights_N, seed=inputs.config.training.seed
     )
     write_solution(model, fitted, inputs)
-    kind = "cosine: scale and offset are" if isinstance(model.classifier, CosineSimilarity) else "linear probe:"
+    is_similarity = isinstance(model.classifier, ScaledSimilarity)
+    kind = "similarity of the texts: scale and offset are" if is_similarity else "linear probe:"
     return (
         f"{kind} fitted to {len(rows):,} training rows in {time.perf_counter() - began:.1f} s; training starts there."
         f" {fitted.note}"
@@ -185,16 +187,16 @@ def _stacked(solutions: list[Solution]) -> Solution:
 def write_solution(model: Any, fitted: Solution, inputs: RunInputs) -> None:
     """Write a fitted model's weights into the classifier; all processes get those of the main one.
 
-    A cosine with two classes has the logits (0, z), so it gets the difference of the two outputs.
+    A similarity with two classes has the logits (0, z), so it gets the difference of the two outputs.
     """
     weight_KF, bias_K = fitted.weight_KF, fitted.bias_K
     classifier = model.classifier
-    if isinstance(classifier, CosineSimilarity) and len(bias_K) == 2:
+    if isinstance(classifier, ScaledSimilarity) and len(bias_K) == 2:
         weight_KF, bias_K = weight_KF[1:] - weight_KF[:1], bias_K[1:] - bias_K[:1]
     is_main = inputs.accelerator.is_main_process
     values = np.concatenate([weight_KF, bias_K[:, None]], axis=1).astype(np.float32) * (1.0 if is_main else 0.0)
     solution = torch.from_numpy(summed_over_processes(values.astype(np.float32), inputs.accelerator))
-    if isinstance(classifier, CosineSimilarity):
+    if isinstance(classifier, ScaledSimilarity):
         classifier.scale.copy_(solution[0, :1])
         classifier.offset.copy_(solution[0, 1:])
     else:

@@ -6,6 +6,7 @@ token of a plain encoder; and the baselines on a frozen encoder. `text_encoder` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.hub.stock import last_layer
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.loading import Tokenizer
-from attentune.nn.classifiers import CosineSimilarity, DotProduct, ScaledOutput
+from attentune.nn.classifiers import DotProduct, ScaledDotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.masked import masked_mean
 
 
@@ -136,15 +137,17 @@ def _of_model(saved: ModelPredictor) -> TextEncoder:
         dense, activation = model.head.pooler.dense, "Tanh"
     made: dict[str, Any] = {}
     classifier = model.classifier
-    if isinstance(classifier, CosineSimilarity):
+    if isinstance(classifier, ScaledSimilarity):
         made = {"scale": classifier.scale.item(), "offset": classifier.offset.item()}
-    elif isinstance(classifier, DotProduct):
+    if isinstance(classifier, (DotProduct, ScaledDotProduct)):
         if dense is not None:
             raise ConfigError(
                 f"export: {saved.folder} applies a projection after a pooler; expected one of them. Use --format"
                 " transformers or onnx."
             )
-        dense, made = classifier.projection, {"similarity": "dot", "scale": 1.0, "offset": 0.0}
+        dense = classifier.projection
+        scale = made.get("scale", 1.0) / math.sqrt(dense.out_features) if made else 1.0
+        made = {"similarity": "dot", "scale": scale, "offset": made.get("offset", 0.0)}
     if made and isinstance(model.outputs, ScaledOutput):
         made["scale"] *= float(model.outputs.scale)
         made["offset"] = made["offset"] * float(model.outputs.scale) + float(model.outputs.offset)
