@@ -202,6 +202,7 @@ RUNS: dict[str, list[str]] = {
     "runs/mnli": ["--task", "mnli", *_GLUE],
     "runs/bert": ["--task", "rte", *_GLUE],
     "runs/sesame": ["--task", "rte", *_GLUE, "--preset", "sesame"],
+    "runs/weighted": ["--task", "rte", *_GLUE, "--preset", "sesame-weighted"],
     "runs/bert-1": ["--task", "rte", *_GLUE, "--seed", "1"],
     "runs/bert-2": ["--task", "rte", *_GLUE, "--seed", "2"],
     "runs/sesame-1": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "1"],
