@@ -185,7 +185,7 @@ def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune
         (("--preset=task-attention", "--set=model.head.attention_heads=7"), "expected a divisor of 32"),
         (
             ("--preset=task-attention", "--set=model.head.combine=sum"),
-            "expected one of scaled-dot, dot, cosine, concat",
+            "expected one of dot, cosine, concat",
         ),
         (("--preset=task-attention", "--task_type=ordinal", "--label_column=stars"), "Set it to concat"),
         (("--pair_encoding", "biencoder"), "expected one of cross-encoder, bi-encoder. Did you mean 'bi-encoder'?"),

@@ -95,7 +95,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
         "training.save_steps: got 0, expected a number of at least 1.",
         "model: got 3, expected a section with name_or_path, ",
         "data.max_length: got 2.5, expected a whole number.",
-        "objective.loss: got 'mss', expected one of auto, cross-entropy, softmax-cross-entropy, binary-cross-entropy, focal,",
+        "objective.loss: got 'mss', expected one of auto, cross-entropy, binary-cross-entropy, focal, mse, pearson,",
         "training.seed.x: 'seed' is a single setting, not a section.",
         "labels.ratio: got -1, expected a number of at least 0.",
     )

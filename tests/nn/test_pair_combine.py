@@ -13,6 +13,7 @@ from attentune.nn.classifiers import (
     Concatenation,
     CosineSimilarity,
     DotProduct,
+    ScaledDotProduct,
     build_classifier,
     projection_weights,
 )
@@ -48,9 +49,23 @@ def test_of_two_classes_the_cross_entropy_is_the_binary_one_of_the_dot_product()
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
 
 
-def test_a_dot_product_cannot_tell_three_classes() -> None:
-    with pytest.raises(ValueError, match="outputs: got 3, expected 1 or 2 for a dot product"):
-        DotProduct(hidden_size=5, projection=7, outputs=3)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_scaled_dot_is_scale_times_that_over_the_root_of_the_width_plus_offset(outputs: int) -> None:
+    plain = DotProduct(hidden_size=5, projection=7, outputs=1)
+    scaled = ScaledDotProduct(hidden_size=5, projection=7, outputs=outputs)
+    scaled.projection.load_state_dict(plain.projection.state_dict())
+    with torch.no_grad():
+        scaled.scale.fill_(3.5)
+        scaled.offset.fill_(-0.25)
+    z_B = 3.5 * plain(texts())[:, 0] / math.sqrt(7) - 0.25
+    expected_BC = z_B[:, None] if outputs == 1 else torch.stack([torch.zeros(3), z_B], dim=1)
+    torch.testing.assert_close(scaled(texts()), expected_BC)
+
+
+@pytest.mark.parametrize("product", [DotProduct, ScaledDotProduct])
+def test_a_dot_product_cannot_tell_three_classes(product: type) -> None:
+    with pytest.raises(ValueError, match=r"outputs: got 3, expected 1 or 2 for a .*dot product"):
+        product(hidden_size=5, projection=7, outputs=3)
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 4])
@@ -132,6 +147,7 @@ def test_the_table_and_its_defaults() -> None:
     dot = build_classifier(hidden_size=5, outputs=2, combine="dot")
     assert dot.projection.weight.shape == (5, 5)
     assert build_classifier(hidden_size=5, outputs=1, combine="dot", projection=20).projection.weight.shape == (20, 5)
-    assert [projection_weights(part) for part in (single, dot)] == [0, 25]
+    scaled = build_classifier(hidden_size=5, outputs=2, combine="scaled-dot", projection=3)
+    assert [projection_weights(part) for part in (single, dot, scaled)] == [0, 25, 15]
     with pytest.raises(ValueError, match="got 'sum', expected one of dot, cosine, concat, concat-cosine"):
         build_classifier(hidden_size=5, outputs=2, combine="sum")

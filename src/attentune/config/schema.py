@@ -126,7 +126,7 @@ class HeadConfig:
         "bi-encoder: dot product of both texts' vectors u and v after one linear layer, with a trained scale and offset"
         " or (dot) as it is; their cosine, scaled; a linear layer on u, v, |u-v|, u*v; or that on unit vectors, with"
         " their cosine",
-        choices=("scaled-dot", "dot", "cosine", "concat", "concat-cosine"),
+        choices=("dot", "cosine", "concat", "concat-cosine", "scaled-dot"),
     )
     projection: int | None = setting(
         None,
@@ -183,12 +183,12 @@ class ObjectiveConfig:
         choices=(
             "auto",
             "cross-entropy",
-            "softmax-cross-entropy",
             "binary-cross-entropy",
             "focal",
             "mse",
             "pearson",
             "corn",
+            "softmax-cross-entropy",
         ),
         plugins="attentune.losses",
     )

@@ -72,7 +72,8 @@ def layer_weights(
             f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"
             " preset such as sesame-weighted, or with --set model.layer_mix.squeeze=true."
         )
-    layers = saved.model.layer_mix.reached_layers()
+    mix: Any = saved.model.layer_mix
+    layers = mix.reached_layers()
     if len(layers) < 2:
         raise ConfigError(
             f"{saved.folder}: was trained with model.layer_mix.kind {saved.model.config.layer_mix['kind']}, which uses"

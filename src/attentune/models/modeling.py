@@ -28,7 +28,7 @@ from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import UniformInitLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.classifiers import ScaledOutput, ScaledSimilarity, build_outputs
-from attentune.nn.layer_mix import ExcitationLinear
+from attentune.nn.layer_mix import ExcitationLinear, NeutralLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 from attentune.nn.token_gate import PositionLinear
 
@@ -100,7 +100,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise weights as BERT does; also refill the buffer, which `from_pretrained` leaves uninitialised."""
         # transformers skips modules without parameters of their own; these are all that have some.
-        own = (ExcitationLinear, GaussianBlur, ScaledOutput, ScaledSimilarity, UniformInitLinear)
+        own = (ExcitationLinear, GaussianBlur, NeutralLinear, ScaledOutput, ScaledSimilarity, UniformInitLinear)
         if isinstance(module, own):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):

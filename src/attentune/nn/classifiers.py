@@ -90,7 +90,7 @@ class ScaledOutput(nn.Module):
         return True
 
 
-COMBINATIONS = ("scaled-dot", "dot", "cosine", "concat", "concat-cosine")
+COMBINATIONS = ("dot", "cosine", "concat", "concat-cosine", "scaled-dot")
 # Of these, the ones that give one number, and so a score or the logit of two classes.
 SIMILARITIES = ("scaled-dot", "dot", "cosine")
 
@@ -157,7 +157,9 @@ class ScaledSimilarity(nn.Module):
     def __init__(self, *, outputs: int) -> None:
         super().__init__()
         if outputs > 2:
-            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a similarity, which is one number")
+            raise ValueError(
+                f"outputs: got {outputs}, expected 1 or 2 for a cosine or dot product, which is one number"
+            )
         self.scale = nn.Parameter(torch.ones(1))
         self.offset = nn.Parameter(torch.zeros(1))
         self.outputs = outputs

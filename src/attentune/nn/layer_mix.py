@@ -62,14 +62,15 @@ class ExcitationLinear(nn.Linear):
         nn.init.constant_(self.bias, _BIAS)
 
 
-class NeutralLinear(ExcitationLinear):
-    """The second linear layer of an excitation that starts at 1/2 for layers with mean 0.
+class NeutralLinear(nn.Linear):
+    """The second linear layer of an excitation that starts at 1/2 for all layers: exactly so for means of 0.
 
-    Its bias takes away what the first layer's bias adds. Layer means are near 0 after a normalisation.
+    Small weights, so that what a layer's weight becomes is due to training; the bias takes away what the first layer's
+    bias adds.
     """
 
     def reset_parameters(self) -> None:
-        super().reset_parameters()
+        nn.init.normal_(self.weight, std=0.02)
         with torch.no_grad():
             self.bias.copy_(-_BIAS * self.weight.sum(dim=1))
 

@@ -223,12 +223,12 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
 # The task types that each loss applies to; "auto" is the first loss that applies.
 LOSSES: dict[str, tuple[str, ...]] = {
     "cross-entropy": ("classification", "ordinal"),
-    "softmax-cross-entropy": ("classification", "ordinal"),
     "binary-cross-entropy": ("classification", "ordinal", "multi_label"),
     "focal": ("classification", "ordinal", "multi_label"),
     "mse": ("regression",),
     "pearson": ("regression",),
     "corn": ("ordinal",),
+    "softmax-cross-entropy": ("classification", "ordinal"),
 }
 
 
