@@ -53,6 +53,24 @@ def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune: Command) -> 
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("kind", "shown"), [("last", None), ("second", None), ("sum-last-4", [2, 3, 4, 5])])
+def test_only_layers_that_reach_the_output_are_shown(
+    tiny: Tiny, tmp_path: Path, attentune: Command, kind: str, shown: list[int] | None
+) -> None:
+    """The others' weights have had no gradient: with `last`, as in the preset `sesame`, all but one."""
+    given = {"preset": "sesame", "model__layer_mix__kind": kind, "training__max_steps": 1}
+    train(
+        load_config(overrides=settings(tmp_path, tiny("bert", layers=5), **given)), display=ProgressDisplay(quiet=True)
+    )
+    status, out, err = attentune("layers", tmp_path / "run", "--format", "json")
+    if shown is None:
+        assert (status, out) == (2, "")
+        assert f"model.layer_mix.kind {kind}, which uses layer {5 if kind == 'last' else 2} alone" in err
+        assert "sesame-weighted" in err
+    else:
+        assert [line["layer"] for line in json.loads(out)["validation"]] == shown
+
+
 def test_mistakes_are_told_in_one_line(run: Path, tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
     status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.txt")
     assert (status, out) == (2, "")

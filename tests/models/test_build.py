@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, CamembertConfig, CamembertModel
 
-from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
+from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, load_config, preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.models.architectures import pooler_dense, readable_positions
 from attentune.models.build import build_model, load_tokenizer, pooler_is_trained, resolve_encoder
@@ -72,6 +72,15 @@ def test_the_settings_can_ask_for_a_fresh_pooler_or_none(tiny: Tiny, family: str
     assert pooler_of(build(tiny(family), head=HeadConfig(pooler="none"))[0]) is None
 
 
+@pytest.mark.parametrize("name", [name for name in preset_names() if name.startswith(("sesame", "se-", "blur"))])
+def test_sesame_has_the_checkpoints_pooler_and_a_fresh_one_only_where_there_is_none(tiny: Tiny, name: str) -> None:
+    settings = load_config(preset=name).model
+    assert settings.head.pooler == "auto"
+    folder = tiny("bert", layers=4)
+    assert same(pooler_of(build(folder, settings=settings)[0]), pooler_dense(AutoModel.from_pretrained(folder)))
+    assert pooler_of(build(tiny("distilbert", layers=4), settings=settings)[0]) is not None
+
+
 @pytest.mark.parametrize("by_cls", [True, False])
 def test_a_pooler_that_the_last_training_did_not_use_is_new(tiny: Tiny, tmp_path: Path, by_cls: bool) -> None:
     folder = tmp_path / "sentence-transformer"
@@ -94,6 +103,23 @@ def test_a_damaged_description_of_pooling_is_ignored(tiny: Tiny, tmp_path: Path)
 
 def test_the_embedded_encoder_was_trained_on_the_mean_of_its_tokens() -> None:
     assert not pooler_is_trained(ModelConfig())
+
+
+@torch.no_grad()
+def test_attention_blocks_start_close_to_a_mean_and_with_u_09_1_on_single_tokens() -> None:
+    """On the embedded encoder; the poster says the opposite of U(0.9, 1)."""
+    largest = {}
+    for init in ("default", "uniform"):
+        model, tokenizer = build(Path("embedded"), head=HeadConfig("self-attention", init=init), label_space=TWO)
+        inputs = encoded(tokenizer, "a fast and funny film that is not for everyone")
+        hidden_1TD, block = model.encode(**inputs).last_hidden_state, model.head.blocks[0].attention
+        query, key = (
+            linear(hidden_1TD).unflatten(-1, (block.heads, -1)).transpose(1, 2) for linear in (block.query, block.key)
+        )
+        weights_1HTT = (query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5).softmax(dim=-1)
+        largest[init] = weights_1HTT[0, :, 0].amax(dim=-1).mean().item()
+    assert largest["default"] < 1.2 / hidden_1TD.shape[1]
+    assert largest["uniform"] > 0.9
 
 
 def test_regression_starts_at_the_mean_score(tiny: Tiny) -> None:

@@ -59,6 +59,17 @@ def test_each_row_is_the_loss_written_out(name: str, smoothing: float) -> None:
         assert float(rows.weight_B[row]) == pytest.approx(weights[label])
 
 
+def test_softmax_cross_entropy_is_that_of_the_probabilities() -> None:
+    logits_BC, labels_B = example()
+    rows = row_losses("softmax-cross-entropy", logits_BC, labels_B)
+    for row, label in enumerate(labels_B.tolist()):
+        powers = [math.exp(float(score)) for score in logits_BC[row]]
+        p = [power / math.fsum(powers) for power in powers]
+        loss = math.log(math.fsum(math.exp(value) for value in p)) - p[label]
+        assert float(rows.loss_B[row]) == pytest.approx(loss, rel=1e-5)
+    assert float(rows.loss_B.min()) > math.log(1 + 2 / math.e) - 1e-6
+
+
 def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     logits_BC, labels_B = example()
     options = {"class_weights_C": weights_of("unequal"), "label_smoothing": 0.1}

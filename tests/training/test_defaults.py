@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.config import TrainingConfig
+from attentune.config import TrainingConfig, load_config
 from attentune.training.defaults import (
     RULED,
     RunSize,
@@ -17,6 +17,7 @@ from attentune.training.defaults import (
     default_batch_size,
     default_epochs,
     default_learning_rate,
+    default_loss,
     describe,
 )
 
@@ -139,3 +140,41 @@ def test_the_choice_is_described() -> None:
 def test_an_open_setting_is_not_used() -> None:
     with pytest.raises(RuntimeError, match="is None, expected the value that choose_settings gives it"):
         chosen(None)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "task_type", "is_pair", "loss"),
+    [
+        ("task-attention", {}, "regression", True, "pearson"),
+        ("task-attention-original", {}, "regression", True, "pearson"),
+        ("bi-encoder-mean", {}, "regression", True, "pearson"),
+        ("bi-encoder-mean", {"objective.loss": "mse"}, "regression", True, "mse"),
+        ("task-attention", {}, "regression", False, "auto"),
+        ("task-attention", {}, "classification", True, "auto"),
+        ("bi-encoder-cosine", {}, "regression", True, "auto"),
+        ("bert", {}, "regression", True, "auto"),
+        # What needs predictions on the scale of the labels, or more rows in a batch, keeps the squared error.
+        ("bi-encoder-mean", {"training.per_device_train_batch_size": 1}, "regression", True, "auto"),
+        ("bi-encoder-mean", {"training.batch_by": "tokens"}, "regression", True, "auto"),
+        ("ssa-co", {"model.pair_encoding": "bi-encoder"}, "regression", True, "auto"),
+    ],
+)
+def test_scores_from_a_dot_product_have_pearsons_loss(
+    preset: str, changes: dict[str, object], task_type: str, is_pair: bool, loss: str
+) -> None:
+    config = load_config(preset=preset, overrides=changes)
+    assert default_loss(config, task_type, is_pair=is_pair) == loss
+
+
+def test_the_originals_train_as_the_program() -> None:
+    for name, dropout in (("task-attention-original", 0.0), ("bi-encoder-mean-original", 0.3)):
+        config = load_config(preset=name)
+        training = config.training
+        assert (training.weight_decay, training.max_grad_norm) == (0.0, 0.0)
+        assert (training.lr_scheduler_type, training.warmup_ratio) == ("constant", 0.0)
+        assert (training.learning_rate, training.num_train_epochs, training.per_device_train_batch_size) == (
+            1e-5,
+            10,
+            8,
+        )
+        assert (config.model.head.combine, config.model.head.dropout) == ("dot", dropout)

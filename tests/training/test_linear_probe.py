@@ -323,3 +323,32 @@ def test_a_strong_pull_keeps_the_weights_at_the_probe(tiny: Tiny, tmp_path: Path
             )
     # One step of AdamW moves a weight by at most about the learning rate, 1e-3.
     assert distances[1000.0] < 1.1e-3 < distances[0.0]
+
+
+def write_similar_pairs(folder: Path) -> None:
+    """Write pairs of similar texts, three quarters of which have the first label."""
+    draw = np.random.default_rng(3)
+    for name, rows in (("train", 80), ("validation", 40)):
+        lines = ["text,text_pair,label"]
+        for row in range(rows):
+            words = list(draw.choice(FILLER, 6))
+            second = [*words[:-1], str(draw.choice(FILLER))]
+            lines.append(f"{' '.join(words)},{' '.join(second)},{'yes' if row % 4 == 0 else 'no'}")
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("preset", ["bi-encoder-mean", "task-attention"])
+def test_a_dot_product_of_similar_texts_learns_at_least_the_majority(tiny: Tiny, tmp_path: Path, preset: str) -> None:
+    """As on Quora: without the fitted offset it is positive for all pairs, which predicts the second class."""
+    write_similar_pairs(tmp_path)
+    columns = {"data__text_column": "text", "data__text_pair_column": "text_pair", "data__label_column": "label"}
+    options = {"preset": preset, "training__learning_rate": 1e-4, "training__num_train_epochs": 2, **columns}
+    scores = {}
+    for combine in ("scaled-dot", "dot"):
+        changes = {**options, "model__head__combine": combine, "training__output_dir": str(tmp_path / combine)}
+        made = train(
+            load_config(overrides=settings(tmp_path, tiny("bert"), **changes)), display=ProgressDisplay(quiet=True)
+        )
+        scores[combine] = made.scores["validation"]["accuracy"]
+    assert scores["scaled-dot"] >= 0.75
+    assert scores["dot"] <= 0.5
