@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from attentune.data.dataset import LabelSpace
+from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError
 from attentune.experiments.auto.fusion import fit_fusion, usable_members
 from attentune.experiments.auto.thresholds import fit_thresholds
@@ -18,6 +19,8 @@ from attentune.seeding import numpy_generator
 
 # Fewer rows than this are divided into at least so many parts: rules fitted on three quarters of few rows are worse.
 _MANY_ROWS, PARTS = 5000, 10
+# Numbers of all members that each rule is applied to at most, to see how much the rules differ.
+_MAX_SPREAD_VALUES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ def estimate_score(
     groups: np.ndarray | None = None,
     standard_errors: float = 1.0,
     resamples: int = 1000,
+    parts: int | None = None,
+    max_rows: int | None = None,
+    each_part: Callable[[int, int], None] = lambda part, parts: None,
 ) -> ScoreEstimate:
     """Estimate the score for new rows of what `fit_fusion` and `fit_thresholds` deliver, with its 95 % interval.
 
@@ -86,6 +92,9 @@ def estimate_score(
         groups: (N,) the group of each row, from `row_groups`; by default each row is its own.
         standard_errors: as for `fit_fusion`.
         resamples: the number of bootstrap resamples.
+        parts: the number of parts; None for the folds, or at least ten below 5,000 rows.
+        max_rows: as for `fit_fusion`, in the repetition for each part.
+        each_part: called before each part with its number, from 0, and that of all parts.
 
     Raises:
         ConfigError: fewer than two rows have out-of-fold logits.
@@ -99,10 +108,16 @@ def estimate_score(
         raise ConfigError(f"estimate: got {len(rows)} row with out-of-fold logits, expected at least 2.")
     predictions, scores = np.zeros_like(labels), []
     part_N = np.full(len(labels), -1)
-    part_N[rows] = _parts(folds[rows], rows if groups is None else groups[rows], seed)
+    part_N[rows] = _parts(folds[rows], rows if groups is None else groups[rows], seed, parts)
     fold_N = folds if len(np.unique(folds[rows])) > 1 else part_N
-    for part in range(part_N.max() + 1):
+    size = len(logits) * label_space.num_labels * len(rows)
+    spread = rows[:: max(1, size // _MAX_SPREAD_VALUES)]  # rows that all rules are scored on
+    count = int(part_N.max()) + 1
+    for part in range(count):
+        each_part(part, count)
         inside, other = rows[part_N[rows] == part], rows[part_N[rows] != part]
+        if max_rows is not None and max_rows < len(other):
+            other = other[stratified_sample(labels[other], max_rows, seed, "auto estimate rows", part)]
         fitted = fit_fusion(
             {name: values[other] for name, values in logits.items()},
             labels[other],
@@ -123,9 +138,11 @@ def estimate_score(
                 folds=fold_N[other],
                 standard_errors=standard_errors,
             ).label_space
-        rule = predictions_of(fitted.fusion.apply({name: values[rows] for name, values in logits.items()}), space)
-        predictions[inside] = rule[np.isin(rows, inside)]
-        scores.append(metric.score(labels[rows], rule))
+        applied = np.union1d(inside, spread)
+        members = {name: logits[name][applied] for name in fitted.fusion.members}
+        rule = predictions_of(fitted.fusion.apply(members), space)
+        predictions[inside] = rule[np.searchsorted(applied, inside)]
+        scores.append(metric.score(labels[spread], rule[np.searchsorted(applied, spread)]))
     value, low, high = score_interval(
         metric,
         labels[rows],
@@ -142,12 +159,12 @@ def estimate_score(
     return ScoreEstimate(metric.name, value, low, high, len(rows), predictions[rows], rows, method)
 
 
-def _parts(folds: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
-    """Return the part of each row: its fold, or a piece of it where few rows are in few folds; a group is in one."""
+def _parts(folds: np.ndarray, groups: np.ndarray, seed: int, parts: int | None = None) -> np.ndarray:
+    """Return the part of each row: its fold, or a piece of it where there are fewer than `parts`; a group is in one."""
     names, fold_N = np.unique(folds, return_inverse=True)
-    if len(names) > 1 and len(folds) >= _MANY_ROWS:
+    if len(names) > 1 and (len(folds) >= _MANY_ROWS or (parts is not None and parts <= len(names))):
         return fold_N
-    pieces = -(-PARTS // len(names))
+    pieces = -(-(parts or PARTS) // len(names))
     part_N = fold_N * pieces
     for fold in range(len(names)):
         inside = np.flatnonzero(fold_N == fold)

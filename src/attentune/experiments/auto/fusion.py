@@ -4,10 +4,14 @@ Four kinds, from simple to flexible: one member alone, greedy ensemble selection
 model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds, so no row's
 label is used for its own prediction. The kind is chosen by the loss of these predictions, cross-entropy or squared
 error, which needs far fewer rows than accuracy to tell two models apart (measured: results/auto).
+
+Beyond ten labels only one member alone and a weight for each member are tried, so that time and memory grow with rows,
+labels and members, not with their products.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +34,16 @@ from attentune.stats.decisions import predict_labels
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
 _MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
+# With more labels a coefficient for each pair of them cannot be estimated; a weight for each member can.
+FEW_LABELS = 10
+_OF_MANY_LABELS = ("single", "weights")
+# Of many labels: numbers of all members that are fitted on (160 MB), but at least so many rows; and the rows that
+# determine a temperature.
+_MAX_FITTED_VALUES, _FEWEST_FITTED_ROWS, _CALIBRATION_ROWS = 20_000_000, 500, 500
 _GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
 _EM_STEPS = 300
 _SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
+_SHOWN_WEIGHT = 0.005  # a member of a linear model below this would be shown as one of weight 0.00
 _FLAT = 1e-6  # a member whose log-odds vary less within each fold tells no rows apart
 _INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 # A fusion that is this many standard errors behind a member alone is not delivered, whatever its loss.
@@ -62,6 +73,7 @@ class FusionResult:
         simplest_member: the simplest good member: the first that no member beats by more than one standard error.
         dropped: the members that were left out, because they lack out-of-fold logits that others have.
         reason: why this fusion is delivered, in one sentence.
+        rows: the number of rows that it was fitted on.
     """
 
     fusion: Fusion
@@ -72,6 +84,7 @@ class FusionResult:
     simplest_member: str
     dropped: tuple[str, ...]
     reason: str
+    rows: int
 
 
 def fit_fusion(
@@ -84,6 +97,7 @@ def fit_fusion(
     seed: int,
     kinds: Sequence[str] = FUSION_KINDS,
     standard_errors: float = 1.0,
+    max_rows: int | None = None,
 ) -> FusionResult:
     """Fit all kinds of fusion, choose one of them, and fit it on all rows.
 
@@ -100,8 +114,10 @@ def fit_fusion(
         metric: what decides.
         folds: (N,) the fold of each row. If the rows that can be used lie in one fold, they are divided into five.
         seed: for subsamples of more than 10,000 rows.
-        kinds: the kinds to try; "single" always is.
+        kinds: the kinds to try; "single" always is. Beyond ten labels only this and "weights" are.
         standard_errors: by how many standard errors the best member must be ahead of a simpler one.
+        max_rows: choose and fit on so many rows at most, a stratified sample; None for all, or beyond ten labels for
+            as many as 160 MB hold. The others get the logits of the fusion, which has not seen them.
 
     Raises:
         ConfigError: an unknown kind, or no row that a member has predicted.
@@ -113,16 +129,24 @@ def fit_fusion(
     if unknown:
         raise ConfigError(f"kinds of fusion: got {unknown[0]!r}, expected some of {', '.join(FUSION_KINDS)}.")
     members, rows = usable_members(logits)
+    is_many = label_space.num_labels > FEW_LABELS
+    if is_many:
+        fitting = max(_FEWEST_FITTED_ROWS, _MAX_FITTED_VALUES // (len(members) * label_space.num_labels))
+        max_rows = min(fitting, _MAX_FITTED_ROWS, max_rows or len(rows))
+    used = rows
+    if max_rows is not None and max_rows < len(rows):
+        used = rows[stratified_sample(labels[rows], max_rows, seed, "auto fusion rows")]
     problem = _Problem(
-        {name: np.asarray(logits[name], dtype=np.float64)[rows] for name in members},
-        labels[rows],
-        folds[rows],
+        {name: _rows_of(logits[name], used) for name in members},
+        labels[used],
+        folds[used],
         replace(label_space, thresholds=None),
         metric,
         seed,
         standard_errors,
     ).with_folds()
-    tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
+    allowed = [kind for kind in kinds if not is_many or kind in _OF_MANY_LABELS]
+    tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in allowed and len(members) > 1)]
     fused, losses = _cross_fit_kinds(tried, problem)
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
@@ -138,22 +162,35 @@ def fit_fusion(
         reason = (
             f"The fusion of {len(fusion.members)} members ({kind}) is delivered: on rows that it was not fitted on, its"
             f" loss is {finding} that of the simplest good member, {simplest}: {losses[kind].mean():.4f} against"
-            f" {losses['single'].mean():.4f} ({metric.name} {scores[kind]:.4f} against {scores['single']:.4f})."
+            f" {losses['single'].mean():.4f}."
         )
     else:
         reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
     whole_NC = np.full((len(labels), fused[kind].shape[1]), np.nan)
-    whole_NC[rows] = fused[kind]
+    whole_NC[used] = fused[kind]
+    if len(used) < len(rows):
+        others = np.setdiff1d(rows, used)
+        whole_NC[others] = fusion.apply({name: logits[name][others] for name in fusion.members})
     return FusionResult(
         fusion=fusion,
         logits=whole_NC,
         scores=scores,
         losses={name: float(values.mean()) for name, values in losses.items()},
-        member_scores={name: problem.score(values) for name, values in problem.logits.items()},
+        member_scores={
+            name: metric.score(labels[rows], predictions_of(_rows_of(logits[name], rows), problem.space))
+            for name in members
+        },
         simplest_member=simplest,
         dropped=tuple(name for name in logits if name not in members),
         reason=reason,
+        rows=len(used),
     )
+
+
+def _rows_of(logits_NC: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return float64 logits of ascending rows, without a copy of all of them."""
+    values_NC = np.asarray(logits_NC, dtype=np.float64)
+    return values_NC if len(rows) == len(values_NC) else values_NC[rows]
 
 
 def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -186,9 +223,23 @@ class _Problem:
     seed: int
     standard_errors: float
 
+    @functools.cached_property
+    def predictions(self) -> list[np.ndarray]:
+        """Each member's predictions."""
+        return [predictions_of(values, self.space) for values in self.logits.values()]
+
+    @functools.cached_property
+    def truth(self) -> list[np.ndarray]:
+        """Each member's probabilities of the truth; see `_of_truth`."""
+        return [_of_truth(probabilities_of(values, self.space), self.labels) for values in self.logits.values()]
+
     def take(self, rows: np.ndarray) -> _Problem:
         logits = {name: values[rows] for name, values in self.logits.items()}
-        return replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows]).with_folds()
+        part = replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows]).with_folds()
+        for name in ("predictions", "truth"):  # what is computed for all rows is not computed again for a part
+            if name in self.__dict__:
+                part.__dict__[name] = [values[rows] for values in self.__dict__[name]]
+        return part
 
     def with_folds(self) -> _Problem:
         """Divide the rows into five folds if all of them lie in one."""
@@ -216,6 +267,9 @@ class _Problem:
 
 def _cross_fit_kinds(kinds: Sequence[str], problem: _Problem) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the logits and the losses of `_cross_fit`, by kind."""
+    _ = problem.predictions  # computed once, for all folds
+    if "weights" in kinds and problem.space.task_type != "regression":
+        _ = problem.truth
     crossed = {kind: _cross_fit(kind, problem) for kind in kinds}
     return {kind: pair[0] for kind, pair in crossed.items()}, {kind: pair[1] for kind, pair in crossed.items()}
 
@@ -237,9 +291,18 @@ def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
             other = problem.take(~inside)
             fitted = _fit(kind, other)
         fused_NC[inside] = fitted.apply(part.logits)
-        known = fitted.apply(other.logits), other.labels
+        known = _calibration_rows(fitted, other)
         losses_N[inside] = calibrated_losses(fused_NC[inside], part.labels, problem.space, known)
     return fused_NC, losses_N
+
+
+def _calibration_rows(fitted: Fusion, other: _Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fused logits and the labels of the rows that determine the calibration: of many labels a sample."""
+    logits, labels = other.logits, other.labels
+    if other.space.num_labels > FEW_LABELS and len(labels) > _CALIBRATION_ROWS:
+        some = np.linspace(0, len(labels) - 1, _CALIBRATION_ROWS).round().astype(int)
+        logits, labels = {name: logits[name][some] for name in fitted.members}, labels[some]
+    return fitted.apply(logits), labels
 
 
 def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: _Problem) -> str:
@@ -314,8 +377,9 @@ def _only(name: str, problem: _Problem) -> Fusion:
 
 def _fit_single(problem: _Problem) -> Fusion:
     """Choose the simplest good member."""
-    predictions = [predictions_of(values, problem.space) for values in problem.logits.values()]
-    place, _ = choose_simplest(problem.metric, problem.labels, predictions, standard_errors=problem.standard_errors)
+    place, _ = choose_simplest(
+        problem.metric, problem.labels, problem.predictions, standard_errors=problem.standard_errors
+    )
     return _only(list(problem.logits)[place], problem)
 
 
@@ -377,21 +441,20 @@ def _fit_weights(problem: _Problem) -> Fusion:
         Linear opinion pool: Stone, 1961. Weights by expectation-maximisation: McLachlan and Peel, "Finite Mixture
         Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
     """
-    shares_MNC = problem.probabilities()
-    count = len(shares_MNC)
-    if problem.metric.name in ("pearson", "spearmanr") and problem.space.task_type == "regression":
+    count, is_regression = len(problem.logits), problem.space.task_type == "regression"
+    if problem.metric.name in ("pearson", "spearmanr") and is_regression:
         # The scale does not matter; with sum 1, noise members would serve to shrink the good ones.
-        scores_NM = shares_MNC[:, :, 0].T
+        scores_NM = problem.probabilities()[:, :, 0].T
         weights_M, _ = optimize.nnls(scores_NM - scores_NM.mean(axis=0), problem.labels - problem.labels.mean())
         return _weighted("weights", problem, weights_M)
-    if problem.space.task_type == "regression":
+    if is_regression:
         # For weights w = t v with sum(v) = 1, |errors w|^2 + s^2 (t - 1)^2 is least at the v of the least |errors v|^2.
-        errors_NM = shares_MNC[:, :, 0].T - problem.labels[:, None]
+        errors_NM = problem.probabilities()[:, :, 0].T - problem.labels[:, None]
         size = float(np.linalg.norm(errors_NM)) or 1.0
         target = np.append(np.zeros(len(errors_NM)), size)
         weights_M, _ = optimize.nnls(np.vstack([errors_NM, np.full((1, count), size)]), target)
         return _weighted("weights", problem, weights_M)
-    truth_MN = np.stack([_of_truth(shares_NC, problem.labels).reshape(-1) for shares_NC in shares_MNC])
+    truth_MN = np.stack([values.reshape(-1) for values in problem.truth])
     weights_M = np.full(count, 1 / count)
     for _ in range(_EM_STEPS):
         before_M = weights_M
@@ -448,7 +511,9 @@ def _fit_linear(problem: _Problem) -> Fusion:
     bias_C = bias_C - np.einsum("mc,mck->k", means_MC, coefficients_MCC)
     if has_classes:
         coefficients_MCC = coefficients_MCC - coefficients_MCC.mean(axis=1, keepdims=True)
-    return Fusion.linear(members, task_type, coefficients_MCC.reshape(-1, len(bias_C)), bias_C)
+    fusion = Fusion.linear(members, task_type, coefficients_MCC.reshape(-1, len(bias_C)), bias_C)
+    shown = {name: problem.logits[name] for name, share in fusion.member_weights().items() if share >= _SHOWN_WEIGHT}
+    return fusion if len(shown) in (0, len(members)) else _fit_linear(replace(problem, logits=shown))
 
 
 def _logistic(inputs_NMC: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:

@@ -31,6 +31,10 @@ _ORDERED = ("accuracy", "balanced_accuracy", "f1_macro", "quadratic_weighted_kap
 _CALIBRATION_STRENGTH = 1.0
 _MAX_CANDIDATES = 40
 _MAX_SWEEPS = 10
+# Ordered classes beyond these have no cut points: their model would need a row for each class and row.
+_MOST_ORDERED = 10
+# Probabilities that thresholds are fitted on at most.
+_MAX_VALUES = 2_000_000
 _LOWEST = 1e-9  # probabilities are clipped here before their log-odds are taken
 _FLAT = 1e-6  # a slope that differs from 0 by rounding only
 
@@ -105,11 +109,11 @@ def fit_thresholds(
 
 
 def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
-    """Return whether thresholds can improve this metric of this task."""
+    """Return whether thresholds are fitted for this metric of this task."""
     if label_space.is_multilabel:
         return metric.name in _SETS
     if label_space.task_type == "ordinal" and label_space.num_labels > 2:
-        return metric.name in _ORDERED
+        return metric.name in _ORDERED and label_space.num_labels <= _MOST_ORDERED
     return label_space.task_type != "regression" and label_space.num_labels == 2 and metric.name in _TWO_CLASSES
 
 
@@ -120,7 +124,8 @@ def best_thresholds(
 
     Of two classes every midpoint between neighbouring probabilities is tried. For macro F1 each label has the threshold
     of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
-    points of ordered classes are searched one after the other, until none changes.
+    points of ordered classes are searched one after the other, until none changes. Of more than two million
+    probabilities every second, third, ... row is used.
 
     Args:
         logits_NC: logits of rows that the model was not trained on.
@@ -133,6 +138,8 @@ def best_thresholds(
         classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
         classes: with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
     """
+    step = max(1, logits_NC.size // _MAX_VALUES)
+    logits_NC, labels = logits_NC[::step], labels[::step]
     shares_NC = probabilities_of(logits_NC, label_space)
     if label_space.is_multilabel:
         if metric.name == "f1_macro":
