@@ -282,7 +282,7 @@ def test_another_task_type_where_the_labels_allow_it(tmp_path: Path) -> None:
     classes = load("sst5", tmp_path, task_type="classification")
     assert classes.label_space.names == data.label_space.names
     scores = load("sst5", tmp_path, task_type="regression")
-    assert scores.metrics == ("pearson", "spearmanr")
+    assert scores.metrics == ("pearson", "spearmanr", "mean_absolute_error")
     assert scores.splits["train"].labels is not None
     assert scores.splits["train"].labels.tolist() == [4.0, 0.0]
     write_rte(tmp_path)

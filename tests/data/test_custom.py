@@ -125,7 +125,10 @@ def test_a_column_missing_in_dev(tmp_path: Path) -> None:
 def test_regression_and_ordinal(tmp_path: Path) -> None:
     path = write(tmp_path, "train.csv", "text,label\n" + "".join(f"t{number},{number % 3}\n" for number in range(30)))
     data = load(train_file=path, task_type="regression")
-    assert (data.label_space, data.metrics) == (LabelSpace("regression"), ("pearson", "spearmanr"))
+    assert (data.label_space, data.metrics) == (
+        LabelSpace("regression"),
+        ("pearson", "spearmanr", "mean_absolute_error"),
+    )
     assert data.splits["train"].labels is not None
     assert data.splits["train"].labels.dtype == np.float64
     data = load(train_file=path, task_type="ordinal")

@@ -113,7 +113,7 @@ def test_a_validation_part_of_scores_is_scored(fast):
     texts, labels = reviews(24)
     scores = [float(label == "good") + number / 100 for number, label in enumerate(labels)]
     model = AttentuneRegressor(**fast | {"num_train_epochs": 1}, validation_share=0.25).fit(texts, scores)
-    assert list(model.result_.scores["validation"]) == ["pearson", "spearmanr"]
+    assert list(model.result_.scores["validation"]) == ["pearson", "spearmanr", "mean_absolute_error"]
 
 
 @pytest.mark.integration

@@ -37,11 +37,11 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
         label_space: what the model predicts. In multi-label tasks a label's log odds are its logit.
 
     Returns:
-        (B,) float32.
+        (B,) float32; the logits' type for regression, whose scores may lie far from 0.
     """
-    logits_BC = logits_BC.float()
     if logits_BC.shape[1] == 1:
         return logits_BC[:, 0]
+    logits_BC = logits_BC.float()
     target_B1 = target_B[:, None]
     if label_space.is_multilabel:
         return logits_BC.gather(1, target_B1)[:, 0]

@@ -174,7 +174,8 @@ def _score_from_copies(
     logits_BC = scorer.scores(rows).logits_NC
     target_B = scorer.targets(logits_BC, wanted_B)
     scores = []
-    for row, target in zip(rows, target_B, strict=True):
+    origins_B = logits_BC[:, 0] if scorer.label_space.task_type == "regression" else np.zeros(len(rows))
+    for row, target, origin in zip(rows, target_B, origins_B, strict=True):
         ids = scorer.features.ids[scorer.features.row(int(row))]
         places = scorer.features.non_special_positions(int(row))
         row_scores = np.zeros(len(ids), dtype=np.float32)
@@ -183,7 +184,7 @@ def _score_from_copies(
             row_scores = leave_one_out(scorer, np.array([row]), np.array([target]), settings).scores[0]
         elif len(places):
             key = derive_key(name, settings.seed, ids.tobytes().hex())
-            value = _value_of_copies(scorer, int(row), int(target), places)
+            value = _value_of_copies(scorer, int(row), int(target), places, float(origin))
             # Captum draws from PyTorch's global generators.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 seed_global(key)
@@ -192,12 +193,17 @@ def _score_from_copies(
     return MethodScores(logits_BC, scores)
 
 
-def _value_of_copies(scorer: PredictionScorer, row: int, target: int, places: np.ndarray) -> ValueOfCopies:
-    """`target_value` of copies of a row in which the tokens at these places are present (1) or masked (0)."""
+def _value_of_copies(
+    scorer: PredictionScorer, row: int, target: int, places: np.ndarray, origin: float
+) -> ValueOfCopies:
+    """`target_value` minus `origin` of copies of a row, whose tokens at these places are present (1) or masked (0).
+
+    For scores the origin is the whole text's, so that years or prices lose no digits in float32.
+    """
 
     def value(present_SM: Tensor) -> Tensor:
         masked = [places[is_masked] for is_masked in (present_SM == 0).cpu().numpy()]
         logits_SC = torch.from_numpy(scorer.scores(np.full(len(masked), row), masked).logits_NC)
-        return scorer.value(logits_SC, torch.full((len(masked),), target))
+        return (scorer.value(logits_SC, torch.full((len(masked),), target)) - origin).float()
 
     return value

@@ -41,7 +41,7 @@ class WordScorer(PredictionScorer):
         texts, pairs = zip(*places, strict=True) if places else ((), ())
         ids = tuple(str(number) for number in range(len(places)))
         distinct = TextRows(ids, texts, pairs if self.rows.pairs else None, None, self.rows.source)
-        logits_NC = np.asarray(self.predict(distinct), dtype=np.float32)
+        logits_NC = np.asarray(self.predict(distinct))
         return RowScores(logits_NC[[places[copy] for copy in copies]])
 
     def _without(self, row: int, words: np.ndarray | None) -> tuple[str, str]:

@@ -158,7 +158,7 @@ DATA_VARIABLE = "ATTENTUNE_DATA"
 DEFAULT_METRICS = {
     "classification": ("accuracy", "f1_macro"),
     "ordinal": ("accuracy", "quadratic_weighted_kappa"),
-    "regression": ("pearson", "spearmanr"),
+    "regression": ("pearson", "spearmanr", "mean_absolute_error"),
     "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
 }
 

@@ -53,7 +53,8 @@ class LabelSpace:
     def text_of(self, value: Any) -> str:
         """Format a label or prediction for files: its name, several names joined by `SEPARATOR`, or a score."""
         if self.task_type == "regression":
-            return f"{float(value):.6g}"
+            number = float(value)  # six digits, and four behind the point of large numbers
+            return f"{number:.{max(6, len(str(int(abs(number)))) + 4)}g}"
         if self.is_multilabel:
             return SEPARATOR.join(self.names_of(value))
         return self.names[int(value)]

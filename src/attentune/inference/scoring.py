@@ -99,7 +99,7 @@ class RowScores:
     """The outputs of a model for some rows.
 
     Attributes:
-        logits_NC: (N, C) float32.
+        logits_NC: (N, C) float32; scores of a regression in float64.
         token_scores: the importance of the tokens of each row, (length,) float32 each; None if the model has none.
         layer_weights_NL: (N, L) float32 excitation of the layers; None if the model has none.
         attributions: what the attribution head estimates for the tokens of each row, (length, O) float32 each.
@@ -114,9 +114,10 @@ class RowScores:
 class _OutputCollector:
     """Collects the outputs of batches in the order of the rows."""
 
-    def __init__(self, lengths: np.ndarray, outputs: int, *, with_details: bool) -> None:
+    def __init__(self, lengths: np.ndarray, config: Any, *, with_details: bool) -> None:
         self._lengths, self._with_details = lengths, with_details
-        self.logits_NC = np.zeros((len(lengths), outputs), dtype=np.float32)
+        dtype = np.float64 if config.task_type == "regression" else np.float32
+        self.logits_NC = np.zeros((len(lengths), config.num_labels), dtype)
         self._tokens: dict[int, np.ndarray] = {}
         self._layers: dict[int, np.ndarray] = {}
         self._attributions: dict[int, np.ndarray] = {}
@@ -145,7 +146,7 @@ class _OutputCollector:
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.float().cpu().numpy()
+    return (tensor if tensor.dtype == torch.float64 else tensor.float()).cpu().numpy()
 
 
 @torch.inference_mode()
@@ -192,8 +193,7 @@ def score_rows(
         batches = budget_order(padded_lengths, batch_tokens or default_batch_tokens(accelerator.device))
     else:
         batches = sorted_order(padded_lengths, batch_size)
-    outputs = _inner(model, accelerator).config.num_labels
-    collected = _OutputCollector(lengths, outputs, with_details=with_details)
+    collected = _OutputCollector(lengths, _inner(model, accelerator).config, with_details=with_details)
     # One autocast around all batches casts the weights only once.
     is_half = next(model.parameters()).dtype == torch.bfloat16
     precision = contextlib.nullcontext() if is_half else accelerator.autocast()
@@ -294,7 +294,7 @@ def predict_logits(
     encoded: dict[int, torch.Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Compute the (N, C) float32 logits of all rows; see `score_rows`."""
+    """Compute the (N, C) logits of all rows; see `score_rows`."""
     with kept_memory():
         return score_rows(
             model,

@@ -31,7 +31,7 @@ from attentune.training.train import train
 
 __all__ = ["AttentuneAuto", "AttentuneClassifier", "AttentuneRegressor", "texts_of"]
 
-_METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
+_METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr", "mean_absolute_error")}
 
 
 class _TextEstimator(BaseEstimator):

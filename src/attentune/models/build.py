@@ -44,7 +44,6 @@ from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
-from attentune.nn.classifiers import Concatenation
 from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
 
@@ -159,7 +158,7 @@ def build_model(
     window: int | None = None,
     window_stride: int = 0,
     lora: dict[str, Any] | None = None,
-    mean_score: float | None = None,
+    score_scale: tuple[float, float] = (0.0, 1.0),
 ) -> AttentuneForSequenceClassification:
     """Build a model from a pre-trained encoder with newly initialised slots and classifier.
 
@@ -177,7 +176,7 @@ def build_model(
         window: window length in tokens for longer texts; None for no windows.
         window_stride: tokens that consecutive windows share.
         lora: "rank", "alpha" and "dropout" of LoRA adapters that train instead of the encoder's weights.
-        mean_score: regression: the mean of the training rows' scores, at which predictions start; from 0 if not given.
+        score_scale: regression: mean and standard deviation of the training scores, on whose scale predictions are.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or does not support the slots.
@@ -201,6 +200,8 @@ def build_model(
         loss=loss,
         focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
+        score_mean=score_scale[0],
+        score_std=score_scale[1],
         lora=lora,
         **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
     )
@@ -216,9 +217,6 @@ def build_model(
         and pooler_is_trained(settings, commit)
     ):
         head.pooler.dense.load_state_dict(dense.state_dict())
-    last = model.classifier.linear if isinstance(model.classifier, Concatenation) else model.classifier
-    if mean_score is not None and isinstance(last, nn.Linear):
-        nn.init.constant_(last.bias, mean_score)
     if saved is not None:
         copy_slots(saved, model)
     return model

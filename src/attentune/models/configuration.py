@@ -49,6 +49,8 @@ class AttentuneConfig(PreTrainedConfig):
         calibration_temperature: softmax temperature, fitted on held-out rows; logits are divided by it.
         thresholds: decision thresholds, probabilities from which a label (of two classes the second one) is predicted;
             None for the default. The model returns logits; `attentune predict` and the pipeline apply thresholds.
+        score_mean: regression: the mean of the training scores.
+        score_std: regression: their standard deviation; logits are score_mean + score_std x what the classifier says.
         lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder during training; None in a finished
             run, whose weights contain them.
     """
@@ -83,6 +85,8 @@ class AttentuneConfig(PreTrainedConfig):
         ordinal_prediction: str = "argmax",
         calibration_temperature: float = 1.0,
         thresholds: list[float] | None = None,
+        score_mean: float = 0.0,
+        score_std: float = 1.0,
         lora: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -107,6 +111,8 @@ class AttentuneConfig(PreTrainedConfig):
         self.ordinal_prediction = ordinal_prediction
         self.calibration_temperature = calibration_temperature
         self.thresholds = thresholds
+        self.score_mean = score_mean
+        self.score_std = score_std
         self.lora = lora
         super().__init__(**kwargs)
 
@@ -138,7 +144,8 @@ def check_values(config: AttentuneConfig) -> None:
     Raises:
         ValueError: names the setting that is invalid.
     """
-    names = list(config.id2label.values()) if config.task_type != "regression" else []
+    has_classes = config.task_type != "regression"
+    names = list(config.id2label.values()) if has_classes else []
     wrong = {
         "task_type": config.task_type not in ("classification", "regression", "ordinal", "multi_label"),
         "id2label": sorted(config.id2label) != list(range(config.num_labels)) or len(set(names)) < len(names),
@@ -151,6 +158,8 @@ def check_values(config: AttentuneConfig) -> None:
         "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
         "calibration_temperature": not _is_positive(config.calibration_temperature),
         "thresholds": config.thresholds is not None and not _are_thresholds(config),
+        "score_mean": not _is_number(config.score_mean) or (has_classes and config.score_mean != 0),
+        "score_std": not _is_positive(config.score_std) or (has_classes and config.score_std != 1),
     }
     for name, is_wrong in wrong.items():
         if is_wrong or not all(isinstance(label, str) for label in names):
@@ -160,8 +169,12 @@ def check_values(config: AttentuneConfig) -> None:
             )
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < float("inf")
+
+
 def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < float("inf")
+    return _is_number(value) and value > 0
 
 
 def _are_thresholds(config: AttentuneConfig) -> bool:

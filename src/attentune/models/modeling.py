@@ -42,7 +42,7 @@ class AttentuneOutput(ModelOutput):
 
     Attributes:
         loss: the mean loss, a scalar; None without labels.
-        logits: (B, C); (B, 1) for regression.
+        logits: (B, C) float32; (B, 1) for regression, in float64 on the scale of the training scores.
         token_scores: (B, T) importance of each token from 0 to 1, 0 at padding; None without a token gate.
         token_logits: (B, T, 2) logits of the token head, for its loss; None without a token gate.
         layer_weights: (B, L) excitation of each layer, for a bi-encoder the mean of both texts; None without
@@ -315,22 +315,39 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             sentence_BD, token_logits_BT2, importance_BT = self.token_gate(
                 hidden_BTD, mask_BT, ordinary_BT, sentence_BD
             )
-        dtype = next(self.classifier.parameters()).dtype
-        logits_BC = self.classifier(self.dropout(sentence_BD).to(dtype)).float()
+        with _without_autocast(sentence_BD.device.type):
+            dtype = next(self.classifier.parameters()).dtype
+            logits_BC = self.classifier(self.dropout(sentence_BD).to(dtype)).float()
         if self.outputs is not None:
             logits_BC = self.outputs(logits_BC)
         if self.config.calibration_temperature != 1.0:
             logits_BC = logits_BC / self.config.calibration_temperature
-        return logits_BC, token_logits_BT2, importance_BT
+        return self._as_scores(logits_BC), token_logits_BT2, importance_BT
+
+    def _as_scores(self, logits_BC: Tensor) -> Tensor:
+        """Bring outputs from the standardised to the label's scale, in float64: years have 11 bits before the point."""
+        mean, std = self.config.score_mean, self.config.score_std
+        if (mean, std) == (0.0, 1.0):
+            return logits_BC
+        wide_BC = logits_BC if logits_BC.device.type == "mps" else logits_BC.double()  # MPS has no float64
+        return wide_BC * std + mean
 
     def _mean_loss(
         self, logits_BC: Tensor, labels_B: Tensor, token_logits: Tensor | None, token_targets: Tensor | None
     ) -> Tensor:
         kind = resolve_loss(self.config.loss, self.config.task_type)
+        if self.config.task_type == "regression":
+            mean, std = self.config.score_mean, self.config.score_std
+            logits_BC, labels_B = (logits_BC - mean) / std, (labels_B.to(logits_BC.dtype) - mean) / std
         loss = row_losses(kind, logits_BC, labels_B, focal_gamma=self.config.focal_gamma).mean()
         if token_logits is None or token_targets is None:
             return loss
         return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
+    """Compute in the inputs' precision: bf16 has three digits, too few to rank the scores of similar texts."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
 
 
 def align_weights(model: nn.Module) -> None:

@@ -22,7 +22,11 @@ class AttentunePipeline(TextClassificationPipeline):
     ) -> Any:
         config = self.model.config
         if config.task_type == "regression":
-            return super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
+            result = super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
+            if function_to_apply is None:  # transformers rounds to float32
+                (entry,) = [result] if isinstance(result, dict) else result
+                entry["score"] = float(model_outputs["logits"][0, 0])
+            return result
         entries = super().postprocess(model_outputs, function_to_apply, top_k=None, _legacy=False)
         names = self._predicted(model_outputs["logits"][0].float().numpy())
         if config.task_type == "multi_label":

@@ -14,6 +14,13 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import check_undamaged, model_type
 from attentune.nn.classifiers import ScaledOutput
 
+# Weight and bias of what computes the scores.
+_LAST_LAYERS = [
+    ("classifier.weight", "classifier.bias"),
+    ("classifier.linear.weight", "classifier.linear.bias"),
+    ("classifier.scale", "classifier.offset"),
+]
+
 
 def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
     """Load an encoder's configuration, also from the folder of a run."""
@@ -61,7 +68,8 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
     """Copy the slots' weights of a saved model to a new one where they fit.
 
     The classifier is copied if both predict the same labels in the same order, the head if both have the same kind.
-    Scale and offset of the saved model's outputs are folded into the classifier if the new model has none.
+    Scale and offset of the saved model's outputs are folded into the classifier if the new model has none, as is the
+    difference between the scales of their scores.
 
     Returns:
         The names of the copied weights.
@@ -78,9 +86,14 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
         and name in mine
         and mine[name].shape == weight.shape
     ]
-    outputs = saved.outputs
-    if isinstance(outputs, ScaledOutput) and model.outputs is None and "classifier.bias" in copied:
-        theirs["classifier.weight"] = theirs["classifier.weight"] * outputs.scale
-        theirs["classifier.bias"] = theirs["classifier.bias"] * outputs.scale + outputs.offset
+    scale, offset = torch.ones(1), torch.zeros(1)
+    if isinstance(saved.outputs, ScaledOutput) and model.outputs is None:
+        scale, offset = saved.outputs.scale, saved.outputs.offset
+    factor = saved.config.score_std / model.config.score_std
+    scale = scale * factor
+    offset = offset * factor + (saved.config.score_mean - model.config.score_mean) / model.config.score_std
+    for weight, bias in _LAST_LAYERS:
+        if saved.config.task_type == "regression" and weight in copied and bias in copied:
+            theirs[weight], theirs[bias] = theirs[weight] * scale, theirs[bias] * scale + offset
     model.load_state_dict({name: theirs[name] for name in copied}, strict=False)
     return copied

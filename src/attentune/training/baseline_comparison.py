@@ -26,6 +26,8 @@ _RESAMPLES = 1000
 _CONSTANT_SHARE, _CLEAR_SHARE = 0.98, 0.95
 # Predicted scores that vary less than this share of the labels' standard deviation.
 _CONSTANT_SPREAD = 1e-3
+# A model that predicts no more different scores than this has lost them, in rounding or in a saturated layer.
+_FEW_SCORES = 5
 
 
 @dataclass(frozen=True)
@@ -188,11 +190,13 @@ def _constant(predictions: np.ndarray, labels: np.ndarray, label_space: LabelSpa
     if rows < 2:
         return None
     if label_space.task_type == "regression":
-        if np.ptp(labels) == 0 or np.std(predictions) > _CONSTANT_SPREAD * np.std(labels):
-            return None
-        return (
-            f"This model predicts nearly the same score ({np.mean(predictions):.4g}) for all {rows:,} validation rows."
-        )
+        distinct = len(np.unique(predictions))
+        if np.ptp(labels) > 0 and np.std(predictions) <= _CONSTANT_SPREAD * np.std(labels):
+            score = label_space.text_of(np.mean(predictions))
+            return f"This model predicts nearly the same score ({score}) for all {rows:,} validation rows."
+        if distinct <= _FEW_SCORES < min(rows / 2, len(np.unique(labels))):
+            return f"This model predicts only {distinct} different scores for {rows:,} validation rows."
+        return None
     kinds, counts = np.unique(predictions, axis=0, return_counts=True)
     most = int(counts.argmax())
     _, label_counts = np.unique(labels, axis=0, return_counts=True)

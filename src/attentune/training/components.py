@@ -156,7 +156,7 @@ def new_model(inputs: RunInputs, *, share_encoder_of: Any = None) -> Any:
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
         lora=lora_settings(config.training),
-        mean_score=float(inputs.labels.mean()) if objective.loss == "mse" else None,
+        score_scale=inputs.score_scale,
     )
     if share_encoder_of is not None:
         model.share_encoder_of(share_encoder_of)
@@ -181,6 +181,7 @@ def new_objective(inputs: RunInputs) -> Objective:
         inputs.data.label_space,
         inputs.labels,
         row_weights=inputs.weights,
+        score_scale=inputs.score_scale,
         loss=inputs.loss,
         class_weights=settings.class_weights,
         label_smoothing=settings.label_smoothing,

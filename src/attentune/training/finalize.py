@@ -202,9 +202,11 @@ def _fit_output_scale(components: TrainingComponents) -> str | None:
         accelerator=components.inputs.accelerator,
         batch_size=components.evaluator.batch_size,
     )
-    scores_N = torch.from_numpy(components.inputs.labels.astype(np.float64))
-    if outputs.fit(torch.from_numpy(predicted.logits_NC[:, 0]), scores_N):
-        return f"Predictions are {float(outputs.scale):.6g} x output + {float(outputs.offset):.6g}, fitted on train."
+    mean, std = components.inputs.score_scale
+    predicted_N, scores_N = ((values - mean) / std for values in (predicted.logits_NC[:, 0], components.inputs.labels))
+    if outputs.fit(torch.from_numpy(predicted_N), torch.from_numpy(scores_N)):
+        scale, offset = std * float(outputs.scale), std * float(outputs.offset) + mean
+        return f"Predictions are {scale:.6g} x output + {offset:.6g}, fitted on train."
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 

@@ -123,11 +123,22 @@ class RunInputs:
 
     @property
     def targets(self) -> np.ndarray:
-        """What the loss compares predictions with: the labels (scores in float32), or the rows' soft targets."""
+        """What the loss compares predictions with: the labels or soft targets; scores are standardised and float32."""
         soft_NC = self.data.splits["train"].targets
-        if soft_NC is None:
-            return self.labels.astype(np.float32) if self.is_regression else self.labels
-        return soft_NC[:, 0].astype(np.float32) if self.is_regression else soft_NC.astype(np.float32)
+        if self.is_regression:
+            mean, std = self.score_scale
+            return (((self.labels if soft_NC is None else soft_NC[:, 0]) - mean) / std).astype(np.float32)
+        return self.labels if soft_NC is None else soft_NC.astype(np.float32)
+
+    @cached_property
+    def score_scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the training scores; 0 and 1 for classes."""
+        if not self.is_regression:
+            return 0.0, 1.0
+        mean = float(self.labels.mean())
+        largest = float(np.abs(self.labels - mean).max())
+        # Divided first, so that no square of a score overflows.
+        return mean, largest * float(((self.labels - mean) / largest).std()) if largest > 0 else 1.0
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

@@ -91,6 +91,7 @@ class Objective:
         warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
         num_labels: the number of classes, or 1 for regression.
         focal_gamma: with loss "focal", its gamma.
+        score_scale: regression: mean and standard deviation of the training scores, by which the loss is standardised.
     """
 
     loss: str
@@ -100,6 +101,7 @@ class Objective:
     warmup_epochs: float = 0.0
     num_labels: int = 1
     focal_gamma: float = 2.0
+    score_scale: tuple[float, float] = (0.0, 1.0)
 
     def sums(
         self,
@@ -115,7 +117,7 @@ class Objective:
 
         Args:
             output: the model's output, with `logits` and `token_logits`.
-            labels_B: class ids or scores; (B, C) for multi-label and for soft targets.
+            labels_B: class ids or standardised scores; (B, C) for multi-label and for soft targets.
             token_labels_BT: labels of tokens; None if no token is labelled.
             weights_B: row weights; None if all are 1.
         """
@@ -142,7 +144,10 @@ class Objective:
         return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
 
     def rows(self, logits_BC: torch.Tensor, labels_B: torch.Tensor) -> RowLosses:
-        """Return the losses of each row of a batch."""
+        """Return the losses of each row of a batch, whose scores are standardised as in `RunInputs.targets`."""
+        mean, std = self.score_scale
+        if (mean, std) != (0.0, 1.0):
+            logits_BC = (logits_BC - mean) / std
         weights_C = None if self.class_weights is None else self.class_weights.to(logits_BC.device)
         return row_losses(
             self.loss,
@@ -167,6 +172,7 @@ def build_objective(
     labels: np.ndarray,
     *,
     row_weights: np.ndarray | None = None,
+    score_scale: tuple[float, float] = (0.0, 1.0),
     loss: str = "auto",
     class_weights: Any = None,
     label_smoothing: float = 0.0,
@@ -181,6 +187,7 @@ def build_objective(
         label_space: the task's labels.
         labels: (N,) class ids or scores of the training rows; (N, C) zeros and ones for multi-label tasks.
         row_weights: (N,) weight of each training row; None if all are 1.
+        score_scale: regression: mean and standard deviation of the training scores.
         loss: "auto" or a key of `nn.losses.LOSSES`.
         class_weights: None, "balanced", or one number a class as a list, a mapping by label name or comma-separated.
         label_smoothing: share of the target spread over all classes.
@@ -215,6 +222,7 @@ def build_objective(
         warmup_epochs=token_loss_warmup_epochs,
         num_labels=label_space.num_labels,
         focal_gamma=focal_gamma,
+        score_scale=score_scale,
     )
 
 

@@ -152,7 +152,8 @@ def _of_model(saved: ModelPredictor) -> TextEncoder:
         made["scale"] *= float(model.outputs.scale)
         made["offset"] = made["offset"] * float(model.outputs.scale) + float(model.outputs.offset)
     if made:
-        made |= {name: made[name] / config.calibration_temperature for name in ("scale", "offset")}
+        made |= {name: config.score_std * made[name] / config.calibration_temperature for name in ("scale", "offset")}
+        made["offset"] += config.score_mean
     return TextEncoder(
         model.encoder,
         saved.tokenizer,

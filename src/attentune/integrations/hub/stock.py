@@ -193,5 +193,5 @@ def last_layer(model: Any) -> tuple[Tensor, Tensor]:
     if model.outputs is not None:
         scale, offset = model.outputs.scale.cpu(), model.outputs.offset.cpu()
         weight_CD, bias_C = scale * weight_CD, scale * bias_C + offset
-    temperature = model.config.calibration_temperature
-    return weight_CD / temperature, bias_C / temperature
+    temperature, mean, std = model.config.calibration_temperature, model.config.score_mean, model.config.score_std
+    return std * (weight_CD / temperature), std * (bias_C / temperature) + mean

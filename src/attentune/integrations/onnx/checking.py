@@ -115,14 +115,17 @@ class Answers:
     logits_NC: np.ndarray
     outputs: list[list[np.ndarray]]
 
-    def difference(self, other: Answers) -> float:
-        """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes."""
+    def difference(self, other: Answers, unit: float = 1.0) -> float:
+        """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes.
+
+        That of the logits is in units of `unit`.
+        """
         largest = 0.0
         for outputs, others in zip(self.outputs, other.outputs, strict=True):
-            for one, another in zip(outputs, others, strict=True):
+            for number, (one, another) in enumerate(zip(outputs, others, strict=True)):
                 if one.shape != another.shape:
                     return float("inf")
-                gap = float(np.abs(one - another).max(initial=0.0))
+                gap = float(np.abs(one - another).max(initial=0.0)) / (1.0 if number else unit)
                 largest = max(largest, gap if np.isfinite(gap) else float("inf"))
         return largest
 
@@ -149,7 +152,7 @@ def in_pytorch(model: AttentuneForSequenceClassification) -> Run:
 
     @torch.inference_mode()
     def run(inputs: dict[str, Tensor]) -> list[np.ndarray]:
-        return [tensor.float().numpy() for tensor in PlainOutputs(model, tuple(inputs))(*inputs.values())]
+        return [tensor.numpy() for tensor in PlainOutputs(model, tuple(inputs))(*inputs.values())]
 
     return run
 

@@ -1,0 +1,181 @@
+"""Regression on scores of any offset and scale: years, prices, a million and a little."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.attribution.base import Settings
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace
+from attentune.errors import CheckpointError
+from attentune.explain.explainer import Explainer
+from attentune.inference.predictor import Predictor, predict_rows
+from attentune.integrations.hub.stock import stock_model
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.precision import bf16_copy
+from attentune.models.saving import save_model
+from attentune.training.baseline_comparison import _constant
+from attentune.training.inputs import RunInputs
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from helpers.samples import BAD, FILLER, GOOD, settings
+from helpers.tiny_models import FIRST, LONG, SECOND, build, encoded, logits_of, rows_of
+
+Tiny = Callable[..., Path]
+SCORES = LabelSpace("regression")
+# Offset and scale of the scores of `train_on`, whose standard deviation is about 1.
+SCALES = {"years": (1985.0, 20.0), "prices": (550.0, 250.0), "tiny": (0.02, 0.005), "a million": (1e6, 0.5)}
+
+
+def train_on(folder: Path, encoder: Path, offset: float = 0.0, scale: float = 1.0, **changes: object) -> Path:
+    """Train on scores that words decide, moved and stretched; return the run folder."""
+    folder.mkdir()
+    draw = random.Random(1)
+    for name, rows in (("train", 48), ("validation", 24)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            for _ in range(rows):
+                good = draw.random()
+                words = [draw.choice(GOOD if draw.random() < good else BAD) for _ in range(3)]
+                words += draw.choices(FILLER, k=draw.randint(2, 8))
+                writer.writerow([" ".join(words), repr(offset + scale * (3.5 * good - 1.7))])
+    wanted = {"data__task_type": "regression", **changes}
+    train(load_config(overrides=settings(folder, encoder, **wanted)), display=ProgressDisplay(quiet=True))
+    return folder / "run"
+
+
+def predictions(run: Path, precision: str | None = None) -> np.ndarray:
+    saved = Predictor.load(run)
+    return predict_rows(saved, saved.data(None, ("validation",)).splits["validation"], precision=precision)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_on(tmp_path_factory.mktemp("plain") / "scores", tiny("bert"))
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_predictions_move_and_stretch_with_the_scores(plain: Path, tiny: Tiny, tmp_path: Path, name: str) -> None:
+    offset, scale = SCALES[name]
+    run = train_on(tmp_path / name, tiny("bert"), offset, scale)
+    expected_N = predictions(plain)
+    assert len(np.unique(expected_N)) == 24
+    np.testing.assert_allclose((predictions(run) - offset) / scale, expected_N, atol=2e-3)
+    assert list(np.argsort(predictions(run))) == list(np.argsort(expected_N))
+    written = [float(row["prediction"]) for row in csv.DictReader((run / "predictions_validation.csv").open())]
+    np.testing.assert_allclose(written, predictions(run), atol=1e-3 * max(scale, 0.001))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true", "int8"])
+def test_years_are_not_rounded_in_lower_precision(tiny: Tiny, tmp_path: Path, precision: str) -> None:
+    run = train_on(tmp_path / "years", tiny("bert"), 1985.0, 20.0)
+    exact_N = predictions(run, "fp32")
+    lower_N = predictions(run, precision)
+    assert len(np.unique(lower_N)) == len(exact_N)  # bf16 has steps of 8 near 2,000
+    np.testing.assert_allclose(lower_N, exact_N, atol=2.0)
+
+
+def test_training_in_bf16_learns_years(tiny: Tiny, tmp_path: Path) -> None:
+    run = train_on(tmp_path / "years", tiny("bert"), 1985.0, 20.0, training__precision="bf16")
+    assert len(np.unique(predictions(run))) == 24
+
+
+@pytest.mark.parametrize("loss", ["mse", "pearson"])
+def test_a_run_on_another_scale_starts_from_the_same_predictions(tiny: Tiny, tmp_path: Path, loss: str) -> None:
+    first = _fresh(tiny("bert"), (1985.0, 20.0), loss)
+    if loss == "pearson":
+        first[0].outputs.scale.fill_(3.0)
+        first[0].outputs.offset.fill_(2.5)
+    save_model(*first, tmp_path)
+    again = _fresh(tmp_path, (550.0, 250.0), "mse")
+    torch.testing.assert_close(logits_of(again, FIRST, LONG), logits_of(first, FIRST, LONG), rtol=1e-6, atol=0.0)
+
+
+def _fresh(folder: Path, scale: tuple[float, float], loss: str = "mse") -> tuple:
+    config = load_config(overrides={"model.name_or_path": str(folder)}).model
+    tokenizer = load_tokenizer(config)
+    options = {"max_length": 64, "is_pair": False, "seed": 1, "loss": loss, "score_scale": scale}
+    return build_model(config, SCORES, tokenizer, **options).eval(), tokenizer
+
+
+def test_the_loss_of_a_model_is_of_standardised_scores(tiny: Tiny) -> None:
+    model, tokenizer = _fresh(tiny("bert"), (1985.0, 20.0))
+    labels_B = torch.tensor([1990.0, 1950.0])
+    output = model(**encoded(tokenizer, FIRST, SECOND), labels=labels_B)
+    expected = (((output.logits[:, 0] - labels_B) / 20.0) ** 2).mean()
+    torch.testing.assert_close(output.loss.double(), expected, rtol=1e-5, atol=0.0)
+
+
+def test_soft_targets_of_a_regression_are_standardised_like_labels() -> None:
+    rows = rows_of(["a", "b", "c"], labels=[1980.0, 1990.0, 2000.0])
+    data = SimpleNamespace(label_space=SCORES, splits={"train": rows})
+    inputs = RunInputs(None, data, rows.labels, {}, None, None, None, "fp32")
+    np.testing.assert_allclose(inputs.targets, [-(1.5**0.5), 0.0, 1.5**0.5], rtol=1e-6)
+    assert inputs.targets.dtype == np.float32
+    object.__setattr__(rows, "targets", np.array([[1990.0], [1990.0], [2000.0]]))
+    np.testing.assert_allclose(inputs.targets, [0.0, 0.0, 1.5**0.5], rtol=1e-6)
+
+
+def test_equal_scores_have_no_scale() -> None:
+    rows = rows_of(["a", "b"], labels=[5.0, 5.0])
+    inputs = RunInputs(None, SimpleNamespace(label_space=SCORES, splits={"train": rows}), rows.labels, {}, *[None] * 4)
+    assert inputs.score_scale == (5.0, 1.0)
+
+
+def test_transformers_class_has_the_scores(tiny: Tiny) -> None:
+    built = _fresh(tiny("bert"), (1985.0, 20.0))
+    logits = stock_model(built[0])(**encoded(built[1], FIRST, LONG)).logits
+    torch.testing.assert_close(logits.double(), logits_of(built, FIRST, LONG), rtol=1e-6, atol=0.0)
+
+
+def test_the_classifier_of_a_copy_in_bf16_is_exact(tiny: Tiny) -> None:
+    model, _ = build(tiny("bert"))
+    copied = bf16_copy(model)
+    assert torch.equal(copied.classifier.weight, model.classifier.weight)
+    assert next(copied.encoder.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("method", ["leave-one-out", "gradient", "integrated-gradients", "lime", "shap"])
+def test_explanations_are_those_of_the_standardised_scores(tiny: Tiny, tmp_path: Path, method: str) -> None:
+    runs = {}
+    for name, scale in (("near", (0.0, 1.0)), ("far", (1e6, 2.0))):
+        save_model(*_fresh(tiny("bert"), scale), tmp_path / name)
+        (tmp_path / name / "config.yaml").write_text("training: {precision: fp32, use_cpu: true}\n")
+        explainer = Explainer(Predictor.load(tmp_path / name), rows_of([FIRST]))
+        runs[name] = explainer.attributions(method, settings=Settings(samples=50))[0].scores
+    assert np.abs(runs["near"]).max() > 0
+    np.testing.assert_allclose(runs["far"], 2.0 * runs["near"], rtol=1e-2, atol=1e-5)
+
+
+def test_few_different_scores_are_a_warning() -> None:
+    labels = np.linspace(0, 10, 40)
+    assert "only 2 different scores for 40 validation rows" in str(_constant(np.round(labels / 10), labels, SCORES))
+    assert _constant(labels + 0.1, labels, SCORES) is None
+    assert _constant(np.round(labels / 10), np.round(labels / 10), SCORES) is None  # there are no others
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3.14159265, "3.14159"), (0.000123456789, "0.000123457"), (1984.123456, "1984.1235"), (1000000.37, "1000000.37")],
+)
+def test_scores_are_written_with_four_digits_behind_the_point(value: float, text: str) -> None:
+    assert SCORES.text_of(value) == text
+
+
+@pytest.mark.parametrize(("name", "value"), [("score_std", 0.0), ("score_std", float("inf")), ("score_mean", "5")])
+def test_a_scale_that_no_run_has_is_refused(tiny: Tiny, tmp_path: Path, name: str, value: object) -> None:
+    built = _fresh(tiny("bert"), (1985.0, 20.0))
+    setattr(built[0].config, name, value)
+    save_model(*built, tmp_path)
+    (tmp_path / "config.yaml").write_text("training: {use_cpu: true}\n")
+    with pytest.raises(CheckpointError, match=name):
+        Predictor.load(tmp_path)
