@@ -7,7 +7,9 @@ import functools
 import json
 import random
 import re
+import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -279,6 +281,116 @@ def test_labels_that_have_nothing_to_do_with_the_texts_stay_at_chance(attentune,
     scores = [row["score"] for row in result["leaderboard"]]
     assert max(*scores, result["estimate"]["value"]) < 0.6
     assert result["estimate"]["low"] < 0.5
+
+
+def write_intents(path: Path, classes: int, rows: int) -> Path:
+    """Write rows of many classes, each with some words of its own."""
+    draw = random.Random(classes)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for row in range(rows):
+            words = [f"w{row % classes}x{draw.randrange(4)}", *(f"f{draw.randrange(300)}" for _ in range(7))]
+            writer.writerow([" ".join(draw.sample(words, len(words))), f"c{row % classes}"])
+    return path
+
+
+def intents(folder: Path, encoder: Path, *flags: str, classes: int, rows: int) -> list[str]:
+    """Return a command line on rows of many classes that writes to `folder/best`."""
+    given = ("--train_file", write_intents(folder / "train.csv", classes, rows), "--model_name_or_path", encoder)
+    folders = ("--output_dir", folder / "best", "--max_length", "24", "--use_cpu", "--learning_rate", "1e-3")
+    return [str(word) for word in ("auto", *given, *folders, *flags)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "3", "--jobs", str(jobs), *LONG)
+    line = intents(tmp_path, tiny("bert"), *flags, "--num_train_epochs", "200", classes=20, rows=400)
+    process = start(line)
+    wait_for(lambda: any(name == "bert-mean, fold 1" for _, name in tasks(tmp_path)), "first fold", process)
+    wait_for((tmp_path / "best/auto/members/tfidf-linear/oof.safetensors").exists, "finished member", process)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    status, _, err = finish(process)
+    # Two seconds where the processor is free.
+    assert time.monotonic() - began < 15
+    assert status == 130, err
+    assert err.strip().endswith("--resume")
+    result = json.loads((tmp_path / "best/auto/leaderboard.json").read_text())
+    assert result["stopped"]
+    assert 0.2 < result["estimate"]["low"] < result["estimate"]["value"]
+    assert "Interrupted after" in result["notes"][-1]
+    assert "with 2 of 3 members finished" in result["notes"][-1]
+    assert predict(tmp_path / "best", ["w3x1 f2 f3"])[0]["prediction"] == "c3"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("step", ["fit_fusion", "estimate_score", "distill"])
+def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, step):
+    """While members are fused, the score is estimated, or one encoder learns from the best."""
+    whole, calls = getattr(delivery, step), []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(delivery, step, interrupted)
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "2", "--jobs", "1", *LONG)
+    more = ("--deliver", "single") if step == "distill" else ()
+    line = [*words(tmp_path, tiny("bert"), *flags, *more)]
+    status, out, err = attentune(*line)
+    assert calls
+    assert status == 130, err
+    assert "stopped; the best so far is in" in err
+    assert "Estimate for new rows" in out
+    assert json.loads((tmp_path / "best/auto/leaderboard.json").read_text())["scores"] == {}
+    assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
+
+
+@pytest.mark.integration
+def test_a_baseline_whose_folds_are_finished_takes_part(attentune, tiny, tmp_path):
+    """Killed or out of time before its fit on all rows: the models of its folds are averaged."""
+    flags = ("--portfolio", "majority,tfidf-linear", "--cv_folds", "3", "--jobs", "1")
+    line = intents(tmp_path, tiny("bert"), *flags, classes=3, rows=90)
+    status, _, err = attentune(*line, *LONG)
+    assert status == 0, err
+    work = tmp_path / "best/auto"
+    shutil.rmtree(work / "members/tfidf-linear/all")
+    plan = json.loads((work / "plan.json").read_text())
+    (work / "plan.json").write_text(json.dumps(plan | {"seconds": 58.0}))
+    status, out, err = attentune(*line, "--time_limit", "1m", "--resume")
+    assert status == 0, err
+    assert not (work / "members/tfidf-linear/all").exists()
+    assert "removed" not in out + err
+    assert re.search(r"^tfidf-linear .* delivered, weight", out, re.MULTILINE)
+    assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"] == "c1"
+    members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
+    assert len(next(member for member in members if member["name"] == "tfidf-linear")["folders"]) == 3
+    # With time, it is fitted on all rows.
+    status, out, err = attentune(*line, *LONG, "--resume")
+    assert status == 0, err
+    assert (work / "members/tfidf-linear/all").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("classes", "rows"), [(2, 400), (20, 400), (150, 1500), (500, 2500)])
+def test_the_limit_is_kept_whatever_the_number_of_classes(tiny, tmp_path, classes, rows):
+    limit_s = 60
+    flags = ("--time_limit", f"{limit_s}s", "--jobs", "1", "--format", "json", "--set", "training.num_train_epochs=800")
+    began = time.monotonic()
+    status, out, err = finish(start(intents(tmp_path, tiny("bert"), *flags, classes=classes, rows=rows)))
+    seconds = time.monotonic() - began
+    assert status == 0, err
+    result = json.loads(out)
+    # A tenth, and what the interpreter and the imports take on a busy machine.
+    assert seconds < 1.1 * limit_s + 10
+    assert result["estimate"]["value"] > 1.5 / classes
+    assert "fusing" in err
+    assert "estimating" in err
+    assert predict(tmp_path / "best", ["w1x1 f2 f3"])
 
 
 @pytest.mark.slow

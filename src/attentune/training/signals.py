@@ -47,6 +47,29 @@ class StopRequest:
         self.requested = True
 
 
+class Stopped(KeyboardInterrupt):
+    """The first stop request, where `raise_on_signal` has it end a block at once."""
+
+
+@contextlib.contextmanager
+def raise_on_signal(request: StopRequest) -> Iterator[None]:
+    """Raise `Stopped` in the block at the first signal, for work that can be given up (main thread only)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request(number, frame)
+        raise Stopped
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
     """Catch SIGINT and SIGTERM while the block runs, in the main thread only.

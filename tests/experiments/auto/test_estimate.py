@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.auto.estimate import estimate_score
+from attentune.experiments.auto.estimate import choose_effort, estimate_score
 from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.metrics.intervals import score_interval
@@ -160,3 +160,23 @@ def test_the_interval_is_wider_where_choices_vary():
     low, high = wilson_interval(round(found.value * 200), 200)
     assert found.low < low
     assert found.high > high
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (100, (4, None, None)),  # 2 s for all 4,000 rows, ten times for the estimate: all of it
+        (15, (4, None, 3000)),  # a sample of the rows
+        (1.2, (2, None, 1200)),  # without the kinds whose fits take long
+        (0.001, (1, 5, 100)),
+    ],
+)
+def test_fusing_and_estimating_are_cheapened_until_they_fit(seconds, expected):
+    def seconds_of(kinds, rows):
+        return rows * (5e-4 if "linear" in kinds else 1e-4)
+
+    effort = choose_effort(seconds_of, rows=4000, folds=5, fuse_s=seconds, estimate_s=seconds)
+    assert (len(effort.kinds), effort.parts) == expected[:2]
+    assert effort.max_rows == pytest.approx(expected[2], rel=0.05) if expected[2] else effort.max_rows is None
+    if seconds > 0.1:
+        assert (effort.parts or 10) * effort.seconds <= seconds * 1.01

@@ -27,7 +27,10 @@ def test_cells_show_score_interval_seconds_and_size():
 
 
 def test_the_estimate_names_its_interval_and_method():
-    sentence = "Estimate for new rows: accuracy 0.7900 (95 % interval 0.7000 to 0.8600), by nested folds."
+    sentence = (
+        "Estimate for new rows: accuracy 0.7900 (95 % interval 0.7000 to 0.8600), by nested folds. It holds for rows"
+    )
+    sentence += " of the same time and source; others are not covered."
     assert estimate_sentence(ESTIMATE) == sentence
     assert "no estimate for new rows: accuracy is undefined" in estimate_sentence({**ESTIMATE, "value": None})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.load import collect
-from attentune.report.overview.answer import answer_of, question_of
+from attentune.report.overview.answer import _open_sentence, answer_of, question_of
 from attentune.report.overview.heatmap import heat_map
 from attentune.report.sections.contents import make_report
 from helpers.made_records import Run, answers, predictions, write_comparison, write_record
@@ -53,6 +54,20 @@ def test_no_difference_is_not_told_as_equality(tmp_path: Path) -> None:
     worse = verdicts_of(tmp_path / "worse", {"bert": 0.8, "bad": 0.2, "same": 0.8})
     assert answer_of(worse)[0].startswith("No method is shown to be better, and bad is worse on rte by ")
     assert answer_of(worse)[1].startswith("No difference is shown in the other comparison, which does not")
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ([1.7, 1.3], ": two seeds cannot show any difference."),
+        ([1.7, 1.3, 0.4], ": two seeds cannot show any difference in most of these comparisons."),
+        ([0.4, 0.5], ": with 2 seeds, a true difference has to be about 45.0 points (the median of these comparisons)"),
+    ],
+)
+def test_what_two_seeds_cannot_show_is_said(tmp_path: Path, effects: list[float], said: str) -> None:
+    (one,) = verdicts_of(tmp_path, {"bert": 0.6, "same": 0.6}, seeds=2).comparisons
+    found = [replace(one, minimum_detectable_effect=effect) for effect in effects]
+    assert said in _open_sentence(found, found)
 
 
 def test_one_seed_answers_nothing(tmp_path: Path) -> None:

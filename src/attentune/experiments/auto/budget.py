@@ -37,6 +37,8 @@ _SHARES = (0.5, 0.33)
 FEWEST_UPDATES = 50
 # Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
+# A linear model takes longer in proportion to the labels beyond these.
+_LABELS_OF_LINEAR = 20
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHORTEST_S = 10.0
 
@@ -106,10 +108,12 @@ class SpeedModel:
 
     Attributes:
         encoders: the measured speed of each encoder.
+        labels: the number of labels, on which the time of linear models depends.
         ratios: the measured over the predicted seconds of each finished run, by member.
     """
 
     encoders: dict[str, EncoderSpeed]
+    labels: int = 1
     ratios: dict[str, list[float]] = field(default_factory=dict)
     _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
@@ -152,22 +156,24 @@ class SpeedModel:
 
     def _uncorrected(self, member: Member, work: FoldWork) -> float:
         rows = work.train_rows + work.held_rows
+        labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
         if member.is_baseline and member.encoder is None:
-            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S)
+            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels)
         speed = self.encoders[member.encoder or ""]
         row_s = work.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
-            # Texts are encoded once for all folds; a fold has its part of that.
+            # Texts are encoded once for all folds and the fit on all rows; each has its part of that.
             encoded = min(work.train_rows, speed.frozen_rows or work.train_rows)
-            encode_s = (work.held_rows + encoded / work.folds) * row_s
-            return 0.2 + encode_s + (encoded + work.held_rows) * _LINEAR_ROW_S
+            texts = work.held_rows * work.folds if work.folds > 1 else work.held_rows + encoded
+            encode_s = texts * row_s / (work.folds + 1)
+            return 0.2 + encode_s + (encoded + work.held_rows) * _LINEAR_ROW_S * labels
         tokens = work.updates * work.batch_size * work.tokens_per_row
         epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
         train_s = tokens / self.tokens_per_s(member)
         passes_s = epochs * member.passes * work.train_rows * row_s
         if member.probed:
             probed = min(work.train_rows, PROBED_ROWS)
-            passes_s += probed * (row_s + _LINEAR_ROW_S)
+            passes_s += probed * (row_s + _LINEAR_ROW_S * labels)
         return train_s + passes_s + self.ending_seconds(member, work) + rows * _ROW_S
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import numpy as np
 
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import row_groups, stratified_folds
+from attentune.data.splits import row_groups, stratified_folds, stratified_sample
 from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
 from attentune.experiments.auto.distill import TIME_MARGIN, Alternative, OutOfTime, distill, training_runs
-from attentune.experiments.auto.estimate import ScoreEstimate, estimate_score
+from attentune.experiments.auto.estimate import PARTS, Effort, ScoreEstimate, choose_effort, estimate_score
 from attentune.experiments.auto.fusion import FusionResult, fit_fusion
 from attentune.experiments.auto.leaderboard import (
     LEADERBOARD_FILE,
+    AutoProgress,
     LeaderboardRow,
     card,
     ranked,
@@ -48,8 +51,13 @@ from attentune.metrics.metrics import Metric, predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
 from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
+from attentune.training.signals import Interrupted, Stopped, StopRequest, raise_on_signal
 
 SINGLE_FOLDER = "single"
+# The share of the time limit that is kept for fusing, and for the estimate.
+END_SHARE = 0.05
+# Seconds for both after a requested stop.
+_STOPPED_S = 0.8
 # Files of a fold that are not those of a run: what it predicted, what marks it as finished, and its own records.
 _FOLD_FILES = {HELD_OUT_FILE, FOLD_FILE, ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
 
@@ -102,10 +110,12 @@ class _Fused:
     Attributes:
         result: the fusion, and how it was chosen.
         decided: the thresholds, and what the fusion predicts with them out of fold.
+        metric: the metric that decided.
     """
 
     result: FusionResult
     decided: ThresholdResult
+    metric: str
 
     @property
     def fusion(self) -> Fusion:
@@ -123,8 +133,13 @@ class _Fused:
 
     @property
     def reason(self) -> str:
-        has_thresholds = self.label_space.thresholds is not None
-        return f"{self.result.reason} {self.decided.reason}" if has_thresholds else self.result.reason
+        has_thresholds, reason = self.label_space.thresholds is not None, self.result.reason
+        if self.fusion.kind != "single" and len(self.result.member_scores) > 1:
+            # The scores are those of the leaderboard.
+            own = self.decided.scores["thresholds" if has_thresholds else "default"]
+            alone = self.result.member_scores[self.result.simplest_member]
+            reason = f"{reason.removesuffix('.')} ({self.metric} {own:.4f} against {alone:.4f})."
+        return f"{reason} {self.decided.reason}" if has_thresholds else reason
 
     @property
     def name(self) -> str:
@@ -165,6 +180,9 @@ class Delivery(AutoFolder):
         notes: sentences on the rows and on what was limited.
         seconds: returns the time spent so far.
         left_s: returns the seconds that are left.
+        limit_s: the time limit of the whole command.
+        stop: whether a stop was requested, before or meanwhile.
+        display: shows what is being done.
         deliver: "best", or "single" for one encoder that learns from the best.
         unlabeled: with "single": further texts to learn from.
     """
@@ -177,6 +195,9 @@ class Delivery(AutoFolder):
     notes: Sequence[str]
     seconds: Callable[[], float]
     left_s: Callable[[], float] = lambda: math.inf
+    limit_s: float = math.inf
+    stop: StopRequest = field(default_factory=StopRequest)
+    display: AutoProgress = field(default_factory=lambda: AutoProgress(quiet=True))
     deliver: str = "best"
     unlabeled: TextRows | None = None
 
@@ -202,20 +223,24 @@ class Delivery(AutoFolder):
         logits_NC[self._scored_rows] = logits
         return logits_NC
 
-    def run(self, *, stopped: bool) -> AutoResult:
+    def run(self) -> AutoResult:
         """Fuse the complete members, and write the run folder.
 
-        Args:
-            stopped: whether a stop was requested; the work is then kept whole, to be resumed.
+        If a stop is requested, before or meanwhile, what is delivered is chosen in about a second, rows of other splits
+        are not scored, and the work is kept whole, to be resumed.
         """
         complete = [state for state in self.states if state.is_complete]
-        best = self._fuse(complete)
-        estimate = self._estimate(complete)
-        rows = self._leaderboard(best)
-        single = self._write_model(best, wants_single=self.deliver == "single" and not stopped)
+        best, estimate, rows = self._chosen(complete)
+        single = self._write_model(best, wants_single=self.deliver == "single" and not self.stop.requested)
         scores = self._score()
         save_out_of_fold(self.work, self._on_all_rows(best.logits))
         on_labels = label_note(self.folder, self._labels, best.logits, self.space)
+        notes = [*self.notes, *(() if on_labels is None else (on_labels,))]
+        if self.stop.requested:
+            notes.append(
+                f"Interrupted after {self.seconds():.0f} s with {len(complete)} of {len(self.states)} members finished;"
+                " this is the best of them. --resume goes on."
+            )
         result = AutoResult(
             folder=self.folder,
             metric=self.metric.name,
@@ -224,13 +249,86 @@ class Delivery(AutoFolder):
             estimate=_estimate_facts(estimate),
             scores=scores,
             seconds=self.seconds(),
-            stopped=stopped,
-            notes=(*self.notes, *(() if on_labels is None else (on_labels,))),
+            stopped=self.stop.requested,
+            notes=tuple(notes),
         )
         self._write_records(result)
-        if not stopped:
+        if not self.stop.requested:
             self._remove_unused(best)
         return result
+
+    def _chosen(self, states: Sequence[MemberState]) -> tuple[_Fused, ScoreEstimate, list[LeaderboardRow]]:
+        """Fuse members, estimate the score, and rank them: in about a second if a stop is or was requested."""
+        if not self.stop.requested:
+            with contextlib.suppress(Stopped), raise_on_signal(self.stop):
+                left_s = max(self.left_s(), 0.0)
+                # At least what was kept for it; more if nothing else needs the time.
+                kept_s = END_SHARE * self.limit_s
+                later_s = 0.0 if self.deliver == "best" else left_s / 2
+                times = (max(kept_s, 0.2 * (left_s - later_s)), max(kept_s, 0.6 * (left_s - later_s)))
+                return self._chosen_within(states, *times)
+        return self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S)
+
+    def _chosen_within(
+        self, states: Sequence[MemberState], fuse_s: float, estimate_s: float
+    ) -> tuple[_Fused, ScoreEstimate, list[LeaderboardRow]]:
+        names = f"{len(states)} member{'s' * (len(states) != 1)}"
+        self._say(f"fusing {names}")
+        logits = {state.member.name: self._logits(state) for state in states}
+        effort = self._effort(logits, fuse_s, estimate_s)
+        best = self._fuse(states, effort, logits)
+        self._say(f"estimating the score of {names}")
+
+        def each_part(part: int, parts: int) -> None:
+            self._say(f"estimating the score, part {part + 1} of {parts}", is_new=False)
+
+        estimate = estimate_score(
+            logits,
+            self._labels,
+            self.space,
+            metric=self.metric,
+            folds=self._fusion_folds(),
+            seed=self.config.training.seed,
+            groups=row_groups(self.data.splits["train"].take(self._scored_rows)),
+            kinds=effort.kinds,
+            parts=effort.parts,
+            max_rows=effort.max_rows,
+            each_part=each_part,
+        )
+        self._say("scoring the members", is_new=False)
+        return best, estimate, self._leaderboard(best)
+
+    def _effort(self, logits: Mapping[str, np.ndarray], fuse_s: float, estimate_s: float) -> Effort:
+        """Choose how much of fusing and estimating fits into the time, timed on small pieces of the rows."""
+        rows, folds = len(self._labels), len(np.unique(self._fusion_folds()))
+        if math.isinf(fuse_s):
+            return Effort()
+        return choose_effort(self.timed(logits), rows=rows, folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
+
+    def timed(self, logits: Mapping[str, np.ndarray]) -> Callable[[tuple[str, ...], int], float]:
+        """Return a function that times a fusion of these kinds, with thresholds, on a piece of so many rows."""
+
+        def seconds_of(kinds: tuple[str, ...], rows: int) -> float:
+            piece = stratified_sample(self._labels, rows, self.config.training.seed, "auto timing")
+            given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()[piece]}
+            part = {name: values[piece] for name, values in logits.items()}
+            began = time.perf_counter()
+            result = fit_fusion(part, self._labels[piece], self.space, seed=0, kinds=kinds, **given)
+            fit_thresholds(result.logits, self._labels[piece], self.space, **given)
+            return time.perf_counter() - began
+
+        return seconds_of
+
+    def end_seconds(self, states: Sequence[MemberState]) -> float:
+        """Predict the seconds that fusing and estimating these members will take; at most what is spent on them."""
+        logits = {state.member.name: self._logits(state) for state in states}
+        kept_s = END_SHARE * self.limit_s
+        effort = self._effort(logits, kept_s, kept_s)
+        parts = effort.parts or max(PARTS, len(np.unique(self._fusion_folds())))
+        return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
+
+    def _say(self, step: str, *, is_new: bool = True) -> None:
+        self.display.doing(step, left_s=self.left_s(), is_new=is_new)
 
     def _fusion_folds(self) -> np.ndarray:
         """Return the fold of each scored row; the rows of one held-out part are divided into five."""
@@ -241,18 +339,6 @@ class Delivery(AutoFolder):
         for number, part in enumerate(parts):
             folds_N[part] = number
         return folds_N
-
-    def _estimate(self, states: Sequence[MemberState]) -> ScoreEstimate:
-        """Estimate the score on new rows of what is fused from these members."""
-        return estimate_score(
-            {state.member.name: self._logits(state) for state in states},
-            self._labels,
-            self.space,
-            metric=self.metric,
-            folds=self._fusion_folds(),
-            seed=self.config.training.seed,
-            groups=row_groups(self.data.splits["train"].take(self._scored_rows)),
-        )
 
     def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:
         """Return the members and the fusion, best first, then the members that were left out."""
@@ -295,9 +381,11 @@ class Delivery(AutoFolder):
         """
         clear_folder(self.folder, keep=(WORK_FOLDER,))
         if wants_single:
+            self._say("distilling")
             try:
                 return self._write_single(best)
-            except OutOfTime:
+            except (OutOfTime, Interrupted):
+                clear_folder(self.folder, keep=(WORK_FOLDER,))
                 self._write_fused(best)
                 return "No time was left to distil it into one encoder: give more with --time_limit and --resume."
         self._write_fused(best)
@@ -373,12 +461,27 @@ class Delivery(AutoFolder):
     def _utility(self, state: MemberState) -> float:
         return utility(self.metric, self._labels, predictions_of(self._logits(state), self.space))
 
-    def _fuse(self, states: Sequence[MemberState]) -> _Fused:
+    def _fuse(
+        self,
+        states: Sequence[MemberState],
+        effort: Effort = Effort(),  # noqa: B008  frozen
+        logits: Mapping[str, np.ndarray] | None = None,
+    ) -> _Fused:
         """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
-        logits = {state.member.name: self._logits(state) for state in states}
+        if logits is None:
+            logits = {state.member.name: self._logits(state) for state in states}
         given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()}
-        result = fit_fusion(logits, self._labels, self.space, seed=self.config.training.seed, **given)
-        return _Fused(result, fit_thresholds(result.logits, self._labels, self.space, **given))
+        result = fit_fusion(
+            logits,
+            self._labels,
+            self.space,
+            seed=self.config.training.seed,
+            kinds=effort.kinds,
+            max_rows=effort.max_rows,
+            **given,
+        )
+        self._say("fitting decision thresholds", is_new=False)
+        return _Fused(result, fit_thresholds(result.logits, self._labels, self.space, **given), self.metric.name)
 
     def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
@@ -431,15 +534,23 @@ class Delivery(AutoFolder):
         return load_config(file, as_record=True) if file.is_file() else self.config
 
     def _score(self) -> dict[str, dict[str, float]]:
-        """Score the delivered model on the validation and test rows, and write its predictions."""
+        """Score the delivered model on the validation and test rows, and write its predictions; not after a stop."""
         splits = {name: rows for name, rows in self.data.splits.items() if name != "train"}
-        if not splits:
+        if not splits or self.stop.requested:
             return {}
+        try:
+            with raise_on_signal(self.stop):
+                return self._scores_of(splits)
+        except Stopped:
+            return {}
+
+    def _scores_of(self, splits: dict[str, TextRows]) -> dict[str, dict[str, float]]:
         predictor = Predictor.load(self.folder)
         evaluator = predictor.predictor(replace(self.data, splits=splits), precision=None)
         names = tuple(dict.fromkeys((*self.data.metrics, self.metric.name)))
         scores = {}
         for split, rows in splits.items():
+            self._say(f"scoring {len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split)
             write_text(
                 self.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)

@@ -45,12 +45,11 @@ from attentune.experiments.auto.budget import (
 )
 from attentune.experiments.auto.delivery import AutoFolder, AutoResult, Delivery, clear_folder
 from attentune.experiments.auto.distill import TIME_MARGIN, training_runs
-from attentune.experiments.auto.estimate import PARTS
 from attentune.experiments.auto.folds import make_folds
-from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.leaderboard import AutoProgress
 from attentune.experiments.auto.members import (
     ADAPTATION,
+    REFIT_FOLDER,
     FoldTask,
     MemberState,
     ProbeTask,
@@ -83,6 +82,8 @@ FOLDS_FILE = "folds.safetensors"
 DELIVERIES = ("best", "single")
 _FORMAT = 1
 _POLL_S = 0.2
+# After a requested stop, workers have so long to save.
+_SAVE_S = 1.5
 # Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
 _DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
 # The share of the time that the probes of all encoders may take.
@@ -153,9 +154,9 @@ def auto(
         stop_on_signal() as stop,
     ):
         try:
-            run.load(data, portfolio, exclude)
+            run.load(data, portfolio, exclude, stop)
             run.train_members(stop)
-            return run.deliver_best(stopped=stop.requested)
+            return run.deliver_best(stop)
         finally:
             run.close()
 
@@ -238,7 +239,9 @@ class _AutoRun(AutoFolder):
     notes: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     unlabeled: TextRows | None = None
-    fusion_s: float | None = None
+    stopped_at: float | None = None
+    end_s: float = 0.0
+    timed_members: int = 1
     is_ordered: bool = False
     data: TaskData = field(init=False)
     rows: TextRows = field(init=False)
@@ -280,9 +283,7 @@ class _AutoRun(AutoFolder):
         seconds = _DELIVERY_S + _DELIVERY_SHARE * self.time_limit_s
         if not hasattr(self, "schedule"):
             return seconds
-        count = sum(state.is_complete for state in self.states)
-        if self.fusion_s is not None:  # the estimate repeats the fusion without each part
-            seconds += self.fusion_s * count * (1 + max(PARTS, self.plan.folds))
+        seconds += self.end_s
         scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
         encoders = self.schedule.speed.encoders
         if scored_rows and encoders:
@@ -306,26 +307,39 @@ class _AutoRun(AutoFolder):
         """Return how many folds of a member take as long as distillation."""
         return TIME_MARGIN * training_runs(self.data) if self.deliver == "single" else 0.0
 
-    def _time_fusion(self) -> None:
-        """Measure once how long a fusion takes for each member, to keep time for it."""
+    def _time_end(self) -> None:
+        """Predict how long fusing and estimating take, to keep time for it; again for twice as many members."""
         complete = [state for state in self.states if state.is_complete]
-        if self.fusion_s is not None or len(complete) < 3 or self.rows.labels is None:
+        if len(complete) < 2 * self.timed_members:
             return
-        # Time of this thread: the workers, which are busy now, are not in the way of the last fusion.
-        there, began = np.flatnonzero(self.folds_N > 0), time.thread_time()
-        logits = {
-            state.member.name: held_out_logits(state.folder, state.folds, len(self.rows))[there] for state in complete
-        }
-        given: dict[str, Any] = {"metric": self.metric, "folds": self.folds_N[there], "seed": self.seed}
-        fit_fusion(logits, self.rows.labels[there], self.space, **given)
-        self.fusion_s = (time.thread_time() - began) / len(complete)
+        self.timed_members = len(complete)
+        self.end_s = self._delivery(StopRequest()).end_seconds(complete)
+
+    def _delivery(self, stop: StopRequest) -> Delivery:
+        return Delivery(
+            config=self.config,
+            data=self.data,
+            metric=self.metric,
+            folds_N=self.folds_N,
+            states=self.states,
+            notes=self.notes,
+            seconds=lambda: self.spent_s,
+            left_s=lambda: self.left_s,
+            limit_s=self.time_limit_s,
+            stop=stop,
+            display=self.display,
+            deliver=self.deliver,
+            unlabeled=self.unlabeled,
+        )
 
     def _cores(self) -> int:
         return self.pool.size if self.pool is not None else 1
 
     # Rows, probe and plan.
 
-    def load(self, data: TaskData | None, portfolio: Sequence[str] | None, exclude: Sequence[str]) -> None:
+    def load(
+        self, data: TaskData | None, portfolio: Sequence[str] | None, exclude: Sequence[str], stop: StopRequest
+    ) -> None:
         """Read and check the rows, measure the encoders, and make or read the plan."""
         self.data = _load_rows(self.config, data)
         self.rows = self.data.splits["train"]
@@ -360,7 +374,7 @@ class _AutoRun(AutoFolder):
         if probes:
             self.pool.submit(probes[0])
         self._examine()
-        speed = SpeedModel({**known, **self._probed(probes)})
+        speed = SpeedModel({**known, **self._probed(probes, stop)}, labels=self.space.num_labels)
         if saved is None:
             plan = self._make_plan(speed, slots.count)
             self.folds_N = _fold_numbers(self.rows, self.space, plan, self.seed)
@@ -381,7 +395,7 @@ class _AutoRun(AutoFolder):
             if member.adapted and waiting and not is_adapted(adapted_encoder(folder, member)):
                 waiting.insert(0, ADAPTATION)
             state = MemberState(member, folder, numbers, waiting)
-            if member.is_baseline and not waiting and not state.is_complete:
+            if member.is_baseline and not waiting and not is_finished(folder / REFIT_FOLDER):
                 state.waiting = list(numbers)
             self.states.append(state)
         self._announce()
@@ -398,7 +412,7 @@ class _AutoRun(AutoFolder):
         limit_s = max(3.0, _PROBE_SHARE * self.time_limit_s / max(1, len(encoders)))
         return [ProbeTask(name, str(self.work / f"probe-{number}"), limit_s) for number, name in enumerate(encoders)]
 
-    def _probed(self, probes: Sequence[ProbeTask]) -> dict[str, EncoderSpeed]:
+    def _probed(self, probes: Sequence[ProbeTask], stop: StopRequest) -> dict[str, EncoderSpeed]:
         """Run the probes, one after the other, so that they do not disturb each other."""
         assert self.pool is not None
         measured = {}
@@ -409,6 +423,8 @@ class _AutoRun(AutoFolder):
                     self.pool.submit(probe)
                 ended: list[tuple[Any, TaskResult | None]] = []
                 while not ended:
+                    if stop.requested:
+                        raise KeyboardInterrupt
                     ended = self.pool.wait(_POLL_S)
                 result = ended[0][1]
                 if result is None and (kills := kills + 1) >= MAX_KILLS:
@@ -543,16 +559,24 @@ class _AutoRun(AutoFolder):
                 pool.submit(self._task(state))
             if not pool.running and self._lower_plan():
                 continue
+            if not pool.running and (state := self.schedule.last_try(self.training_left_s)) is not None:
+                pool.submit(self._task(state))
             if not pool.running or self.training_left_s <= 0:
                 break
             self._show()
             for ended, result in pool.wait(_POLL_S):
                 self._ended(ended, result)
-        # Workers stop at their deadline themselves; this ends those that are between two steps.
-        for ended, result in pool.close(wait_s=max(2.0, min(30.0, 0.05 * self.time_limit_s))):
-            self._ended(ended, result)
-        self.display.stop()
+        if stop.requested:
+            # The best so far is delivered while they save; `close` ends them.
+            pool.request_stop()
+            self.stopped_at = time.monotonic()
+        else:
+            # Workers stop at their deadline themselves; this ends those that are between two steps.
+            for ended, result in pool.close(wait_s=max(2.0, min(10.0, 0.03 * self.time_limit_s))):
+                self._ended(ended, result)
         for state in self.states:
+            if state.is_complete and not (state.folder / OOF_FILE).is_file():
+                self._complete(state)  # all folds of a baseline ended, but not its fit on all rows
             if state.note or state.is_complete:
                 continue
             if len(state.done) == len(state.folds):
@@ -618,7 +642,7 @@ class _AutoRun(AutoFolder):
             if state.is_complete:
                 self._complete(state)
                 self._put_similarity_first()
-                self._time_fusion()
+                self._time_end()
         self._save_plan()
 
     def _worker_was_killed(self, state: MemberState, task: FoldTask) -> None:
@@ -679,7 +703,7 @@ class _AutoRun(AutoFolder):
         done = sum(len(state.done) for state in self.states if not state.note)
         self.display.update(done, total, running=[task.name for task in self.pool.running], left_s=self.left_s)
 
-    def deliver_best(self, *, stopped: bool) -> AutoResult:
+    def deliver_best(self, stop: StopRequest) -> AutoResult:
         """Deliver the best of the complete members.
 
         Raises:
@@ -687,36 +711,26 @@ class _AutoRun(AutoFolder):
             KeyboardInterrupt: the same, and a stop was requested.
         """
         if not any(state.is_complete for state in self.states):
-            if stopped:
+            if stop.requested:
                 raise KeyboardInterrupt
             reasons = "; ".join(f"{state.member.name}: {state.note}" for state in self.states[:5])
             raise ConfigError(
                 f"no member was trained on all folds in {self.spent_s:.0f} s ({reasons}). Give more time with"
                 " --time_limit and --resume, or a smaller encoder."
             )
-        delivery = Delivery(
-            config=self.config,
-            data=self.data,
-            metric=self.metric,
-            folds_N=self.folds_N,
-            states=self.states,
-            notes=self.notes,
-            seconds=lambda: self.spent_s,
-            left_s=lambda: self.left_s,
-            deliver=self.deliver,
-            unlabeled=self.unlabeled,
-        )
-        result = delivery.run(stopped=stopped)
+        result = self._delivery(stop).run()
+        self.display.stop()
         for note in result.notes[len(self.notes) :]:
             self.display.info(note)
         self._save_plan()
         return result
 
     def close(self) -> None:
-        """End the workers and the display."""
+        """End the workers and the display; after a requested stop, workers have a moment to save."""
         self.display.stop()
         if self.pool is not None:
-            self.pool.close(wait_s=0.0)
+            waited_s = math.inf if self.stopped_at is None else time.monotonic() - self.stopped_at
+            self.pool.close(wait_s=max(0.0, _SAVE_S - waited_s))
 
 
 def _load_rows(config: Config, data: TaskData | None) -> TaskData:

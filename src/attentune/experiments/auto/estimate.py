@@ -23,6 +23,65 @@ _MANY_ROWS, PARTS = 5000, 10
 _MAX_SPREAD_VALUES = 2_000_000
 
 
+# What is tried when time is short, from all to least.
+_CHEAPER_KINDS = (FUSION_KINDS, ("single", "weights"), ("single",))
+_FEWEST_PARTS = 5
+# The sizes of the pieces of rows on which fusing is timed, and the fewest rows that it is worth it.
+_PIECES, _WORTH_ROWS = (100, 400), 1000
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is spent on fusing and estimating.
+
+    Attributes:
+        kinds: the kinds of fusion that are tried.
+        parts: the parts of the estimate; None for its default.
+        max_rows: the most rows that are fitted on; None for all.
+        seconds: the predicted seconds of a fusion; the estimate takes as many for each part.
+    """
+
+    kinds: tuple[str, ...] = FUSION_KINDS
+    parts: int | None = None
+    max_rows: int | None = None
+    seconds: float = 0.0
+
+
+def choose_effort(
+    seconds_of: Callable[[tuple[str, ...], int], float],
+    *,
+    rows: int,
+    folds: int,
+    fuse_s: float,
+    estimate_s: float,
+) -> Effort:
+    """Choose the most that fits into the time: all kinds of fusion on all rows; on fewer rows; fewer kinds and parts.
+
+    Args:
+        seconds_of: times a fusion of these kinds on a piece of so many rows.
+        rows: the rows that have predictions.
+        folds: the number of folds.
+        fuse_s: the seconds for the fusion.
+        estimate_s: the seconds for the estimate, which repeats it for each part.
+    """
+    parts = folds if rows >= _MANY_ROWS else max(PARTS, folds)
+    few, some = (min(rows, piece) for piece in _PIECES)
+    for kinds in _CHEAPER_KINDS:
+        first_s = seconds_of(kinds, few)
+        if first_s > min(fuse_s, estimate_s / min(parts, _FEWEST_PARTS)):
+            continue
+        second_s = seconds_of(kinds, some) if some > few else first_s
+        slope = max(0.0, (second_s - first_s) / max(1, some - few))
+        for count in dict.fromkeys((parts, min(parts, _FEWEST_PARTS))):
+            most_s = min(fuse_s, estimate_s / count)
+            fitting = rows if slope == 0 else int(some + (most_s - second_s) / slope)
+            if fitting >= min(rows, _WORTH_ROWS):
+                limit = fitting if fitting < rows else None
+                used = min(rows, fitting)
+                return Effort(kinds, None if count == parts else count, limit, second_s + slope * (used - some))
+    return Effort(("single",), _FEWEST_PARTS, few)
+
+
 @dataclass(frozen=True)
 class ScoreEstimate:
     """The estimated score for new rows.

@@ -99,7 +99,10 @@ def estimate_sentence(estimate: dict[str, Any]) -> str:
     interval = ""
     if estimate.get("low") is not None and estimate.get("high") is not None:
         interval = f" (95 % interval {estimate['low']:.4f} to {estimate['high']:.4f})"
-    return f"Estimate for new rows: {estimate['metric']} {estimate['value']:.4f}{interval}, by {estimate['method']}."
+    return (
+        f"Estimate for new rows: {estimate['metric']} {estimate['value']:.4f}{interval}, by {estimate['method']}. It"
+        " holds for rows of the same time and source; others are not covered."
+    )
 
 
 def card(rows: Sequence[LeaderboardRow], result: dict[str, Any]) -> str:
@@ -161,6 +164,13 @@ class AutoProgress:
         self._bar.update(
             self._task, completed=done, total=total, facts=facts, left=f"at most {as_duration(max(left_s, 0.0))} left"
         )
+
+    def doing(self, step: str, *, left_s: float, is_new: bool = True) -> None:
+        """Say what is being done: in the bar, or on a line of its own where there is none and the step is new."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, facts=step, left=f"at most {as_duration(max(left_s, 0.0))} left")
+        elif is_new:
+            self.info(f"{time.strftime('%H:%M:%S')} {step} ({as_duration(max(left_s, 0.0))} left)")
 
     def member_ended(self, name: str, *, metric: str, score: float, seconds: float, left_s: float) -> None:
         """Print a line for a member whose folds are all finished."""

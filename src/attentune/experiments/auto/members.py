@@ -256,9 +256,7 @@ class MemberState:
         """Whether all rows have an out-of-fold prediction and the files for delivery are there."""
         if len(self.done) < len(self.folds):
             return False
-        if self.member.is_baseline:
-            return is_finished(self.folder / REFIT_FOLDER)
-        return all((folder / WEIGHTS_FILE).is_file() for folder in self.folders())
+        return self.member.is_baseline or all((folder / WEIGHTS_FILE).is_file() for folder in self.folders())
 
     @property
     def is_started(self) -> bool:
@@ -274,8 +272,8 @@ class MemberState:
         return sum(fold_seconds(fold_folder(self.folder, fold)) for fold in self.done)
 
     def folders(self) -> list[Path]:
-        """Return the folders to deliver: the baseline fitted on all rows, or the runs of all folds."""
-        if self.member.is_baseline:
+        """Return the folders to deliver: the baseline fitted on all rows, if it is, else the runs of all folds."""
+        if self.member.is_baseline and is_finished(self.folder / REFIT_FOLDER):
             return [self.folder / REFIT_FOLDER]
         return [fold_folder(self.folder, fold) for fold in self.folds]
 

@@ -2,7 +2,7 @@
 
 Pure functions of the members' states and of the time left. A member that does not fit with the updates of the plan is
 trained with fewer ones; one whose first folds took longer than predicted goes on with fewer. Only a member that does
-not fit with half of the updates is left out.
+not fit with half of the updates (a quarter, once some of its folds are finished) is left out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from attentune.experiments.auto.budget import (
 from attentune.experiments.auto.members import ADAPTATION, MemberState
 from attentune.training.defaults import ADAPTATION_UPDATES
 
-# The fewest updates of a member, as a share of the plan's.
+# The fewest updates of a new member, as a share of the plan's.
 _FEWEST_SHARE = 0.5
-# The share of its updates after which a late fold may end early. Its learning rate has not fallen to zero by then, so
-# the model is worse than a planned one, but its predictions out of fold tell how good it is; without them it is lost.
+# The share of its updates after which a late fold may end early, and of the plan's with which a begun member goes on.
+# Its learning rate has not fallen to zero by then, so the model is worse than a planned one, but its predictions out of
+# fold tell how good it is; without them it is lost.
 _EARLIEST_SHARE = 0.25
 # Lowered updates are to end within this share of the time left; a started member is given up when even the fewest
 # updates need more than this multiple of it.
 _FILLED, _PATIENCE = 0.95, 1.2
+# A baseline that seems to need up to this many times the time left is tried before that is left unused: predictions
+# were measured when the machine may have been busier, and a baseline that does not end costs nothing else.
+_LAST_TRY = 4.0
 # The share of the time left that a fine-tuned member may take by a prediction that no finished run has corrected.
 _UNCORRECTED = 0.85
 
@@ -66,8 +70,8 @@ class Schedule:
         """Predict the seconds of each task of a member that is running or, with these updates, waiting."""
         seconds = self.seconds(state, updates)
         if state.member.is_baseline:
-            folds = len(state.waiting) + len(state.running)
-            return [seconds * (folds + 1)] if folds else []
+            folds = len({*state.waiting, *state.running} - {*state.done})
+            return [seconds * (folds + 1)] if state.waiting or state.running else []
         adaptation = [self.adaptation_seconds(state)] if ADAPTATION in state.waiting else []
         folds = len(state.waiting) - len(adaptation)
         return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
@@ -108,6 +112,18 @@ class Schedule:
                 return state
         # Asked again later: the prediction may change.
         return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
+
+    def last_try(self, left_s: float) -> MemberState | None:
+        """Return the cheapest baseline that has not begun, where nothing else fits into the time left."""
+        waiting = [
+            state
+            for state in self.states
+            if state.member.is_baseline and state.waiting and not state.note and not state.is_started
+        ]
+        cheapest = min(waiting, key=lambda state: sum(self.remaining(state)), default=None)
+        if cheapest is None or sum(self.remaining(cheapest)) > _LAST_TRY * left_s:
+            return None
+        return cheapest
 
     def _safe(self, state: MemberState, left_s: float) -> float:
         """Return the part of the time left that predictions of a member may fill."""
@@ -172,7 +188,8 @@ class Schedule:
         def needed_s(updates: int) -> float:
             return time_needed([*others, *self.remaining(state, updates)], workers)
 
-        fewest = math.ceil(_FEWEST_SHARE * self.plan.updates)
+        share = _EARLIEST_SHARE if state.done else _FEWEST_SHARE  # folds that are finished would be lost
+        fewest = math.ceil(share * self.plan.updates)
         updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
         if updates is None or updates >= planned:
             return False

@@ -92,11 +92,11 @@ def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.
     else:
         generator = numpy_generator("auto paired gain", len(labels))
         draws = [generator.integers(0, len(labels), len(labels)) for _ in range(_RESAMPLES)]
-        scores = [weighted_score(metric, labels, one) for one in (base, other)]
-        if all(scores):
+        of_base, of_other = (weighted_score(metric, labels, one) for one in (base, other))
+        if of_base is not None and of_other is not None:
             sign = 1 if metric.greater_is_better else -1
             counts = [np.bincount(drawn, minlength=len(labels)).astype(np.float64) for drawn in draws]
-            gains = np.array([sign * (scores[1](count) - scores[0](count)) for count in counts])
+            gains = np.array([sign * (of_other(count) - of_base(count)) for count in counts])
         else:
             gains = np.array(
                 [utility(metric, labels[d], other[d]) - utility(metric, labels[d], base[d]) for d in draws]

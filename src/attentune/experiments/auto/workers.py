@@ -60,6 +60,10 @@ class WorkerPool:
                 ended.append((task, None))
         return ended
 
+    def request_stop(self) -> None:
+        """Have the tasks save and stop, without waiting for them."""
+        self._executor.request_stop()
+
     def close(self, *, wait_s: float = SAVE_S) -> list[tuple[Task, TaskResult | None]]:
         """Stop the workers, killing those that do not end in time; return the tasks that ended meanwhile."""
         self._executor.shutdown(wait_s=wait_s)

@@ -108,6 +108,10 @@ def _open_sentence(comparisons: Sequence[Comparison], open_ones: Sequence[Compar
     sentence = f"{others} does not mean that there is none"
     if not effects:
         return f"{sentence}."
+    if statistics.median(effects) >= 1.0:
+        number = {1: "one", 2: "two", 3: "three"}.get(seeds[-1], counts) if len(seeds) == 1 else counts
+        most = "" if min(effects) >= 1.0 else " in most of these comparisons"
+        return f"{sentence}: {number} {plural} cannot show any difference{most}."
     size = f"{format_score(statistics.median(effects), 'accuracy')} points"
     about = "about " if len(set(effects)) > 1 else ""
     median = " (the median of these comparisons)" if about else ""

@@ -61,7 +61,9 @@ def _panel(verdicts: Verdicts, cells: Sequence[Cell]) -> TaskPanel:
         for cell in cells
         if (one := verdicts.comparison(cell)) is not None and math.isfinite(one.minimum_detectable_effect)
     ]
-    if effects and points_factor(facts) == 100:
+    if effects and points_factor(facts) == 100 and min(effects) > 1:
+        text += "; so few seeds cannot show any difference"
+    elif effects and points_factor(facts) == 100:
         low, high = (
             "more than 100" if value > 1 else format_score(value, facts) for value in (min(effects), max(effects))
         )
