@@ -338,10 +338,9 @@ def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, 
         return whole(*arguments, **options)
 
     monkeypatch.setattr(delivery, step, interrupted)
-    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "2", "--jobs", "1", *LONG)
-    more = ("--deliver", "single") if step == "distill" else ()
-    line = [*words(tmp_path, tiny("bert"), *flags, *more)]
-    status, out, err = attentune(*line)
+    portfolio = ("bert-mean", "--deliver", "single") if step == "distill" else ("majority,tfidf-linear,bert-mean",)
+    flags = ("--cv_folds", "2", "--jobs", "1", *LONG, "--portfolio", *portfolio)
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
     assert calls
     assert status == 130, err
     assert "stopped; the best so far is in" in err

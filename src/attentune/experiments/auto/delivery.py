@@ -384,9 +384,11 @@ class Delivery(AutoFolder):
             self._say("distilling")
             try:
                 return self._write_single(best)
-            except (OutOfTime, Interrupted):
+            except (OutOfTime, Interrupted) as error:
                 clear_folder(self.folder, keep=(WORK_FOLDER,))
                 self._write_fused(best)
+                if isinstance(error, Interrupted):
+                    return "It was not distilled into one encoder before the interruption."
                 return "No time was left to distil it into one encoder: give more with --time_limit and --resume."
         self._write_fused(best)
         return None
