@@ -39,6 +39,10 @@ class LabelError(DataError):
     """Labels that do not fit the task or the model."""
 
 
+class InputError(DataError, ValueError):
+    """Texts or labels passed in Python that are none."""
+
+
 class UnsupportedEncoderError(AttentuneError):
     """An encoder that cannot be loaded, or does not support a setting."""
 

@@ -7,6 +7,7 @@ import pickle
 import shutil
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -16,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import attentune
 from attentune.integrations.sklearn import AttentuneClassifier, AttentuneRegressor, texts_of
+from attentune.integrations.sklearn_input import labels_of
 from helpers.samples import BAD, FILLER, GOOD
 
 
@@ -141,7 +143,7 @@ def test_in_scikit_learns_tools(fast):
         (["a", "b"], [0, 0], "got one class"),
         (["a", "b"], [0.5, 1.5], "unknown label type"),
         (["a", "b"], [0], "inconsistent"),
-        (["a", "b"], np.array([1, "1"], dtype=object), "read the same|not supported"),
+        (["a", "b"], np.array([1, "1"], dtype=object), "row 1 holds .* labels of one type"),
     ],
 )
 def test_mistakes(fast, X, y, message):
@@ -256,3 +258,49 @@ def test_a_regressor_continues_too(fast):
     model = AttentuneRegressor(**fast, warm_start=True).fit(texts, scores)
     first = model.predict(texts)
     assert model.set_params(learning_rate=1e-12).fit(texts, scores).predict(texts) == pytest.approx(first, abs=1e-4)
+
+
+GAPS = [None, float("nan"), b"x", 3]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("container", [list, np.array, pandas.Series])
+def test_what_is_no_text_is_named_with_its_row_and_the_count(gap, container):
+    texts = container(np.array(["a", "b", gap, "c", gap], dtype=object))
+    with pytest.raises(ValueError, match=r"X: row 2 holds .* and 1 more row likewise, expected a text"):
+        texts_of(texts)
+    with pytest.raises(attentune.AttentuneError, match="X, text 2: row 1 holds"):
+        texts_of([("a", "b"), ("a", gap)])
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), pandas.NA, pandas.NaT])
+@pytest.mark.parametrize("container", [list, pandas.Series])
+@pytest.mark.parametrize("labels", [["pos", "neg"], [1, 0]])
+def test_missing_labels_are_named_with_their_row_and_the_count(gap, container, labels):
+    y = [labels[row % 2] for row in range(40)]
+    y[5] = y[9] = y[11] = gap
+    y = container(y) if container is list else container(y, dtype=object)
+    with pytest.raises(ValueError, match=r"y: row 5 holds .* and 2 more rows likewise, expected a label"):
+        AttentuneClassifier(preset="tfidf-linear").fit(["text"] * 40, y)
+    with pytest.raises(ValueError, match="y: row"):
+        AttentuneRegressor(preset="tfidf-linear").fit(["text"] * 40, y)
+
+
+def test_labels_of_two_types_and_twins(fast):
+    with pytest.raises(ValueError, match=r"y: row 1 holds 1 \(int\) and 19 more rows likewise, expected a text as in"):
+        labels_of([1 if row % 2 else "1" for row in range(40)])
+    with pytest.raises(ValueError, match=r"y: row 1 holds inf"):
+        labels_of([0.0, np.inf, 1.0])
+    with pytest.raises(ValueError, match=r"y: row 0 holds b'x'"):
+        labels_of([b"x", "y"])
+    with pytest.warns(UserWarning, match=r"'1' and '1.0' are equal"):
+        assert labels_of(["1", "1.0", "0"]).tolist() == ["1", "1.0", "0"]
+    assert labels_of([1, 1.0, 0]).tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_predict_names_what_is_no_text(gap):
+    with pytest.raises(ValueError, match=r"texts: row 1 holds .*expected a text"):
+        attentune.predict("no run is read", ["fine", gap])
+    with pytest.raises(attentune.AttentuneError, match=r"pairs: row 0 holds .*expected a text"):
+        attentune.predict("no run is read", ["fine"], [gap])

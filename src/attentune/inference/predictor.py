@@ -20,6 +20,7 @@ from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
+from attentune.data.python_input import checked_texts
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.evaluator import Evaluator, ModelEvaluator
@@ -403,6 +404,7 @@ def predict(
         multi-label run is a list of names; regression has no probabilities.
 
     Raises:
+        InputError: a text is none, such as None or NaN.
         DataError: the two lists differ in length, or pairs are given to a model of single texts (or the reverse).
         ConfigError: there is no such precision, or the device does not have it.
     """
@@ -410,9 +412,9 @@ def predict(
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
+    firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
-    ids = tuple(str(number) for number in range(len(texts)))
-    rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
+    rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts")
     if not len(rows):
         return []
     return prediction_dicts(predict_rows(saved, rows, precision=precision), saved.label_space)

@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d
 
+from attentune.data.labels import label_key
+from attentune.data.python_input import check_each, checked_texts, is_missing
+from attentune.errors import InputError
+
 
 def labels_of(y: Any) -> np.ndarray:
     """Return the (N,) class labels, of any sortable type.
 
     Raises:
-        ValueError: y is not one column, or holds fractions, NaN or infinity.
+        ValueError: y is not one column, or holds gaps, fractions, infinity, bytes, or texts beside numbers.
     """
+    _check_labels(y)
     labels_N = column_or_1d(np.asarray(y), warn=True)
-    if labels_N.dtype.kind == "f" and not np.all(np.isfinite(labels_N) & (labels_N == np.floor(labels_N))):
-        raise ValueError("y: got an unknown label type: continuous numbers or NaN; AttentuneRegressor takes numbers.")
+    if labels_N.dtype.kind == "f":
+        expected = "a class (unknown label type: continuous numbers; AttentuneRegressor takes them)"
+        check_each(labels_N.tolist(), "y", lambda label: label == np.floor(label), expected)
+    _warn_of_twins(labels_N)
     return labels_N
+
+
+def _check_labels(y: Any) -> None:
+    """Check the labels as they are given, since NumPy makes texts of gaps and numbers beside texts.
+
+    Raises:
+        InputError: a label is missing, infinite, or of another type than the first one.
+    """
+    if isinstance(y, np.ndarray) and y.dtype.kind in "iubU":
+        return
+    values = y.tolist() if hasattr(y, "tolist") else y.to_list() if hasattr(y, "to_list") else y
+    if not isinstance(values, (list, tuple)) or any(isinstance(value, (list, tuple, np.ndarray)) for value in values):
+        return  # not one column, which scikit-learn names
+    check_each(values, "y", lambda label: not is_missing(label), "a label in each row; NaN and None are none")
+    check_each(
+        values,
+        "y",
+        lambda label: not isinstance(label, bytes) and label not in (float("inf"), float("-inf")),
+        "a text or a number; infinity and bytes are no classes",
+    )
+    first = next(iter(values), "")
+    kind = "text" if isinstance(first, str) else "number"
+    check_each(
+        values,
+        "y",
+        lambda label: isinstance(label, str) == isinstance(first, str),
+        f"a {kind} as in row 0 ({first!r}): labels of one type",
+    )
+
+
+def _warn_of_twins(labels_N: np.ndarray) -> None:
+    """Warn of texts that a file would hold for one class, such as 1 and 1.0; scikit-learn keeps them apart."""
+    if labels_N.dtype.kind not in "OU":
+        return
+    names = sorted({label for label in labels_N.tolist() if isinstance(label, str)})
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(label_key(name), name)
+        if other != name:
+            warnings.warn(
+                f"y: the classes {other!a} and {name!a} are equal but for invisible characters or zeros; they are two"
+                " classes here. Write one of them in all rows if they are one.",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def scores_of(y: Any) -> np.ndarray:
@@ -28,10 +81,19 @@ def scores_of(y: Any) -> np.ndarray:
     Raises:
         ValueError: y is not one column of numbers, or holds NaN or infinity.
     """
-    scores_N = np.asarray(column_or_1d(np.asarray(y), warn=True), dtype=np.float64)
-    if not np.isfinite(scores_N).all():
-        raise ValueError("y: got NaN or infinity, expected numbers.")
+    values_N = column_or_1d(np.asarray(y), warn=True)
+    if values_N.dtype.kind not in "iuf":
+        check_each(values_N.tolist(), "y", _is_number, "a number in each row; NaN and None are none")
+    scores_N = np.asarray(values_N, dtype=np.float64)
+    check_each(scores_N.tolist(), "y", np.isfinite, "a finite number in each row; NaN and infinity are none")
     return scores_N
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
 
 
 def weights_of(sample_weight: Any, rows: int) -> np.ndarray | None:
@@ -66,6 +128,10 @@ def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     if not rows:
         raise ValueError("X: got no rows (0 sample(s)), expected at least 1.")
     columns = [_row(row, place) for place, row in enumerate(rows)]
+    width = max(map(len, columns))
+    for part in range(width):
+        values = [row[part] if part < len(row) else "" for row in columns]
+        checked_texts(values, "X" if width == 1 else f"X, text {part + 1}")
     lengths = {len(row) for row in columns}
     if not lengths <= {1} and not lengths <= {2}:
         raise ValueError(f"X: got rows of {', '.join(map(str, sorted(lengths)))} texts, expected 1 or 2 in each.")
@@ -73,14 +139,8 @@ def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     return firsts, tuple(row[1] for row in columns) if lengths == {2} else None
 
 
-def _row(row: Any, place: int) -> Sequence[str]:
-    parts: Iterable[Any] = [row] if isinstance(row, str) or not isinstance(row, (list, tuple, np.ndarray)) else row
-    texts = list(parts)
-    wrong = [part for part in texts if not isinstance(part, str)]
-    if wrong or not texts:
-        raise ValueError(
-            f"X: row {place} holds {wrong[0]!r} ({type(wrong[0]).__name__}), expected a text; fill gaps with ''."
-            if wrong
-            else f"X: row {place} is empty, expected a text or two."
-        )
+def _row(row: Any, place: int) -> Sequence[Any]:
+    texts = list(row) if isinstance(row, (list, tuple, np.ndarray)) else [row]
+    if not texts:
+        raise InputError(f"X: row {place} is empty, expected a text or two.")
     return texts
