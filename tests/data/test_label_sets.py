@@ -67,9 +67,19 @@ def test_numbers_are_names_in_their_order(tmp_path: Path) -> None:
 
 def test_another_separator_than_the_files_is_noticed(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "t.csv", ["a, b", "b", "a"])
-    data = load(train_file=train, validation_file=train)
+    data = load(train_file=train, validation_file=train, label_separator=";")
     assert data.label_space.names == ("a", "a, b", "b")
     assert any("use --label_separator ','" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("sign", [",", ", ", ";", "/", "\t", "\n"])
+def test_a_separator_is_found_in_all_splits(tmp_path: Path, sign: str) -> None:
+    train = write_csv(tmp_path / "t.csv", [f"a{sign}b", "b", "a", f"b{sign}a", "c", ""] * 3)
+    test = write_csv(tmp_path / "test.csv", [f"c{sign}b"])
+    data = load(train_file=train, test_file=test)
+    assert data.label_space.names == ("a", "b", "c")
+    assert data.splits["test"].labels.tolist() == [[0, 1, 1]]
+    assert any(f"are separated by '{sign.strip(' ') if sign.strip() else repr(sign)[1:-1]}'" in n for n in data.notes)
 
 
 def test_a_test_file_without_labels_has_none(tmp_path: Path) -> None:

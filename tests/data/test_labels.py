@@ -8,7 +8,15 @@ import pytest
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.labels import LabelReader, decide_task_type, find_space, map_labels, parse_number
+from attentune.data.labels import (
+    LabelReader,
+    decide_task_type,
+    find_space,
+    label_key,
+    map_labels,
+    parse_number,
+    task_type_doubt,
+)
 from attentune.data.readers.table import Table
 from attentune.errors import ConfigError, LabelError
 
@@ -38,6 +46,63 @@ def test_values_stand_for_names_and_spaces_do_not_count() -> None:
     labels = reader.read(table(["1", "good", " 0 ", "1.0"]), "label")
     assert labels is not None
     assert labels.tolist() == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("1", "1.0"),
+        ("4", "4.000"),
+        ("-1", "-1.0"),
+        ("+1", "1"),
+        ("0", "-0.0"),
+        ("pos", "pos\u200b"),
+        ("pos", "\ufeffpos"),
+        ("po\u00ads", "pos"),
+        ("n\u00e9", "ne\u0301"),
+        ("very good", "very\u00a0good"),
+        ("a\r\nb", "a\nb"),
+    ],
+)
+def test_labels_that_look_or_count_the_same_are_one_class(first: str, second: str) -> None:
+    assert label_key(first) == label_key(second)
+    rows = table([second, first, first, "other", "other"])
+    space, _ = find_space("classification", DataConfig(), rows, "label")
+    assert len(space.names) == 2
+    reader = LabelReader(space)
+    labels = reader.read(rows, "label")
+    assert labels is not None
+    assert labels[0] == labels[1] == labels[2] != labels[3]
+    note = reader.spellings(rows, "label")
+    assert note is not None
+    assert note.isprintable()
+    assert "(1 row)" in note or "(2 rows)" in note
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("1", "01"), ("1.1", "1.10"), ("true", "True"), ("1", "true"), ("2.5", "2.50"), ("1", "one"), ("\U0001f3f4", "x")],
+)
+def test_labels_that_only_may_be_the_same_stay_apart(first: str, second: str) -> None:
+    assert label_key(first) != label_key(second)
+    assert len(names_of([first, second])) == 2
+    assert (
+        LabelReader(LabelSpace("classification", names_of([first, second]))).spellings(table([first]), "label") is None
+    )
+
+
+def test_the_most_frequent_spelling_is_the_name_but_none_with_invisible_characters() -> None:
+    assert names_of(["1", "1.0", "1.0", "0"]) == ("0", "1.0")
+    assert names_of(["1", "1.0", "0"]) == ("0", "1")
+    assert names_of(["a\u200b", "a\u200b", "a", "b"]) == ("a", "b")
+
+
+def test_equal_numbers_of_a_declared_order_stay_two_classes() -> None:
+    names = ("1", "1.0", "2")
+    assert names_of(["1", "1.0", "2"], label_names=names) == names
+    labels = LabelReader(LabelSpace("classification", names)).read(table(["1.0", "1", "2.0"]), "label")
+    assert labels is not None
+    assert labels.tolist() == [1, 0, 2]
 
 
 def test_unknown_labels_are_all_listed_with_the_first_place_of_each() -> None:
@@ -93,6 +158,7 @@ def test_scores_out_of_range(score: str) -> None:
 def test_names_are_sorted_as_texts_or_as_whole_numbers() -> None:
     assert names_of(["b", "a", "c", "b"]) == ("a", "b", "c")
     assert names_of(["10", "9", "-1", "2"]) == ("-1", "2", "9", "10")
+    assert names_of(["10.0", "9.5", "-1", "2"]) == ("-1", "2", "9.5", "10.0")
     assert names_of(["10", "9", "x"]) == ("10", "9", "x")
 
 
@@ -110,6 +176,7 @@ def test_label_names_must_be_two_or_more_each_once(names: tuple[str, ...]) -> No
 
 def test_ordinal_needs_an_order() -> None:
     assert names_of(["3", "1", "2"], "ordinal") == ("1", "2", "3")
+    assert names_of(["10.0", "2.5", "1", "2.50", "2.5"], "ordinal") == ("1", "2.5", "10.0")
     assert names_of(["low", "high"], "ordinal", label_names=("low", "high")) == ("low", "high")
     with pytest.raises(ConfigError, match=r"needs its labels in order.*high, low.*label_names"):
         names_of(["low", "high"], "ordinal")
@@ -128,13 +195,39 @@ def test_a_single_class_cannot_be_learned() -> None:
         names_of(["a", "a", ""])
 
 
-def test_scores_taken_as_classes_are_remarked_on() -> None:
-    scores = [f"{number / 10}" for number in range(1, 23)]
-    _, notes = find_space("classification", DataConfig(), table(scores * 2), "label")
-    assert len(notes) == 1
-    assert "--task_type regression" in notes[0]
-    for quiet in (scores[:20], [str(number) for number in range(30)], [f"intent {number}" for number in range(30)]):
-        assert find_space("classification", DataConfig(), table(quiet * 2), "label")[1] == ()
+@pytest.mark.parametrize(
+    ("names", "column", "cure"),
+    [
+        (["0.5", "1", "1.5"], "label", "ordinal (3 classes"),
+        (["1,5", "2,5", "3"], "grade", "ordinal (3 classes"),
+        (["0", "2.5", "n/a"], "grade", "ordinal (2 classes"),
+        ([f"{number / 10}" for number in range(1, 23)], "label", "regression (scores) or classification"),
+        ([str(number) for number in range(21)], "score", "regression (scores) or classification"),
+        ([str(3 * number) for number in range(21)], "label", "regression"),
+        ([str(year) for year in range(1950, 1980)], "class", "regression"),
+    ],
+)
+def test_numbers_that_may_be_scores(names: list[str], column: str, cure: str) -> None:
+    doubt = task_type_doubt(names, column)
+    assert doubt is not None
+    assert repr(column) in doubt[0]
+    assert cure in doubt[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "column"),
+    [
+        (["1", "2", "3", "4", "5"], "score"),
+        (["0.0", "1.0"], "score"),
+        (["-1", "0", "1"], "label"),
+        ([str(number) for number in range(77)], "label"),
+        ([str(number) for number in range(1, 31)], "intent_id"),
+        ([f"intent {number}" for number in range(30)], "score"),
+        (["1.5", "good"], "score"),
+    ],
+)
+def test_numbers_and_names_that_are_classes(names: list[str], column: str) -> None:
+    assert task_type_doubt(names, column) is None
 
 
 def test_the_task_type_is_the_asked_else_the_tasks_else_classification() -> None:

@@ -94,8 +94,6 @@ ENCODINGS = {
     "beyond unicode": csv(HEADER.encode() + b"so \xf5\x90\x80\x80,good\n", 2, "byte 4", "0xf5"),
     "cut character": csv(GOOD.encode() + "so fine é".encode()[:-1], 4, "byte 9", "0xc3", "not UTF-8"),
     "two boms": csv("\ufeff\ufeff" + GOOD, 1, "byte order mark", "Take it out"),
-    "bom inside": csv(HEADER + "so fine,\ufeffgood\nso dull,good\nso so,bad\n", None, "unknown", "'\\ufeffgood'",
-                      label_names=("bad", "good")),
 }  # fmt: skip
 BYTES = {
     "nul in a text": csv(GOOD + "so\0fine,good\n", 4, "byte 3 is NUL", "UTF-8 text"),

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.fix is not None:
         return _fix(parsed, config)
     if not parsed.labels:
-        check_data(config.data, seed=config.training.seed)
+        check_data(config.data, seed=config.training.seed, allow_doubt=True)
         check_feasible(config)
 
     from attentune.data.checks.doctor import examine, full_lines
@@ -90,7 +90,7 @@ def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, 
     from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
 
-    data = load_data(config.data, seed=config.training.seed, cut_validation=cut_validation)
+    data = load_data(config.data, seed=config.training.seed, cut_validation=cut_validation, allow_doubt=True)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     bi_encoder = config.model.pair_encoding == "bi-encoder"
     return data, {

@@ -171,8 +171,10 @@ def check_run(config: Config) -> Config:
     return config
 
 
-def check_data(data: Any, *, seed: int) -> None:
+def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
     """Read files that are small, and check that the others are there; data sets of the hub are left to the run.
+
+    `allow_doubt` is that of `load_data`.
 
     Raises:
         AttentuneError: a file is missing or broken, or its columns or labels cannot be read.
@@ -195,4 +197,4 @@ def check_data(data: Any, *, seed: int) -> None:
     if data.task is not None:
         load_data(data, seed=seed, splits=("validation",))
     elif len(found) == len(named) and sum(path.stat().st_size for path in found) <= _READ_BYTES:
-        load_data(data, seed=seed)
+        load_data(data, seed=seed, allow_doubt=allow_doubt)

@@ -58,7 +58,13 @@ _GONE = dict.fromkeys(
     "was taken out: several machines share runs with --executor ray or --executor slurm.",
 )
 # Settings with several values, which may be written as YAML.
-_LISTS = ("objective.class_weights", "data.label_names", "data.extra_train_files", "data.extra_train_weights")
+_LISTS = (
+    "objective.class_weights",
+    "data.label_column",
+    "data.label_names",
+    "data.extra_train_files",
+    "data.extra_train_weights",
+)
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
     ("model", ModelConfig),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -58,6 +59,10 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 # YAML reads a bare `no` as false.
                 plain = "no" if value is False and "no" in facts.get("choices", ()) else value
                 plain = mapping_from(plain) if facts.get("mapping") else plain
+                if facts.get("columns") and isinstance(plain, (list, tuple)):
+                    plain = plain[0] if len(plain) == 1 else json.dumps(_as_names(plain), ensure_ascii=False)
+                if facts.get("words") and isinstance(plain, str):
+                    plain = [part.strip() for part in plain.split(",")]  # none and null are words here
                 filled[key] = _checked(coerce(plain, hints[key]), facts)
             except ValueError as error:
                 problems.append(f"{where}: got {format_value(value)}, expected {error}")
@@ -82,7 +87,8 @@ def coerce(value: Any, hint: Any) -> Any:
         ValueError: with a message that completes "expected ...".
     """
     optional, hint = (True, Any) if hint is Any else _strip_optional(hint)
-    if value is None or (optional and isinstance(value, str) and value.strip().lower() in _NULL):
+    # A line break or a tab is a value, though there is nothing else in it.
+    if value is None or (optional and isinstance(value, str) and (value.strip() or value).lower() in _NULL):
         if optional:
             return None
         raise ValueError(f"{_type_name(hint)}.")

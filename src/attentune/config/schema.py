@@ -426,16 +426,27 @@ class DataConfig:
     )
     text_column: str | None = setting(None, "the column of the (first) text")
     text_pair_column: str | None = setting(None, "the column of the second text")
-    label_column: str | None = setting(None, "the column of the label")
+    label_column: str | None = setting(
+        None,
+        "the column of the label; several columns of 0 and 1, comma-separated, are a multi_label task",
+        columns=True,
+    )
     id_column: str | None = setting(None, "the column of the row's id (else id, idx or index, else the row's number)")
     task_type: str | None = setting(
         None,
         "the type of the labels (default: that of the known task; classification for your own data)",
         choices=("classification", "regression", "ordinal", "multi_label"),
     )
-    label_separator: str | None = setting(None, "multi_label: the separator of labels in a text (| if not given)")
+    label_separator: str | None = setting(
+        None, "multi_label: the separator of labels in a text, such as ; or \\n (found if not given, else |)"
+    )
     label_names: tuple[str, ...] | None = setting(
         None, "the labels in order (ordinal: lowest first); default: those in the data, sorted"
+    )
+    ignore_labels: tuple[str, ...] | None = setting(
+        None,
+        'labels that mean no label: their rows are left out (comma-separated, "" for empty ones; default: - in NLI)',
+        words=True,
     )
     validation_share: float = setting(
         0.1, "share of train_file that is split off if there is no validation file", minimum=0.001, maximum=0.9

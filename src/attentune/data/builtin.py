@@ -196,16 +196,19 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     return TaskData(spec.name, label_space or space, metrics, rows, tuple(notes))
 
 
-def label_reader(spec: TaskSpec | None, space: LabelSpace, separator: str | None = None) -> LabelReader:
+def label_reader(
+    spec: TaskSpec | None, space: LabelSpace, separator: str | None = None, left_out: tuple[str, ...] = ()
+) -> LabelReader:
     """The reader of a task's labels.
 
     Args:
         spec: the built-in task whose label values and score range apply; None for custom data.
         space: the labels to read.
         separator: separates the labels of a row that may have several.
+        left_out: labels of custom data whose rows are left out.
     """
     if spec is None:
-        return LabelReader(space, separator=separator)
+        return LabelReader(space, separator=separator, left_out=left_out)
     # A classification task read as regression: the numbers in its files are the scores.
     keeps_type = (space.task_type == "regression") == (spec.task_type == "regression")
     values = spec.label_values if keeps_type else {}

@@ -7,6 +7,7 @@ the rows. All data takes this way: built-in tasks, custom files, extra training 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,11 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
+from attentune.data.label_cells import label_columns, label_setting
 from attentune.data.labels import LabelReader
-from attentune.data.names import IDS, LABELS, TEXT_PAIRS, TEXTS
+from attentune.data.names import IDS, LABELS, TEXT_PAIRS, TEXTS, no_content
 from attentune.data.readers.csv import separator_hint
-from attentune.data.readers.table import Table, has_return
+from attentune.data.readers.table import Table, has_return, quote
 from attentune.errors import DataError
 
 # Iterates over the tables from the start again.
@@ -27,24 +29,48 @@ Tables = Callable[[], Iterable[Table]]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read: `pair` None for single texts, `label` None without labels, `id` None for the default."""
+    """The columns to read: `pair` None for single texts, `label` None without labels, `id` None for the default.
+
+    Several label columns are one JSON list in `label`.
+    """
 
     text: str
     pair: str | None = None
     label: str | None = None
     id: str | None = None
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns."""
+        return () if self.label is None else label_columns(self.label, None)
 
-def require(names: Sequence[str], column: str, source: str, setting: str) -> str:
-    """Return the column if it exists.
+
+def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:
+    """Return the column if it exists; of `--label_column` several, as `label_columns` reads them, as a JSON list.
+
+    Args:
+        names: the columns of the table.
+        column: the column.
+        source: the file, for messages.
+        setting: the flag that names the column.
+        likely: columns that may be meant, where no name is near; default: those with conventional names.
 
     Raises:
         DataError: if not; the message lists the columns.
     """
-    if column in names:
-        return column
+    found = label_columns(column, names) if setting == "--label_column" else None
+    if found is not None or column in names:
+        return column if found is None else label_setting(found)
+    parts = [part.strip() for part in column.split(",")] if "," in column else label_columns(column, None)
+    lacking = next((part for part in parts if part not in names), column) if set(parts) & set(names) else column
+    near = did_you_mean(lacking, names)
+    if not near:
+        wanted = {"--label_column": LABELS, "--text_column": TEXTS}.get(setting, ())
+        usual = _first(wanted, names)
+        meant = likely or ([] if usual is None else [usual])
+        near = f" Did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else ""
     raise DataError(
-        f"there is no column {column!r}.{did_you_mean(column, names)} Columns here: {_listed(names)}."
+        f"there is no column {lacking!r}.{near} Columns here: {_listed(names)}."
         f" Name the right one with {setting}.{separator_hint(names)}",
         path=source,
     )
@@ -69,22 +95,25 @@ def choose_columns(
     """
     label = config.label_column
     if label is not None:
-        label = require(names, label, source, "--label_column") if want_label or label in names else None
+        is_there = label_columns(label, names) is not None
+        label = require(names, label, source, "--label_column") if want_label or is_there else None
     else:
         label = _first(LABELS, [name for name in names if name not in (config.text_column, config.text_pair_column)])
         if label is None and want_label:
             raise _not_found("label", "--label_column", names, source)
-    if label is not None and label in (config.text_column, config.text_pair_column) and want_label:
+    parts = Columns("", label=label).labels
+    same = next((part for part in parts if part in (config.text_column, config.text_pair_column)), None)
+    if same is not None and want_label:
         raise DataError(
-            f"column {label!r} is given as the text and as the label, so that the label would predict itself. Name"
+            f"column {same!r} is given as the text and as the label, so that the label would predict itself. Name"
             " another with --text_column or --label_column.",
             path=source,
         )
     if config.id_column is not None:
         require(names, config.id_column, source, "--id_column")
-    text, pair = _choose_texts(names, config, source, label)
+    text, pair = _choose_texts(names, config, source, parts)
     taken = (text, pair, label, config.id_column)
-    guessed, others = [], [name for name in names if name not in taken]
+    guessed, others = [], [name for name in names if name not in (*taken, *parts)]
     texts = labels = ""  # columns that could be meant instead
     if config.text_column is None:
         texts = "" if pair is not None else _instead(name for name in others if name.lower() in TEXTS)
@@ -105,13 +134,15 @@ def _instead(others: Iterable[str]) -> str:
     return f" (not {named})" if named else ""
 
 
-def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: str | None) -> tuple[str, str | None]:
+def _choose_texts(
+    names: Sequence[str], config: DataConfig, source: str, labels: Sequence[str]
+) -> tuple[str, str | None]:
     pair = config.text_pair_column
     if pair is not None:
         require(names, pair, source, "--text_pair_column")
     if config.text_column is not None:
         return require(names, config.text_column, source, "--text_column"), pair
-    rest = [name for name in names if name not in (label, pair, config.id_column)]
+    rest = [name for name in names if name not in (*labels, pair, config.id_column)]
     if pair is None:
         for first, second in TEXT_PAIRS:
             chosen = _first((first,), rest), _first((second,), rest)
@@ -120,7 +151,7 @@ def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: 
     candidates = tuple(first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()) + TEXTS
     text = _first(candidates, rest)
     unnamed = [name for name in rest if name.lower() not in IDS]
-    if text is None and len(unnamed) == 1:
+    if text is None and len(unnamed) == 1 and no_content(unnamed[0]) not in ("an id", "a date"):
         text = unnamed[0]
     if text is None:
         raise _not_found("text", "--text_column", names, source)
@@ -309,26 +340,39 @@ def read_rows(
             refuses it.
 
     Returns:
-        The rows, and notes on ids that could not be used and on rows that were left out.
+        The rows, and notes on labels that are not spelled as their class, on ids that could not be used and on rows
+        that were left out.
 
     Raises:
         LabelError: for missing or unknown labels.
         DataError: for missing texts and for missing or repeated ids.
     """
     unlabelled = reader.missing_rows(table, columns.label) if drop_unlabelled and columns.label is not None else []
-    used = table
-    if 0 < len(unlabelled) < len(table):
-        labelled = sorted(set(range(len(table))) - set(unlabelled))
+    left_out = {} if columns.label is None else reader.rows_left_out(table, columns.label)
+    used, dropped = table, sorted({*unlabelled, *left_out})
+    if 0 < len(dropped) < len(table):
+        labelled = sorted(set(range(len(table))) - set(dropped))
         used = table.take(labelled)
     labels = None if columns.label is None else reader.read(used, columns.label, is_test=is_test)
     notes = []
+    if labels is not None and columns.label is not None and (note := reader.spellings(used, columns.label)) is not None:
+        notes.append(note)
     if ids is None:
         ids, note = row_ids(table, columns.id, strict=strict_ids)
         notes += [note] if note else []
     if used is not table:
         ids = tuple(ids[row] for row in labelled)
+    if used is not table and unlabelled:
         lines = () if table.lines is None else [table.lines[row] for row in unlabelled]
         notes.append(dropped_note(table.source, lines, "no label"))
+    if used is not table and left_out:
+        counts = Counter(left_out.values())
+        shown = ", ".join(f"{quote(label)} ({count:,})" for label, count in counts.most_common(5))
+        notes.append(
+            f"{table.source}: {len(left_out):,} row{'s are' if len(left_out) > 1 else ' is'} left out, as the label"
+            f" means that there is none: {shown}, first {table.place(min(left_out))}. (--ignore_labels; --label_names"
+            " keeps such a label as a class.)"
+        )
     pairs = None if columns.pair is None else used.texts(columns.pair)
     return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines), notes
 

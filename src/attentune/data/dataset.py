@@ -18,6 +18,28 @@ CALIBRATION = "calibration"
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Separates the labels of a row in files that we write, and by default in files that we read.
 SEPARATOR = "|"
+# How many names of labels stand in one line.
+SHOWN_CLASSES = 6
+
+
+def shown_label(name: str, limit: int = 40) -> str:
+    r"""Return the name of a label for a line: line breaks and invisible characters as signs such as `\n`, shortened."""
+    signs = "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name[: limit + 1]
+    )
+    return signs if len(name) <= limit else f"{signs[: limit - 3]}..."
+
+
+def some_names(names: Sequence[str], rarest: tuple[str, int] | None = None) -> str:
+    """List the names of labels in one line: up to six, otherwise the first three, and the rarest with its rows."""
+    quoted = any("," in name for name in names)
+    shown = [f"'{shown_label(name)}'" if quoted else shown_label(name) for name in names]
+    if len(names) <= SHOWN_CLASSES:
+        return ", ".join(shown)
+    rare = ""
+    if rarest is not None:
+        rare = f"; the rarest is {shown_label(rarest[0])} with {rarest[1]:,} row{'' if rarest[1] == 1 else 's'}"
+    return f"{', '.join(shown[:3])}, ...{rare}"
 
 
 @dataclass(frozen=True)
@@ -180,6 +202,7 @@ class TaskData:
         metrics: names of metrics; the first selects the best model (see `metrics.metrics.METRICS`).
         splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
         notes: sentences on what was decided automatically, to be logged.
+        doubt: why the labels may be scores instead of classes, and what settles it; None if they are classes.
     """
 
     name: str
@@ -187,6 +210,7 @@ class TaskData:
     metrics: tuple[str, ...]
     splits: dict[str, TextRows]
     notes: tuple[str, ...] = ()
+    doubt: tuple[str, str] | None = None
 
     @property
     def is_pair(self) -> bool:

@@ -12,6 +12,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import Columns, choose_columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.labels import left_out_labels
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import read_table
@@ -64,7 +65,8 @@ def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: boo
     spec = load_spec(config.task) if config.task is not None else None
     table = _read(path, config)
     columns = _columns(table, config, spec, is_pair)
-    rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator))
+    left_out = left_out_labels(space.names, config.ignore_labels)
+    rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator, left_out))
     return rows
 
 

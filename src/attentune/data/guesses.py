@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import choose_columns
+from attentune.data.columns import choose_columns, require
 from attentune.data.headers import header_error, header_note
-from attentune.data.names import IDS
+from attentune.data.label_cells import label_columns
+from attentune.data.names import IDS, LABELS, no_content
 from attentune.data.readers.table import Table
 from attentune.errors import DataError
 
@@ -18,6 +20,8 @@ _ROWS, _FEWEST_ROWS = 10_000, 10
 _DISTINCT_TEXTS, _TEXT_WORDS, _TEXT_CHARACTERS = 0.9, 3, 15
 # Classes: few and short, each of some rows.
 _MOST_CLASSES, _ROWS_PER_CLASS, _CLASS_CHARACTERS = 20, 5, 40
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?|(19|20)\d\d(\.0)?")
 
 
 def with_guessed_columns(
@@ -35,13 +39,19 @@ def with_guessed_columns(
         header.
 
     Raises:
-        DataError: several columns could be meant, which the message lists; or the first row is no header.
+        DataError: a given column is missing; several columns could be meant, which the message lists; or the first row
+            is no header.
     """
     note = header_note(table, config)
     notes = () if note is None else (note,)
     guessed = []
-    for setting, what, find in (("label_column", "label", _could_be_label), ("text_column", "text", _could_be_text)):
-        if getattr(config, setting) is not None or (setting == "label_column" and not want_label):
+    for setting, what in (("label_column", "label"), ("text_column", "text")):
+        column = getattr(config, setting)
+        if setting == "label_column" and not want_label:
+            continue
+        if column is not None:
+            if label_columns(column, table.names) is None:
+                require(table.names, column, table.source, f"--{setting}", _candidates(table, config, what)[0])
             continue
         try:
             choose_columns(table.names, config, table.source, want_label=setting == "label_column")
@@ -49,17 +59,28 @@ def with_guessed_columns(
         except DataError as error:
             if setting == "label_column" and "--label_column" not in str(error):
                 continue  # it is the text that is not found
-            given = (config.label_column, config.text_pair_column, config.id_column)
-            names = [name for name in table.names if name not in given and name.lower() not in IDS]
-            found = [name for name in names if find(table.columns.get(name, ())[:_ROWS])]
+            found, refused = _candidates(table, config, what)
             if not found and note is not None:
                 raise header_error(table) from error
             if not found:
-                continue
+                if not refused:
+                    continue
+                raise DataError(
+                    f"no column looks like the {what} by its name or by what it holds"
+                    f" ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())}). Columns here:"
+                    f" {', '.join(map(repr, table.names[:30]))}. Name it with --{setting}.",
+                    path=table.source,
+                ) from error
             if len(found) > 1:
+                bits = [name for name in found if {"0", "1"} == set(table.columns[name])] if what == "label" else []
+                several = ""
+                if len(bits) > 1:
+                    several = (
+                        f" If each is a label of its own, name all: --label_column {','.join(bits)} (multi_label)."
+                    )
                 raise DataError(
                     f"no column looks like the {what} by its name, and {len(found)} could be it by what they hold:"
-                    f" {', '.join(map(repr, found))}. Name it with --{setting}.",
+                    f" {', '.join(map(repr, found))}. Name it with --{setting}.{several}",
                     path=table.source,
                 ) from error
         is_label = setting == "label_column"
@@ -74,12 +95,53 @@ def with_guessed_columns(
     )
 
 
+def label_candidates(table: Table, config: DataConfig, but: Collection[str | None]) -> list[str]:
+    """Return the columns that could be the label by what they hold, except some."""
+    return [name for name in _candidates(table, config, "label")[0] if name not in but]
+
+
+def _candidates(table: Table, config: DataConfig, what: str) -> tuple[list[str], dict[str, str]]:
+    """Return the columns that could be the label or the text by what they hold, and why others were refused."""
+    given = (config.label_column, config.text_column, config.text_pair_column, config.id_column)
+    found, refused = [], dict[str, str]()
+    for name in table.names:
+        cells = table.columns.get(name, ())[:_ROWS]
+        if name in given or name.lower() in IDS or not (_could_be_label if what == "label" else _could_be_text)(cells):
+            if name not in given and cells and not any(cells):
+                refused[name] = "is empty"
+            continue
+        reason = None if name.lower() in LABELS else _no_content(name, cells)
+        if reason is None:
+            found.append(name)
+        else:
+            refused[name] = reason
+    return found, refused
+
+
+def _no_content(name: str, cells: Sequence[object]) -> str | None:
+    """Return why a column is neither a text nor a label: it holds ids, dates or a counter."""
+    values = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+    are_numbers = all(map(_NUMBER.fullmatch, values))
+    by_name = no_content(name)
+    if by_name == "an id" or (name.lower().endswith("id") and are_numbers and not set(values) <= {"0", "1"}):
+        return "is named like an id"
+    if by_name == "a date" or all(map(_DATE.fullmatch, values)):
+        return "holds dates"
+    if are_numbers and by_name == "a count":
+        return "is named like a count"
+    numbers = [float(value.replace(",", ".")) for value in values] if are_numbers else []
+    if len(set(numbers)) > 2 and numbers == sorted(numbers):
+        return "counts up"
+    return None
+
+
 def _could_be_text(cells: Sequence[object]) -> bool:
     texts = [cell for cell in cells if isinstance(cell, str) and cell.strip()]
     if len(cells) < _FEWEST_ROWS or len(texts) < _DISTINCT_TEXTS * len(cells):
         return False
     words = sum(len(text.split()) for text in texts) / len(texts)
-    characters = sum(map(len, texts)) / len(texts)
+    # ASCII has spaces between words, so that long words of it are codes and addresses.
+    characters = sum(len(text) for text in texts if not text.isascii()) / len(texts)
     return len(set(texts)) >= _DISTINCT_TEXTS * len(texts) and (words >= _TEXT_WORDS or characters >= _TEXT_CHARACTERS)
 
 

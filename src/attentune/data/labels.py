@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,27 +14,75 @@ import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
-from attentune.data.readers.table import Table, as_cell, quote
+from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows, shown_label, some_names
+from attentune.data.label_cells import LabelLists, LabelSet, label_lists, label_values
+from attentune.data.readers.table import Table, quote
 from attentune.errors import ConfigError, DataError, LabelError
-
-LabelSet = tuple[str, ...]
 
 # Up to this many rows, labels may all be different; above this many classes, rows of one each are pointed out.
 _FEW_ROWS, _MANY_CLASSES = 10, 50
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+# Numbers that are no ids of classes: with decimals, or more different ones than this.
+_MANY_NUMBERS = 20
+_CLASS_WORDS = ("label", "class", "categor", "intent", "topic", "target")
 _UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
+# Names that often mean that there is no label.
+NO_LABEL = frozenset(
+    {"", "-", "--", "?", "n/a", "#n/a", "na", "<na>", "none", "nan", "null", "nil", "unknown", "-1", "-1.0"}
+)
+# In natural language inference "-" means that the annotators did not agree.
+_NLI, _NO_AGREEMENT = frozenset({"entailment", "neutral", "contradiction"}), "-"
+_COMMA = re.compile(r"([0-9]),([0-9]+)$")
+_WHOLE = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.0*)?", re.ASCII)
+# Characters without width: soft hyphens, joiners, marks of direction, byte order marks, variation selectors.
+_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]|\r\n?")
 
 
-def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
+def plain_label(text: str) -> str:
+    """Return a label as it looks: in Unicode's NFC, without invisible characters, with ordinary spaces."""
+    if text.isascii() and "\r" not in text:
+        return text.strip()
+    plain = _INVISIBLE.sub("", unicodedata.normalize("NFC", text))
+    return _SPACE.sub(lambda match: "\n" if match[0][0] == "\r" else " ", plain).strip()
+
+
+def label_key(text: str, *, by_value: bool = False) -> str:
+    """Return what labels are compared by: how they look, and `1` for `1.0` and `1.00`.
+
+    Other numbers are compared as texts, since `01` may be a code and `1.10` a version, except `by_value`.
+    """
+    plain = plain_label(text)
+    if by_value and (number := parse_number(plain)) is not None:
+        return f"{number + 0.0:.17g}"
+    whole = _WHOLE.fullmatch(plain)
+    return plain if whole is None else ("-" if whole[1] == "-" and whole[2] != "0" else "") + whole[2]
+
+
+def left_out_labels(names: Collection[str], given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the labels whose rows are left out: those that are given, and `-` beside the classes of NLI."""
+    return (*(given or ()), *((_NO_AGREEMENT,) if {name.lower() for name in names} == _NLI else ()))
+
+
+def decide_task_type(config: DataConfig, default: str | None, *, columns: int = 1) -> tuple[str, str]:
     """Decide the type of the labels, and explain it in a note.
 
     Args:
         config: the settings; `task_type` overrides the default.
         default: the type of the built-in task; None for custom data (then: classification).
+        columns: the number of label columns; several mean `multi_label`.
+
+    Raises:
+        ConfigError: `task_type` does not go with several columns.
     """
+    if columns > 1 and config.task_type not in (None, "multi_label"):
+        raise ConfigError(
+            f"data.task_type: got {config.task_type} and {columns} label columns, which hold one label each of a"
+            " multi_label task. Name one --label_column, or leave --task_type out."
+        )
     if config.task_type is not None:
         return config.task_type, f"Task type: {config.task_type}, as set by task_type."
+    if columns > 1:
+        return "multi_label", f"Task type: multi_label, as there are {columns} label columns."
     if default is not None:
         return default, f"Task type: {default}, the task's own."
     return (
@@ -45,7 +95,8 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
     """Find the label space of custom data in its training rows.
 
     The order of the classes is that of `label_names`, otherwise (classification) that of the column's declaration,
-    otherwise sorted (by value if all are integers).
+    that of vectors or of several columns, otherwise sorted (by value if all are numbers). Of labels that are equal but
+    for invisible characters or zeros after a decimal point, the most frequent one is the name.
 
     Returns:
         The label space, and notes.
@@ -58,18 +109,29 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         if config.label_names is not None:
             raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
         return LabelSpace(task_type), ()
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
+    order: tuple[str, ...] = ()
     if task_type == "multi_label":
-        sets = label_sets(table, column, config.label_separator)
-        distinct = sorted({label for names in sets for label in names or ()})
-        check_names((*distinct, *(config.label_names or ())), table.source)
-        notes = separator_note(table, column, config.label_separator)
+        lists = label_lists(table, column, config.label_separator, config.label_names or ())
+        counts = Counter(label for names in lists.sets for label in names or ())
+        order = lists.names
+        check_names((*counts, *order, *(config.label_names or ())), table.source)
+        notes += set_notes(lists, table, column, config)
     else:
         labels = label_values(table, column)
-        distinct = sorted({label for label in labels if label is not None})
-        if len(distinct) == 1 and None in labels:
-            raise _no_label(table, labels.index(None), column)
-    if len(distinct) < 2:
+        counts = Counter(label for label in labels if label is not None and plain_label(label))
+        if len(counts) == 1 and None in labels and "" not in (config.ignore_labels or ()):
+            raise _no_label(labels, table, column)
+    distinct = _merged(counts, by_value=task_type == "ordinal")
+    named = config.label_names or [name for name in distinct if name != _NO_AGREEMENT]
+    left_out = set(map(label_key, left_out_labels(named, config.ignore_labels)))
+    notes += [
+        f"ignore_labels: no row of {table.source} has the label {quote(label)}.{did_you_mean(label, distinct)}"
+        for label in config.ignore_labels or ()
+        if label and label_key(label) not in map(label_key, counts)
+    ]
+    distinct = [label for label in distinct if label_key(label) not in left_out]
+    if len(order or distinct) < 2:
         got = f"only the label {quote(distinct[0])}" if distinct else "no labels"
         raise LabelError(
             f"column {column!r} holds {got}, expected at least two classes. Add rows of another class"
@@ -77,13 +139,73 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
             path=table.source,
         )
     if task_type == "classification" and column not in table.class_names and config.label_names is None:
-        count = sum(label is not None for label in labels)
+        count = sum(counts.values())
         _check_repeated(distinct, count, table, column)
-        if _look_continuous(distinct):
-            notes = (_continuous_note(distinct, column),)
-        elif len(distinct) > _MANY_CLASSES and len(distinct) > count / 2:
-            notes = (_many_classes_note(distinct, count, column),)
-    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, distinct)), notes
+        if len(distinct) > _MANY_CLASSES and len(distinct) > count / 2:
+            notes.append(_many_classes_note(distinct, count, column))
+    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, order or distinct)), tuple(notes)
+
+
+def _merged(counts: Mapping[str, int], *, by_value: bool) -> list[str]:
+    """Return the names of the classes, sorted: of equal labels the one without invisible characters, or most rows."""
+    names: dict[str, str] = {}
+    for label in sorted(counts, key=lambda label: (label != plain_label(label), -counts[label])):
+        names.setdefault(label_key(label, by_value=by_value), label)
+    return sorted(names.values())
+
+
+def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None:
+    """Return why labels may be scores instead of classes, and what settles it; None if they are classes.
+
+    Args:
+        names: the labels of the training rows, as classes.
+        column: the name of their column.
+    """
+    read = [name for name in names if name.lower() not in NO_LABEL or name in _UNKNOWN_SCORES]
+    numbers = [parse_number(_COMMA.sub(r"\1.\2", name)) for name in read]
+    values = {number for number in numbers if number is not None}
+    if None in numbers or len(values) < 2:
+        return None
+    has_decimals = any(number % 1 for number in values)
+    are_ids = values in (set(range(len(values))), set(range(1, len(values) + 1)))
+    are_classes = are_ids and any(word in column.lower() for word in _CLASS_WORDS)
+    if not has_decimals and (are_classes or len(values) <= _MANY_NUMBERS):
+        return None
+    what = (
+        f"column {column!r} holds {len(values)} different numbers from {min(values):g} to {max(values):g}"
+        f"{', not all of them whole' if has_decimals else ''}: they may be scores instead of classes."
+    )
+    ordered = f", ordinal ({len(values)} classes in their order)" if len(values) <= _MANY_NUMBERS else ""
+    return what, f"Settle it with --task_type: regression (scores){ordered} or classification (each number a class)."
+
+
+def set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) -> list[str]:
+    """Return notes on how the labels of rows with several were read, and on what looks wrong.
+
+    Raises:
+        LabelError: each row has 0 or 1, so that the column is one label.
+    """
+    names = {name for own in lists.rows for name in own or ()}
+    if lists.is_vector:
+        renamed = "" if config.label_names else " (--label_names gives other names)"
+        shown = some_names(lists.names)
+        return [f"Column {column!r} holds vectors of {len(lists.names)} zeros and ones: the labels {shown}{renamed}."]
+    if names and names <= {"0", "1", "0.0", "1.0"} and all(len(own) == 1 for own in lists.rows if own is not None):
+        raise LabelError(
+            f"column {column!r} holds 0 or 1 in each row, expected the names of labels. If each label has a column of"
+            f" its own, name all of them: --label_column {column},OTHER; if {column!r} is the only label, use"
+            " --task_type classification.",
+            path=table.source,
+        )
+    notes = list(separator_note(table, column, lists, names))
+    repeated = [row for row, own in enumerate(lists.rows) if own is not None and len(set(own)) < len(own)]
+    if repeated:
+        rows = f"{len(repeated)} row{'s' if len(repeated) > 1 else ''}"
+        notes.append(
+            f"warning: {rows} of column {column!r} repeat{'' if len(repeated) > 1 else 's'} a label, which counts once"
+            f" (first {table.place(repeated[0])}: {', '.join(map(quote, (lists.rows[repeated[0]] or ())[:5]))})."
+        )
+    return notes
 
 
 def _ordered_names(
@@ -99,19 +221,15 @@ def _ordered_names(
         return names
     if column in table.class_names and task_type != "ordinal":
         return tuple(name.strip() for name in table.class_names[column])
-    if all(_INTEGER.fullmatch(label) for label in distinct):
-        return tuple(sorted(distinct, key=lambda label: (int(label), label)))
+    numbers = {label: parse_number(label) for label in distinct}
+    if None not in numbers.values():
+        return tuple(sorted(distinct, key=lambda label: (numbers[label], label)))
     if task_type == "ordinal":
         raise ConfigError(
-            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
+            "data.label_names: an ordinal task needs its labels in order, lowest first (only numbers order"
             f" themselves). Found: {', '.join(distinct[:20])}. Give them as label_names, such as [bad, fair, good]."
         )
     return tuple(distinct)
-
-
-def _look_continuous(distinct: Sequence[str]) -> bool:
-    numbers = [parse_number(label) for label in distinct]
-    return len(distinct) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
 def _check_repeated(distinct: Sequence[str], count: int, table: Table, column: str) -> None:
@@ -136,13 +254,6 @@ def _many_classes_note(distinct: Sequence[str], count: int, column: str) -> str:
     )
 
 
-def _continuous_note(distinct: Sequence[str], column: str) -> str:
-    return (
-        f"Column {column!r} holds {len(distinct)} different numbers, not all of them whole, and each is a class"
-        " of its own; if they are scores, use --task_type regression."
-    )
-
-
 def check_names(names: Sequence[str], source: str) -> None:
     """Check that label names can be joined by `SEPARATOR` in our files.
 
@@ -158,18 +269,17 @@ def check_names(names: Sequence[str], source: str) -> None:
         )
 
 
-def separator_note(table: Table, column: str, separator: str | None) -> tuple[str, ...]:
-    """Return a note if no label text contains the separator, but some contain another likely one."""
-    texts = [cell for cell in table.columns[column] if isinstance(cell, str)]
-    wanted = separator or SEPARATOR
-    if not texts or any(wanted in text for text in texts):
-        return ()
-    near = next((sign for sign in (";", ",", "|") if sign != wanted and any(sign in text for text in texts)), None)
-    if near is None:
+def separator_note(table: Table, column: str, lists: LabelLists, names: Collection[str]) -> tuple[str, ...]:
+    """Return a note on a separator that was found, or on a likely one where the given one never occurs."""
+    shown = shown_label(lists.separator)
+    if lists.is_found:
+        return (f"The labels in column {column!r} are separated by '{shown}' (--label_separator sets it).",)
+    near = next((sign for sign in (";", ",", "|", "\n") if any(sign in name for name in names)), None)
+    if near is None or any(lists.separator in str(cell) for cell in table.columns.get(column, ())):
         return ()
     return (
-        f"No row of column {column!r} holds {wanted!r}, so each text is one label; if {near!r} stands between labels,"
-        f" use --label_separator '{near}'.",
+        f"No row of column {column!r} holds '{shown}', so each text is one label; if '{shown_label(near)}' stands"
+        f" between labels, use --label_separator '{shown_label(near)}'.",
     )
 
 
@@ -182,7 +292,8 @@ class LabelReader:
         values: maps values in the file to class names; the names themselves are valid too.
         score_range: the lowest and highest valid score.
         missing: values that mean "no label", besides empty and null.
-        separator: multi-label: the separator in a cell (default: `SEPARATOR`).
+        separator: multi-label: the separator in a cell; None finds it.
+        left_out: labels whose rows `read_rows` leaves out; "" for rows without a label.
     """
 
     space: LabelSpace
@@ -190,11 +301,12 @@ class LabelReader:
     score_range: tuple[float, float] | None = None
     missing: tuple[str, ...] = ()
     separator: str | None = None
+    left_out: tuple[str, ...] = ()
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
         """Read class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 for each label of a row.
 
-        White space around labels is ignored.
+        White space around labels and invisible characters in them are ignored; `1.0` is the label `1`, unless both are.
 
         Args:
             table: the rows.
@@ -213,22 +325,20 @@ class LabelReader:
         labels = label_values(table, column)
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):
             return None
-        for row, label in enumerate(labels):
-            if self._is_missing(label, is_test=False):
-                raise _no_label(table, row, column)
-        present = [label or "" for label in labels]
-        return self._scores(present, table) if self.space.task_type == "regression" else self._classes(present, table)
+        if any(self._is_missing(label, is_test=False) for label in labels):
+            present = [None if self._is_missing(label, is_test=False) else label for label in labels]
+            raise _no_label(present, table, column)
+        named = [label or "" for label in labels]
+        return self._scores(named, table) if self.space.task_type == "regression" else self._classes(named, table)
 
     def _sets(self, table: Table, column: str, *, is_test: bool) -> np.ndarray | None:
-        sets = label_sets(table, column, self.separator)
+        sets = label_lists(table, column, self.separator, self.space.names).sets
         if is_test and all(not names or self._is_missing(SEPARATOR.join(names), is_test=True) for names in sets):
             return None
-        present: list[LabelSet] = []
-        for row, names in enumerate(sets):
-            if names is None:
-                raise _no_label(table, row, column)
-            present.append(names)
-        ids = self.space.label2id
+        if None in sets:
+            raise _no_label(sets, table, column)
+        present = [names or () for names in sets]
+        ids = self._ids({name for names in present for name in names})
         places = [(label, row) for row, names in enumerate(present) for label in names if label not in ids]
         if places:
             raise _unknown_labels(dict(reversed(places)), table, self.space.names)
@@ -238,14 +348,62 @@ class LabelReader:
         """Return the indices of the rows without a label."""
         return [row for row, label in enumerate(label_values(table, column)) if self._is_missing(label, is_test=False)]
 
-    def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
-        if not label or label in self.missing:
-            return True
-        return is_test and label in _UNKNOWN_SCORES and label not in self.space.names and label not in self.values
+    def rows_left_out(self, table: Table, column: str) -> dict[int, str]:
+        """Return the rows whose label is one of `left_out`, with that label; "" for none."""
+        if not self.left_out:
+            return {}
+        wanted = set(map(label_key, self.left_out))
+        if self.space.is_multilabel:
+            sets = label_lists(table, column, self.separator, self.space.names).sets
+            labels = [None if names is None else names[0] if len(names) == 1 else SEPARATOR for names in sets]
+        else:
+            labels = list(label_values(table, column))
+        return {row: label or "" for row, label in enumerate(labels) if label_key(label or "") in wanted}
 
-    def _classes(self, labels: Sequence[str], table: Table) -> np.ndarray:
+    def spellings(self, table: Table, column: str) -> str | None:
+        """Return a note on labels that are not spelled as the class that they are read as; None if all are."""
+        if self.space.task_type == "regression":
+            return None
+        if self.space.is_multilabel:
+            sets = label_lists(table, column, self.separator, self.space.names).sets
+            counts = Counter(name for names in sets for name in names or ())
+        else:
+            counts = Counter(label for label in label_values(table, column) if label)
+        known = {*self.space.names, *self.values}
+        read = {label: name for label, name in self._ids(counts).items() if label not in known}
+        if not read:
+            return None
+        listed = [
+            f"{_shown(label)} is read as {_shown(self.space.names[place])}"
+            f" ({counts[label]:,} row{'s' * (counts[label] > 1)})"
+            for label, place in list(read.items())[:3]
+        ]
+        more = f", and {len(read) - 3} more" if len(read) > 3 else ""
+        return f"{table.source}: {', '.join(listed)}{more}: equal but for invisible characters or zeros."
+
+    def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
+        if not label or label in self.missing or not plain_label(label):
+            return True
+        if not is_test or label in self.space.names or label in self.values:
+            return False
+        return label in _UNKNOWN_SCORES or label in self.left_out
+
+    def _ids(self, labels: Collection[str]) -> dict[str, int]:
+        """Return the class of each known label: that of its name, otherwise the only one with its `label_key`."""
         label2id = self.space.label2id
         ids = label2id | {raw: label2id[name] for raw, name in self.values.items() if name in label2id}
+        if all(label in ids for label in labels):
+            return {label: ids[label] for label in labels}
+        by_value = self.space.task_type == "ordinal"
+        by_key: dict[str, set[int]] = {}
+        for name, place in ids.items():
+            by_key.setdefault(label_key(name, by_value=by_value), set()).add(place)
+        keys = {label: by_key.get(label_key(label, by_value=by_value), set()) for label in labels if label not in ids}
+        near = {label: next(iter(places)) for label, places in keys.items() if len(places) == 1}
+        return {label: ids[label] for label in labels if label in ids} | near
+
+    def _classes(self, labels: Sequence[str], table: Table) -> np.ndarray:
+        ids = self._ids(set(labels))
         unknown = {label: row for row, label in reversed(list(enumerate(labels))) if label not in ids}
         if unknown:
             raise _unknown_labels(unknown, table, self.space.names)
@@ -254,9 +412,11 @@ class LabelReader:
     def _scores(self, labels: Sequence[str], table: Table) -> np.ndarray:
         scores = np.empty(len(labels), dtype=np.float64)
         for row, label in enumerate(labels):
-            score = parse_number(label)
+            score = parse_number(plain_label(label))
             if score is None:
                 hint = " Write decimals with a point." if "," in label else ""
+                if label.lower() in NO_LABEL:
+                    hint = f" If it means that there is no score, leave such rows out with --ignore_labels={label}."
                 raise table.error(
                     row, f"label {quote(label)}, expected a finite number (such as 3.5).{hint}", LabelError
                 )
@@ -310,51 +470,9 @@ def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> Non
         )
 
 
-def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
-    """Read the set of labels of each row, stripped and without repetitions: () if it is empty, None for null.
-
-    Args:
-        table: the rows; a cell is a list, or a text with separated labels.
-        column: the label column.
-        separator: the separator in a text (default: `SEPARATOR`).
-
-    Raises:
-        LabelError: a cell is neither, or a list holds something other than texts and numbers.
-    """
-    return [
-        None if cell is None else _label_set(table, row, column, cell, separator or SEPARATOR)
-        for row, cell in enumerate(table.columns[column])
-    ]
-
-
-def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
-    values = cell.split(separator) if isinstance(cell, str) else cell
-    names = [as_cell(value) for value in values] if isinstance(values, list) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise table.error(
-            row,
-            f'column {column!r} holds {str(cell)[:40]}, expected labels: a list such as ["a", "b"], or a text with'
-            f" {separator!r} between them (--label_separator).",
-            LabelError,
-        )
-    return tuple(dict.fromkeys(name.strip() for name in names if name and name.strip()))
-
-
-def label_values(table: Table, column: str) -> tuple[str | None, ...]:
-    """Read the labels of a column, stripped; None for missing ones.
-
-    Raises:
-        DataError: a row has a list of labels.
-    """
-    listed = next((row for row, cell in enumerate(table.columns[column]) if isinstance(cell, list)), None)
-    if listed is not None:
-        raise table.error(
-            listed,
-            f"column {column!r} holds a list ({str(table.columns[column][listed])[:40]}), expected one label. If rows"
-            " have several labels, use --task_type multi_label.",
-            LabelError,
-        )
-    return tuple(None if value is None else value.strip() or None for value in table.values(column))
+def _shown(label: str) -> str:
+    """Quote a label; with escapes where it looks like another one."""
+    return quote(label) if label == plain_label(label) else ascii(label)
 
 
 def parse_number(text: str) -> float | None:
@@ -366,9 +484,15 @@ def parse_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _no_label(table: Table, row: int, column: str) -> DataError:
+def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
+    """Return the error for the rows whose label is None."""
+    missing = [row for row, label in enumerate(labels) if label is None]
+    more = f", and in {len(missing) - 1:,} more rows" if len(missing) > 1 else ""
     return table.error(
-        row, f"column {column!r} has no label here, expected one in each row. Add it, or take the row out.", LabelError
+        missing[0],
+        f"column {column!r} has no label here{more}, expected one in each row. Add it, take the row out, or leave such"
+        ' rows out with --ignore_labels "".',
+        LabelError,
     )
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
 from attentune.data.columns import Columns, choose_columns, read_rows, require
-from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows, some_names
 from attentune.data.extra import with_extra
-from attentune.data.guesses import with_guessed_columns
+from attentune.data.guesses import label_candidates, with_guessed_columns
 from attentune.data.headers import header_note
-from attentune.data.labels import decide_task_type, find_space
+from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import holds_tables, read_table
@@ -36,7 +36,15 @@ _SOURCES = (
     " them), your own files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set"
     " (--dataset_name NAME)."
 )
-_COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names", "label_separator")
+_COLUMN_SETTINGS = (
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "id_column",
+    "label_names",
+    "label_separator",
+    "ignore_labels",
+)
 
 
 def load_data(
@@ -46,6 +54,7 @@ def load_data(
     splits: Sequence[str] | None = None,
     label_space: LabelSpace | None = None,
     cut_validation: bool = True,
+    allow_doubt: bool = False,
 ) -> TaskData:
     """Read and check the rows of a task.
 
@@ -58,6 +67,7 @@ def load_data(
         label_space: the labels of a trained model, to which labels are mapped by name; None takes them from the task
             or the training rows.
         cut_validation: whether validation rows are split off train if there are none.
+        allow_doubt: whether numbers that may be scores are read as classes, with `TaskData.doubt`, instead of refused.
 
     Returns:
         The rows of each split, and notes on what was decided automatically.
@@ -76,6 +86,8 @@ def load_data(
         data = _load_custom(
             tables, config, seed=seed, splits=needed, label_space=label_space, cut_validation=cut_validation
         )
+        if data.doubt is not None and not allow_doubt:
+            raise LabelError(" ".join(data.doubt), path=next(iter(tables.values())).source)
         data = replace(data, notes=notes + data.notes)
     data = _with_fold(data, config)
     data = with_calibration(data, config, seed)
@@ -179,8 +191,9 @@ def _load_custom(
     want_label = not first.startswith("test")
     config, held = with_guessed_columns(tables[first], config, want_label=want_label)
     columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
-    space, notes = _label_space(tables, columns, config, label_space)
-    reader = label_reader(None, space, config.label_separator)
+    space, notes, doubt = _label_space(tables, columns, config, label_space)
+    left_out = left_out_labels(space.names, config.ignore_labels)
+    reader = label_reader(None, space, config.label_separator, left_out)
     rows: dict[str, TextRows] = {}
     notes = [*named, *held, *notes]
     for split, table in tables.items():
@@ -193,30 +206,39 @@ def _load_custom(
     if cut_validation and "train" in rows and not has_validation and config.folds is None:
         rows, note = _with_validation(rows, config, seed)
         notes.append(note)
-    return TaskData(CUSTOM_NAME, space, DEFAULT_METRICS[space.task_type], _selected(rows, splits), tuple(notes))
+    metrics = DEFAULT_METRICS[space.task_type]
+    return TaskData(CUSTOM_NAME, space, metrics, _selected(rows, splits), tuple(notes), doubt)
 
 
 def _label_space(
     tables: Mapping[str, Table], columns: Columns, config: DataConfig, label_space: LabelSpace | None
-) -> tuple[LabelSpace, list[str]]:
+) -> tuple[LabelSpace, list[str], tuple[str, str] | None]:
+    """Return the labels, notes on them, and why they may be scores instead (`task_type_doubt`)."""
     if label_space is not None:
         if config.task_type not in (None, label_space.task_type):
             raise ConfigError(
                 f"data.task_type: got {config.task_type}, but the model was trained for {label_space.task_type}."
             )
-        return label_space, []
-    task_type, note = decide_task_type(config, None)
+        return label_space, [], None
+    task_type, note = decide_task_type(config, None, columns=len(columns.labels))
     if columns.label is None:
         if task_type != "regression" and not config.label_names:
             raise LabelError("there are no labels to find the classes in. Give a train_file, or label_names.")
-        return LabelSpace(task_type, config.label_names or ()), [note]
+        return LabelSpace(task_type, config.label_names or ()), [note], None
     split = next(iter(tables))
-    space, notes = find_space(task_type, config, tables[split], columns.label)
+    table = tables[split]
+    space, notes = find_space(task_type, config, table, columns.label)
     if space.names:
-        names = ", ".join(space.names[:20]) + (f", and {len(space.names) - 20} more" if len(space.names) > 20 else "")
         where = "" if split == "train" else f" (found in {split}, as there is no train)"
-        notes = (f"Classes in the order of their ids: {names}{where}.", *notes)
-    return space, [note, *notes]
+        what = "labels" if space.is_multilabel else "classes"
+        notes = (f"{len(space.names)} {what} in the order of their ids: {some_names(space.names)}{where}.", *notes)
+    is_settled = config.task_type or config.label_names or columns.label in table.class_names
+    doubt = None if is_settled or task_type != "classification" else task_type_doubt(space.names, columns.label)
+    if doubt is not None and config.label_column is None:
+        others = label_candidates(table, config, but=(columns.label, columns.text, columns.pair))
+        named = f" Or name another column: {', '.join(f'--label_column {name}' for name in others)}." if others else ""
+        doubt = doubt[0], f"{doubt[1]}{named}"
+    return space, [note, *notes], doubt
 
 
 def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
@@ -226,7 +248,7 @@ def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
         DataError: a column is missing.
     """
     settings = {"text": "--text_column", "pair": "--text_pair_column", "id": "--id_column", "label": "--label_column"}
-    if is_test and columns.label not in table.names:
+    if is_test and not set(columns.labels) <= set(table.names):
         columns = replace(columns, label=None)
     for name, flag in settings.items():
         column = getattr(columns, name)

@@ -121,7 +121,7 @@ def _row_chunks(
     keep = names if tuple(keep_columns) == (ALL,) else keep_columns
     for name in keep:
         require(names, name, source, "--keep_columns")
-    needed = (columns.text, columns.pair, columns.label, *ids.names, *keep)
+    needed = (columns.text, columns.pair, *columns.labels, *ids.names, *keep)
     read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
 
     def chunks() -> Iterator[Table]:
@@ -130,7 +130,7 @@ def _row_chunks(
     has_labels, has_kept_return = _checked(chunks(), columns, reader, ids, keep)
     columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
     if keep is names:
-        keep = [name for name in names if name not in (columns.id, columns.label)]
+        keep = [name for name in names if name not in (columns.id, *columns.labels)]
 
     def rows() -> Iterator[TextRows]:
         for table in chunks():

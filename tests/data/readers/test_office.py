@@ -61,7 +61,9 @@ def test_a_sheet_is_read_by_its_name(tmp_path: Path) -> None:
     path = book(tmp_path / "rows.xlsx", [["text"], ["so fine"]], [], ROWS)
     assert read_table(path, options=FileOptions(table="Sheet2")).names == ("text", "stars", "day", "liked")
     assert read_table(path, options=FileOptions(table="Sheet")).columns == {"text": ("so fine",)}
-    data = load_data(DataConfig(train_file=str(path), label_column="stars", table="Sheet2"), seed=0)
+    data = load_data(
+        DataConfig(train_file=str(path), label_column="stars", table="Sheet2", task_type="ordinal"), seed=0
+    )
     assert not any("sheet" in note for note in data.notes)
     with pytest.raises(DataError, match=r"'Shet2' is not there\. Did you mean 'Sheet2'\? .*rows: 'Sheet', 'Sheet2'"):
         read_table(path, options=FileOptions(table="Shet2"))

@@ -65,6 +65,8 @@ def examine(
             splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
             split_findings += label_findings(name, splits[name], data)
         findings += split_findings
+    if data.doubt is not None:
+        findings.append(Finding("warning", "task-type", "train", data.doubt[0], data.doubt[1]))
     if english_only and train is not None:
         findings += language_findings("train", train)
     return DoctorReport(

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from attentune.data.checks.report import Finding, ScoreSpread, SplitReport, percent
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows, shown_label
+from attentune.data.label_cells import found_separator
+from attentune.data.labels import NO_LABEL, label_key, parse_number
+from attentune.data.readers.table import quote
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 
 IMBALANCE_SHARE = 0.8
@@ -18,6 +21,8 @@ SMALL_GAP = 0.05
 # Class names of which one may be a misspelling of the other: how alike and how long they are, how rare the one is, and
 # how many names are compared.
 _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
+# More groups of alike names than this are one finding.
+_MOST_FINDINGS = 3
 
 
 def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
@@ -93,8 +98,58 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
 
 
 def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
+    """Find class names that are lists of others, hold a line break, may mean no label, or are probably one class."""
+    present = [label for label, count in counts.items() if count]
+    separator = found_separator(present)
+    lists = [] if separator is None else [label for label in present if separator in label]
+    findings = _no_label_findings(name, counts)
+    if lists:
+        message = f"{name}: {len(lists)} of the {len(present)} classes are lists of labels, such as {quote(lists[0])}."
+        cure = f"Use --task_type multi_label --label_separator '{shown_label(str(separator))}', if rows have several."
+        findings.append(Finding("warning", "label-lists", name, message, cure))
+    else:
+        findings += _line_break_findings(name, present)
+    return findings + _alike_findings(name, {label: counts[label] for label in present if label not in lists})
+
+
+def _no_label_findings(name: str, counts: dict[str, int]) -> list[Finding]:
+    """Find rare classes whose name often means that there is no label."""
+    most = _RARE_SHARE * sum(counts.values())
+    rare = [label for label, count in counts.items() if label.lower() in NO_LABEL and 0 < count <= most]
+    return [
+        Finding(
+            "warning",
+            "no-label",
+            name,
+            f"{name}: the rare class {label!r} ({counts[label]:,} rows) may mean that there is no label.",
+            f"If it means that, leave its rows out: --ignore_labels={label}.",
+        )
+        for label in rare
+        if not _is_ordered(counts, label)
+    ]
+
+
+def _is_ordered(counts: dict[str, int], label: str) -> bool:
+    """Whether -1 is a number of its own: -1, 1 or -1, 0, 1."""
+    return label in ("-1", "-1.0") and {label_key(other) for other in counts} <= {"-1", "0", "1"}
+
+
+def _line_break_findings(name: str, labels: Sequence[str]) -> list[Finding]:
+    broken = [label for label in labels if "\n" in label or "\r" in label]
+    if not broken:
+        return []
+    message = f"{name}: {len(broken):,} label{'s' * (len(broken) > 1)} with a line break: {_examples(broken)}."
+    cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
+    return [Finding("warning", "line-break", name, message, cure)]
+
+
+def _examples(labels: Sequence[str]) -> str:
+    return ", ".join(map(quote, labels[:3])) + (", ..." if len(labels) > 3 else "")
+
+
+def _alike_findings(name: str, counts: dict[str, int]) -> list[Finding]:
     """Find class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
-    names = [label for label, count in counts.items() if count][:_MOST_NAMES]
+    names = list(counts)[:_MOST_NAMES]
     alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
     for rare in sorted(names, key=lambda label: -counts[label]):
         common = next((other for other in alike if _are_one_class(other, rare, counts)), None)
@@ -102,8 +157,14 @@ def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
             alike[rare] = []
         else:
             alike[common].append(rare)
+    groups = {common: others for common, others in alike.items() if others}
+    if len(groups) > _MOST_FINDINGS:
+        listed = ", ".join(f"{quote(common)} and {quote(others[0])}" for common, others in list(groups.items())[:3])
+        message = f"{name}: {len(groups)} groups of labels look like one class each, such as {listed}."
+        cure = "If they are, write one name in all rows of a class."
+        return [Finding("warning", "alike-classes", name, message, cure)]
     findings = []
-    for common, others in alike.items():
+    for common, others in groups.items():
         if others:
             shown = [f"{common!r} ({counts[common]:,} rows)", *(f"{label!r} ({counts[label]:,})" for label in others)]
             message = f"{name}: the labels {', '.join(shown[:-1])} and {shown[-1]} look like one class."
@@ -115,7 +176,9 @@ def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
 def _are_one_class(common: str, rare: str, counts: dict[str, int]) -> bool:
     plain = [" ".join(label.casefold().split()) for label in (common, rare)]
     is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
-    return plain[0] == plain[1] or (is_rare and _are_spelt_alike(*plain))
+    numbers = [parse_number(label) for label in plain]
+    are_equal = plain[0] == plain[1] or (None not in numbers and numbers[0] == numbers[1])
+    return are_equal or (is_rare and _are_spelt_alike(*plain))
 
 
 def _are_spelt_alike(first: str, second: str) -> bool:
@@ -134,18 +197,25 @@ def _constant(name: str, what: str) -> Finding:
 
 def _set_findings(name: str, split: SplitReport) -> list[Finding]:
     """Findings for multi-label rows: labels that all rows or no rows have."""
-    counts, findings = split.class_counts or {}, []
-    for label, count in counts.items():
-        if count in (0, split.rows):
-            level, cure = "note", "Add such rows if the label matters: here its predictions cannot be evaluated."
-            if name == "train":
-                level, cure = (
-                    "warning",
-                    "Add such rows, or remove it from the label names: it cannot be learnt.",
-                )
-            message = f"{name}: {'no row has' if count == 0 else 'all rows have'} the label {label!r}."
-            findings.append(Finding(level, "missing-class", name, message, cure))
+    counts = split.class_counts or {}
+    findings = _no_label_findings(name, counts) + _line_break_findings(name, list(counts)) if name == "train" else []
+    for which, rows in (("no row has", 0), ("all rows have", split.rows)):
+        labels = [label for label, count in counts.items() if count == rows]
+        if labels:
+            findings.append(_missing(name, which, labels, len(counts)))
     return findings
+
+
+def _missing(name: str, which: str, labels: Sequence[str], every: int) -> Finding:
+    """Return the finding on labels that no row or all rows of a split have."""
+    it = "it" if len(labels) == 1 else "them"
+    what = (
+        f"the label {labels[0]!r}" if len(labels) == 1 else f"{len(labels)} of the {every} labels ({_examples(labels)})"
+    )
+    level, cure = "note", f"Add rows of {it} if that matters: here such predictions cannot be evaluated."
+    if name == "train":
+        level, cure = "warning", f"Add rows, or remove {it} from the label names: there is nothing to learn {it} from."
+    return Finding(level, "missing-class", name, f"{name}: {which} {what}.", cure)
 
 
 def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData) -> list[Finding]:
@@ -153,13 +223,9 @@ def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData
     if len(present) == 1:
         return [_constant(name, f"label {present[0]!r}")]
     findings = _name_findings(name, counts) if name == "train" else []
-    missing = ", ".join(repr(label) for label in counts if label not in present)
-    if missing and name == "train":
-        cure = "Add rows of it, or remove it from the label names: it cannot be learnt."
-        findings.append(Finding("warning", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
-    elif missing:
-        cure = "Add rows of it if the label matters: here its predictions cannot be evaluated."
-        findings.append(Finding("note", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
+    missing = [label for label in counts if label not in present]
+    if missing:
+        findings.append(_missing(name, "no row has", missing, len(counts)))
     largest = max(counts, key=lambda label: counts[label])
     share = counts[largest] / rows
     if share >= IMBALANCE_SHARE and name != "train":

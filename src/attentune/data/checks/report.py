@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attentune.data.dataset import RowSource
+from attentune.data.dataset import SHOWN_CLASSES, RowSource, shown_label, some_names
 from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
 # What the finding on encodings quotes from a text.
 _QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$", re.DOTALL)
-SHOWN_CLASSES = 6
+# Up to this many classes are listed with their rows.
+_LISTED_CLASSES = 20
 # The most serious first.
 FINDING_KINDS = (
     "leak",
+    "task-type",
+    "label-lists",
+    "no-label",
+    "line-break",
     "constant",
     "empty",
     "encoding",
@@ -194,12 +199,16 @@ def sentences_without_texts(findings: Iterable[Finding]) -> list[str]:
 def _headline(report: DoctorReport) -> str:
     kind = report.task_type
     if report.label_names:
-        shown = ", ".join(report.label_names[:SHOWN_CLASSES])
-        shown += ", ..." if len(report.label_names) > SHOWN_CLASSES else ""
         what = "labels, any number per row" if kind == "multi_label" else "classes"
-        kind += f" into {len(report.label_names)} {what} ({shown})"
+        kind += f" into {len(report.label_names)} {what} ({some_names(report.label_names, _rarest(report.splits))})"
     sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
     return f"{report.name}: {kind}; rows: {sizes or 'none'}"
+
+
+def _rarest(splits: Mapping[str, SplitReport]) -> tuple[str, int] | None:
+    """Return the label with the fewest rows in train, or else in the first split with labels, and their number."""
+    counts = next((split.class_counts for split in splits.values() if split.class_counts), None)
+    return None if counts is None else min(counts.items(), key=lambda item: item[1])
 
 
 def _split_lines(name: str, split: SplitReport) -> list[str]:
@@ -214,7 +223,12 @@ def _split_lines(name: str, split: SplitReport) -> list[str]:
     if split.tokens:
         lines.append(_token_text(split.tokens))
     if split.class_counts:
-        shares = [f"{label} {count:,} ({percent(count / split.rows)})" for label, count in split.class_counts.items()]
+        ordered = sorted(split.class_counts.items(), key=lambda item: -item[1])
+        listed = list(split.class_counts.items()) if len(ordered) <= _LISTED_CLASSES else [*ordered[:3], *ordered[-3:]]
+        shares = [f"{shown_label(name)} {count:,} ({percent(count / split.rows)})" for name, count in listed]
+        if len(ordered) > _LISTED_CLASSES:
+            shares.insert(3, "...")
+            shares[0] = f"{len(ordered)}, from the most to the least frequent: {shares[0]}"
         if split.unlabelled is not None:
             shares.append(f"no label {split.unlabelled:,} ({percent(split.unlabelled / split.rows)})")
         lines.append(f"{'classes' if split.unlabelled is None else 'labels'}: " + ", ".join(shares))
@@ -226,8 +240,11 @@ def _split_lines(name: str, split: SplitReport) -> list[str]:
 
 def _balance(split: SplitReport) -> str:
     counts = list((split.class_counts or {}).items())
-    shown = [f"{label} {percent(count / split.rows)}" for label, count in counts[:SHOWN_CLASSES]]
-    return ", ".join(shown) + (", ..." if len(counts) > SHOWN_CLASSES else "")
+    if len(counts) > SHOWN_CLASSES:
+        most, least = max(counts, key=lambda item: item[1]), min(counts, key=lambda item: item[1])
+        ends = [f"{shown_label(name)} {percent(count / split.rows)}" for name, count in (most, least)]
+        return f"{len(counts)} labels, from {ends[0]} to {ends[1]}"
+    return ", ".join(f"{shown_label(name)} {percent(count / split.rows)}" for name, count in counts)
 
 
 def _token_text(tokens: TokenLengths) -> str:

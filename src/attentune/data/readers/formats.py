@@ -94,7 +94,8 @@ class FileOptions:
 def named_columns(config: DataConfig) -> set[str]:
     """Return the columns that the settings name."""
     names = (config.text_column, config.text_pair_column, config.label_column, config.id_column)
-    return {name for name in names if name is not None}
+    parts = (config.label_column or "").split(",")  # several columns
+    return {name for name in (*names, *(part.strip(' []"') for part in parts)) if name}
 
 
 # Nothing is given.

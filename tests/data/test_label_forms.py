@@ -1,0 +1,447 @@
+"""Labels as people's files have them: told where they are read, asked for where they are doubtful."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import DataConfig, load_config
+from attentune.data.checks.doctor import examine, full_lines
+from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.load import load_data
+from attentune.data.unlabelled import read_unlabelled
+from attentune.errors import ConfigError, DataError, LabelError
+
+WORDS = ["warm", "cold", "kind", "slow", "calm", "quick", "dull", "loud"]
+
+
+def write(path: Path, **columns: Sequence[Any]) -> str:
+    """Write columns, with one of texts before them, as .csv, .jsonl or .parquet."""
+    count = len(next(iter(columns.values())))
+    texts = [f"{WORDS[row % 8]} visit {row} was {WORDS[row // 8 % 8]}" for row in range(count)]
+    columns = {"text": texts, **columns} if "text" not in columns else columns
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pa.table({name: list(cells) for name, cells in columns.items()}), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+    return str(path)
+
+
+def load(train: str, space: LabelSpace | None = None, **settings: Any) -> TaskData:
+    overrides = {f"data.{name}": value for name, value in {"train_file": train, **settings}.items()}
+    return load_data(load_config(overrides=overrides).data, seed=1, label_space=space)
+
+
+def labels_of(data: TaskData, split: str = "train") -> list[Any]:
+    labels = data.splits[split].labels
+    assert labels is not None
+    if data.label_space.is_multilabel:
+        return ["+".join(data.label_space.names_of(row)) for row in labels]
+    return [data.label_space.text_of(label) for label in labels]
+
+
+def whole(train: str, **settings: Any) -> TaskData:
+    """Load a file whole, with itself as the validation rows."""
+    return load(train, validation_file=train, **settings)
+
+
+# --- 1 and 1.0
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path: Path, suffix: str) -> None:
+    train = write(tmp_path / f"train{suffix}", label=[1, 0] * 10)
+    test = write(tmp_path / f"test{suffix}", label=[1.0, 0.0, 1.0])
+    data = load(train, test_file=test)
+    assert data.label_space.names == ("0", "1")
+    assert labels_of(data, "test") == ["1", "0", "1"]
+    (note,) = [note for note in data.notes if "is read as" in note]
+    assert "'1.0' is read as '1' (2 rows), '0.0' is read as '0' (1 row)" in note
+    again = load(train, LabelSpace("classification", ("0.0", "1.0")), validation_file=train)
+    assert labels_of(again)[:2] == ["1.0", "0.0"]
+
+
+def test_a_mixed_column_is_named_as_it_is_mostly_written(tmp_path: Path) -> None:
+    data = whole(write(tmp_path / "t.csv", label=["1", "1.0", "0", "0.00", "1"] * 4))
+    assert data.label_space.names == ("0", "1")
+    assert labels_of(data)[:5] == ["1", "1", "0", "0", "1"]
+    assert sum("'1.0' is read as '1' (4 rows)" in note for note in data.notes) == 2  # of train and of validation
+
+
+def test_versions_and_codes_stay_apart_and_are_pointed_out(tmp_path: Path) -> None:
+    data = whole(write(tmp_path / "t.csv", label=["1.1", "1.10", "1.1", "2"] * 5), task_type="classification")
+    assert data.label_space.names == ("1.1", "1.10", "2")
+    (finding,) = [finding for finding in examine(data).findings if finding.kind == "alike-classes"]
+    assert "'1.1' (10 rows) and '1.10' (5) look like one class" in finding.message
+    assert whole(write(tmp_path / "c.csv", label=["01", "1", "01", "2"] * 5)).label_space.names == ("01", "1", "2")
+
+
+# --- labels that mean none
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_dash_of_nli_is_left_out_and_told(tmp_path: Path, pairs: bool) -> None:
+    labels = ["entailment", "neutral", "-", "contradiction", "neutral", "entailment"] * 3
+    more = {"hypothesis": [f"it was {row}" for row in range(18)]} if pairs else {}
+    train = write(tmp_path / "t.jsonl", label=labels, **more)
+    data = whole(train)
+    assert data.label_space.names == ("contradiction", "entailment", "neutral")
+    assert [len(rows) for rows in data.splits.values()] == [15, 15]
+    assert data.splits["train"].ids[:4] == ("0", "1", "3", "4")
+    assert any("3 rows are left out" in note and "'-' (3)" in note and ":3" in note for note in data.notes)
+    scored = load(train, data.label_space, validation_file=train)
+    assert len(scored.splits["validation"]) == 15
+    kept = whole(train, label_names=["entailment", "neutral", "contradiction", "-"])
+    assert len(kept.splits["train"]) == 18
+
+
+def test_rows_to_predict_are_never_left_out(tmp_path: Path) -> None:
+    space = LabelSpace("classification", ("contradiction", "entailment", "neutral"))
+    path = write(tmp_path / "t.csv", label=["entailment", "-", "neutral"])
+    assert len(read_unlabelled(path, label_space=space, is_pair=False, config=DataConfig())) == 3
+
+
+@pytest.mark.parametrize("label", ["-", "?", "n/a", "N/A", "none", "NaN", "null", "unknown", "-1"])
+def test_a_rare_label_that_may_mean_none_is_found_and_can_be_left_out(tmp_path: Path, label: str) -> None:
+    rest = ["0", "1", "2"] if label == "-1" else ["bad", "good"]
+    train = write(tmp_path / "t.csv", label=[*(rest * 20), label, label])
+    data = whole(train)
+    (finding,) = [finding for finding in examine(data).findings if finding.kind == "no-label"]
+    assert repr(label) in finding.message
+    assert f"--ignore_labels={label}" in finding.cure
+    assert whole(train, ignore_labels=label).label_space.names == tuple(rest)
+    assert not any(f.kind == "no-label" for f in examine(whole(train, ignore_labels=[label])).findings)
+
+
+def test_frequent_and_ordered_labels_are_classes(tmp_path: Path) -> None:
+    for labels in (["none", "spam", "ham"] * 10, ["-1", *["0", "1"] * 10], ["-1", *["1", "0", "1"] * 10]):
+        data = whole(write(tmp_path / "t.csv", label=labels))
+        assert not any(finding.kind == "no-label" for finding in examine(data).findings)
+
+
+def test_missing_labels_are_counted_and_can_be_left_out(tmp_path: Path) -> None:
+    for suffix, gap in ((".csv", ""), (".jsonl", None), (".parquet", None)):
+        train = write(tmp_path / f"t{suffix}", label=["good", "bad", gap, "good", gap, "bad"])
+        with pytest.raises(LabelError, match=r'no label here, and in 1 more rows.*--ignore_labels ""'):
+            whole(train)
+        data = whole(train, ignore_labels="")
+        assert labels_of(data) == ["good", "bad", "good", "bad"]
+        assert any("2 rows are left out" in note for note in data.notes)
+
+
+def test_a_label_to_ignore_that_no_row_has_is_told(tmp_path: Path) -> None:
+    data = whole(write(tmp_path / "t.csv", label=["good", "bad", "n/a"] * 5), ignore_labels="n-a,N/A")
+    assert any("no row of" in note and "'n-a'. Did you mean 'n/a'?" in note for note in data.notes)
+    assert data.label_space.names == ("bad", "good", "n/a")
+
+
+def test_scores_with_gaps(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", score=["1.5", "n/a", "3"] * 5)
+    with pytest.raises(LabelError, match=r"expected a finite number.*--ignore_labels=n/a"):
+        whole(train, task_type="regression")
+    assert labels_of(whole(train, task_type="regression", ignore_labels="n/a"))[:2] == ["1.5", "3"]
+
+
+# --- columns that are no labels
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "reason"),
+    [
+        ("ServiceID", ["11", "42", "7"], "is named like an id"),
+        ("service_id", ["a11", "b42", "c7"], "is named like an id"),
+        ("serviceid", ["11", "42", "7"], "is named like an id"),
+        ("IdCustomer", ["11", "42", "7"], "is named like an id"),
+        ("key", ["11", "42", "7"], "is named like an id"),
+        ("created", ["mon", "tue", "wed"], "holds dates"),
+        ("posted", ["2024-01-02", "2024-01-03", "2024-01-04"], "holds dates"),
+        ("posted", ["2.1.2024", "3.1.2024", "4.1.2024"], "holds dates"),
+        ("posted", ["2021", "2022", "2023"], "holds dates"),
+        ("likes", ["0", "1", "2"], "is named like a count"),
+    ],
+)
+def test_ids_dates_and_counts_are_not_guessed_as_labels(
+    tmp_path: Path, name: str, cells: list[str], reason: str
+) -> None:
+    train = write(tmp_path / "t.csv", **{name: cells * 10, "note": [""] * 30})
+    with pytest.raises(DataError, match=f"'{name}' {reason}; 'note' is empty"):
+        whole(train)
+    assert len(whole(train, label_column=name).label_space.names) == 3
+
+
+def test_counters_are_not_guessed_and_words_that_end_like_ids_are(tmp_path: Path) -> None:
+    counter = [str(row // 10 + 1) for row in range(40)]
+    with pytest.raises(DataError, match="'batch' counts up"):
+        whole(write(tmp_path / "t.csv", batch=counter))
+    for name, cells in (("valid", ["0", "1"]), ("paid", ["yes", "no"]), ("mood", ["sad", "glad"])):
+        assert len(whole(write(tmp_path / "t.csv", **{name: cells * 20, "batch": counter})).label_space.names) == 2
+
+
+@pytest.mark.parametrize("text", ["3f2a77c0-{}-4bd1", "https://example.org/a/very/long/address/{}", "2024-01-02 10:{}"])
+def test_ids_addresses_and_dates_are_not_guessed_as_texts(tmp_path: Path, text: str) -> None:
+    cells = [text.format(10 + row) for row in range(40)]
+    words = [f"a visit that was {row} times as warm" for row in range(40)]
+    train = write(tmp_path / "t.csv", text=cells, anmerkung=words, label=["a", "b"] * 20)
+    renamed = Path(train).read_text().replace("text,", "spalte,", 1)
+    Path(train).write_text(renamed)
+    assert whole(train).splits["train"].texts[3] == words[3]
+
+
+def test_a_score_column_is_asked_for_and_other_columns_are_named(tmp_path: Path) -> None:
+    votes = [str(row * row % 97) for row in range(90)]
+    train = write(tmp_path / "t.csv", score=votes, flair=["rant", "praise", "other"] * 30, post_id=range(7, 97))
+    with pytest.raises(LabelError, match=r"'score' holds \d+ different numbers.*--task_type.*--label_column flair"):
+        whole(train)
+    assert whole(train, task_type="regression").label_space.task_type == "regression"
+    assert len(whole(train, label_column="flair").label_space.names) == 3
+    settled = whole(train, task_type="classification")
+    assert settled.doubt is None
+    assert len(settled.label_space.names) > 20
+    data = load_data(DataConfig(train_file=train), seed=1, allow_doubt=True)
+    (finding,) = [finding for finding in examine(data).findings if finding.kind == "task-type"]
+    assert (finding.level, "--task_type" in finding.cure) == ("warning", True)
+
+
+def test_half_points_are_asked_for(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", grade=["1.0", "1.5", "2.0", "2.5"] * 10)
+    with pytest.raises(LabelError, match=r"not all of them whole.*regression \(scores\), ordinal \(4 classes"):
+        whole(train, label_column="grade")
+    assert whole(train, label_column="grade", task_type="ordinal").label_space.names == ("1.0", "1.5", "2.0", "2.5")
+    whole(train, label_column="grade", label_names=["1.0", "1.5", "2.0", "2.5"])
+    whole(write(tmp_path / "s.csv", stars=["1.0", "2.0", "5.0"] * 10), label_column="stars")
+
+
+# --- lists
+
+LISTS = [["late", "rude"], ["late"], [], ["rude"], ["late", "rude"]] * 4
+FORMS = {
+    "json": json.dumps,
+    "python": str,
+    "tuple": lambda names: str(tuple(names)),
+    "set": lambda names: str(set(names)),
+    "numpy": lambda names: f"[{' '.join(map(repr, names))}]",
+    "bare": lambda names: f"[{', '.join(names)}]",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("separator", [None, ","])
+def test_lists_written_as_texts_are_lists_of_labels(tmp_path: Path, form: str, separator: str | None) -> None:
+    train = write(tmp_path / "t.csv", labels=[FORMS[form](names) for names in LISTS])
+    data = whole(train, task_type="multi_label", label_separator=separator)
+    assert data.label_space.names == ("late", "rude")
+    assert labels_of(data)[:5] == ["late+rude", "late", "", "rude", "late+rude"]
+    assert not any("No row of column" in note for note in data.notes)
+    if form != "bare":
+        with pytest.raises(LabelError, match="use --task_type multi_label"):
+            whole(train)
+
+
+def test_lists_of_labels_get_one_hint(tmp_path: Path) -> None:
+    genres = ["Crime", "Drama", "History", "Sport", "War", "Music"]
+    cells = [", ".join(some) for size in (1, 2, 3) for some in combinations(genres, size)] * 2
+    train = write(tmp_path / "t.csv", genres=cells)
+    data = whole(train, label_column="genres")
+    report = examine(data)
+    hints = [finding for finding in report.findings if "multi_label" in finding.cure]
+    assert [(hint.kind, "--label_separator ','" in hint.cure) for hint in hints] == [("label-lists", True)]
+    assert not any(finding.kind == "alike-classes" for finding in report.findings)
+    found = whole(train, label_column="genres", task_type="multi_label")
+    assert found.label_space.names == tuple(sorted(genres))
+    assert any("are separated by ','" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("names", [["Food, drinks", "Travel, hotels", "Sport"], ["1/5", "2/5", "3/5"], ["a-b", "b-c"]])
+def test_names_with_signs_are_no_lists(tmp_path: Path, names: list[str]) -> None:
+    data = whole(write(tmp_path / "t.csv", label=names * 10))
+    assert not any(finding.kind == "label-lists" for finding in examine(data).findings)
+
+
+def test_many_absent_labels_are_one_finding(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.jsonl", labels=[[f"n{row}", "all"] for row in range(60)])
+    few = write(tmp_path / "v.jsonl", labels=[["n1"], ["n2", "all"]])
+    report = examine(load(train, validation_file=few, task_type="multi_label"))
+    found = [finding.message for finding in report.findings if finding.kind == "missing-class"]
+    assert found == [
+        "train: all rows have the label 'all'.",
+        "validation: no row has 58 of the 61 labels ('n0', 'n10', 'n11', ...).",
+    ]
+    assert max(map(len, full_lines(report))) < 300
+    assert "61 labels, any number per row (all, n0, n1, ...; the rarest is n0 with 1 row)" in full_lines(report)[0]
+
+
+def test_many_groups_of_alike_classes_are_one_finding(tmp_path: Path) -> None:
+    labels = [name for number in "abcdefgh" for name in (f"class {number}", f"Class {number}")]
+    (finding,) = [f for f in examine(whole(write(tmp_path / "t.csv", label=labels * 3))).findings if "alike" in f.kind]
+    assert "8 groups of labels" in finding.message
+
+
+# --- vectors and columns of zeros and ones
+
+VECTORS = [[1, 1], [1, 0], [0, 0], [0, 1], [1, 1]] * 4
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"),
+    [
+        (".jsonl", list),
+        (".parquet", list),
+        (".csv", str),
+        (".jsonl", lambda bits: [bool(bit) for bit in bits]),
+        (".jsonl", lambda bits: [float(bit) for bit in bits]),
+        (".csv", lambda bits: str([bool(bit) for bit in bits])),
+        (".csv", lambda bits: f"[{' '.join(map(str, bits))}]"),
+        (".csv", lambda bits: "|".join(map(str, bits))),
+    ],
+)
+def test_vectors_of_zeros_and_ones(tmp_path: Path, suffix: str, form: Any) -> None:
+    train = write(tmp_path / f"t{suffix}", labels=[form(bits) for bits in VECTORS])
+    named = whole(train, task_type="multi_label", label_names=["rude", "late"])
+    assert labels_of(named)[:5] == ["rude+late", "rude", "", "late", "rude+late"]
+    data = whole(train, task_type="multi_label")
+    assert data.label_space.names == ("label_0", "label_1")
+    assert any("vectors of 2 zeros and ones" in note and "--label_names" in note for note in data.notes)
+    scored = load(train, named.label_space, validation_file=train, label_column="labels")
+    assert labels_of(scored)[:2] == ["rude+late", "rude"]
+
+
+def test_vectors_of_the_wrong_length(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.jsonl", labels=VECTORS)
+    with pytest.raises(LabelError, match="2 zeros and ones in each row, expected one for each of the 3 labels"):
+        whole(train, task_type="multi_label", label_names=["a", "b", "c"])
+    with pytest.raises(LabelError, match=r"t.jsonl:21: .* 3 zeros and ones, expected 2"):
+        whole(write(tmp_path / "t.jsonl", labels=[*VECTORS, [0, 0, 1]]), task_type="multi_label")
+
+
+def test_ids_of_labels_are_no_vectors_and_repeated_ones_are_told(tmp_path: Path) -> None:
+    data = whole(write(tmp_path / "t.jsonl", labels=[[0, 1], [1], [0], [2, 0]] * 3), task_type="multi_label")
+    assert data.label_space.names == ("0", "1", "2")
+    assert labels_of(data)[:2] == ["0+1", "1"]
+    data = whole(write(tmp_path / "t.jsonl", labels=[["a", "b", "a"], ["b"], ["a"]] * 2), task_type="multi_label")
+    assert any("2 rows of column 'labels' repeat a label" in note and "t.jsonl:1" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("setting", ["late,rude", "late, rude", ["late", "rude"], '["late", "rude"]'])
+def test_several_columns_of_zeros_and_ones(tmp_path: Path, suffix: str, setting: Any) -> None:
+    late, rude = ([bits[place] for bits in VECTORS] for place in (0, 1))
+    train = write(tmp_path / f"t{suffix}", late=late, rude=rude)
+    data = whole(train, label_column=setting)
+    assert data.label_space == LabelSpace("multi_label", ("late", "rude"))
+    assert labels_of(data)[:5] == ["late+rude", "late", "", "rude", "late+rude"]
+    assert any("multi_label, as there are 2 label columns" in note for note in data.notes)
+    config = load_config(overrides={"data.label_column": setting}).data
+    rows = read_unlabelled(train, label_space=data.label_space, is_pair=False, config=config)
+    assert rows.labels is not None
+    assert rows.labels.tolist() == VECTORS
+    with pytest.raises(ConfigError, match="got regression and 2 label columns"):
+        whole(train, label_column=setting, task_type="regression")
+
+
+def test_columns_with_commas_in_their_names(tmp_path: Path) -> None:
+    columns = {"late, very": [1, 0] * 10, "rude": [0, 1] * 10, "a,b": ["x", "y"] * 10}
+    train = write(tmp_path / "t.csv", **columns)
+    for setting in ("late, very,rude", "rude,late, very", ["late, very", "rude"]):
+        assert set(whole(train, label_column=setting).label_space.names) == {"late, very", "rude"}
+    assert whole(train, label_column="a,b").label_space == LabelSpace("classification", ("x", "y"))
+
+
+@pytest.mark.parametrize(("value", "kept"), [("true", True), ("1.0", True), ("3.0", False), ("x", False), ("2", False)])
+def test_what_a_label_column_of_zeros_and_ones_may_hold(tmp_path: Path, value: str, kept: bool) -> None:
+    train = write(tmp_path / "t.csv", late=["0", "1"] * 9 + ["0", value], rude=["1", "0"] * 10)
+    if kept:
+        assert labels_of(whole(train, label_column="late,rude"))[-1] == "late"
+    else:
+        with pytest.raises(LabelError, match=rf"t.csv:21: column 'late' holds '{value}', expected 0 or 1.*votes"):
+            whole(train, label_column="late,rude")
+
+
+def test_several_columns_in_test_files(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", late=["0", "1"] * 10, rude=["1", "0"] * 10)
+    for cells in (["", ""], ["-1", "-1"]):
+        data = load(train, label_column="late,rude", test_file=write(tmp_path / "n.csv", late=cells, rude=cells))
+        assert data.splits["test"].labels is None
+    none = write(tmp_path / "u.csv", other=["1", "2"])
+    assert load(train, label_column="late,rude", test_file=none).splits["test"].labels is None
+    with pytest.raises(DataError, match="there is no column 'rood'. Did you mean .*'rude'"):
+        whole(train, label_column="late,rood")
+    with pytest.raises(DataError, match="is given as the text and as the label"):
+        whole(train, label_column="late,text", text_column="text")
+
+
+def test_zeros_and_ones_that_are_no_names(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", late=["0", "1"] * 10, rude=["1", "0", "0", "1"] * 5)
+    with pytest.raises(LabelError, match="--label_column late,OTHER"):
+        whole(train, label_column="late", task_type="multi_label")
+    with pytest.raises(DataError, match=r"'late', 'rude'.*--label_column late,rude"):
+        whole(train)
+
+
+# --- line breaks
+
+
+@pytest.mark.parametrize("separator", ["\\n", "\n"])
+@pytest.mark.parametrize("written", ["\n", "\r\n"])
+def test_a_line_break_separates_labels(tmp_path: Path, separator: str, written: str) -> None:
+    cells = [f"neg{written}noise", "pos", "neg", f"pos{written}noise"] * 5
+    train = write(tmp_path / "t.csv", labels=cells)
+    data = whole(train, task_type="multi_label", label_separator=separator)
+    assert data.label_space.names == ("neg", "noise", "pos")
+    assert labels_of(data)[:2] == ["neg+noise", "pos"]
+
+
+def test_labels_with_line_breaks_are_shown_by_a_sign_and_pointed_out(tmp_path: Path) -> None:
+    data = whole(write(tmp_path / "t.csv", labels=["very\nbad", "good"] * 10))
+    report = examine(data)
+    assert all("\n" not in line for line in (*full_lines(report), *data.notes))
+    assert "very\\nbad" in full_lines(report)[0]
+    (finding,) = [finding for finding in report.findings if finding.kind == "line-break"]
+    assert "--label_separator '\\n'" in finding.cure
+
+
+def test_a_tab_separates_labels(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", labels=["a\tb", "a", "b", "c\ta"] * 5)
+    for separator in ("\\t", "\t"):
+        data = whole(train, task_type="multi_label", label_separator=separator)
+        assert data.label_space.names == ("a", "b", "c")
+
+
+# --- columns that do not exist
+
+
+def test_a_wrong_column_is_answered_with_the_likely_one(tmp_path: Path) -> None:
+    texts = [f"a visit that was {row} times as warm" for row in range(20)]
+    train = write(tmp_path / "t.csv", text=texts, stimmung=["a", "b"] * 10)
+    renamed = Path(train).read_text().replace("text,", "bemerkung,", 1)
+    Path(train).write_text(renamed)
+    with pytest.raises(DataError, match=r"no column 'mood'. Did you mean 'stimmung'\? Columns here: 'bemerkung'"):
+        whole(train, label_column="mood")
+    with pytest.raises(DataError, match=r"no column 'body'. Did you mean 'bemerkung'\?"):
+        whole(train, label_column="stimmung", text_column="body")
+    usual = write(tmp_path / "u.csv", label=["a", "b"] * 10)
+    with pytest.raises(DataError, match=r"no column 'mood'. Did you mean 'label'\?"):
+        whole(usual, label_column="mood")
+
+
+def test_many_classes_do_not_flood_the_first_lines(tmp_path: Path) -> None:
+    labels = [f"intent {number:02}" for number in range(77) for _ in range(number + 2)]
+    data = whole(write(tmp_path / "t.csv", label=labels))
+    (note,) = [note for note in data.notes if "in the order of their ids" in note]
+    assert note == "77 classes in the order of their ids: intent 00, intent 01, intent 02, ...."
+    first = full_lines(examine(data))[0]
+    assert "77 classes (intent 00, intent 01, intent 02, ...; the rarest is intent 00 with 2 rows)" in first
