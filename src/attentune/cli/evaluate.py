@@ -83,6 +83,8 @@ def run(arguments: Sequence[str]) -> int:
         from attentune.inference.predictor import evaluate_in_detail
 
         found, data = evaluate_in_detail(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
+        for note in data.notes:
+            print(note, file=sys.stderr)
     from attentune.results import to_json
 
     if parsed.format == "json":

@@ -33,6 +33,8 @@ _GIVEN = (
     "id_column",
     "task_type",
     "label_separator",
+    "label_names",
+    "ignore_labels",
     "max_length",
     "delimiter",
     "table",
@@ -123,7 +125,7 @@ def configuration(config: Any) -> str:
     lines += [f"  {name}: {_scalar(value)}" for name, value in given if value is not None]
     if config.data.validation_file is None and validation is not None:
         lines.append(f"  validation_share: {config.data.validation_share:g}  # {validation.rows:,} rows are held out")
-    others = [name for name in table.names if name not in (columns.text, columns.pair, columns.label)]
+    others = [name for name in table.names if name not in (columns.text, columns.pair, *columns.labels)]
     left = _comment(f"not used: {', '.join(others)}") if others else ""
     lines.append(f"  text_column: {_scalar(columns.text)}  {left}".rstrip())
     if columns.pair is not None:
@@ -132,7 +134,10 @@ def configuration(config: Any) -> str:
     lines.append(f"  task_type: {space.task_type}  # or classification, regression, ordinal, multi_label")
     options = [
         (name, getattr(config.data, name))
-        for name in ("id_column", "label_separator", "delimiter", "encoding", "table", "file_format")
+        for name in (
+            *("id_column", "label_separator", "label_names", "ignore_labels"),
+            *("delimiter", "encoding", "table", "file_format"),
+        )
     ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
     lines += [] if config.data.header else ["  header: false  # the first row of the file is a row"]

@@ -145,7 +145,8 @@ class Predictor(ABC):
         """Return data settings with the column names of the run, if the data is custom and none are given."""
         if config.task is not None or config.text_column is not None:
             return config
-        names = ("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator")
+        columns = ("text_column", "text_pair_column", "label_column", "id_column")
+        names = (*columns, "task_type", "label_separator", "ignore_labels")
         saved = {name: getattr(self.config.data, name) for name in names}
         return replace(config, **{name: value for name, value in saved.items() if getattr(config, name) is None})
 

@@ -46,6 +46,7 @@ _DATA_SETTINGS = (
     "task_type",
     "label_separator",
     "label_names",
+    "ignore_labels",
     "max_length",
     "long_texts",
     "stride",

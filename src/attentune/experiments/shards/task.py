@@ -82,7 +82,7 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
         if stop.requested:
             raise _Stopped
 
-    wanted = [name for name in (read.text, read.pair, read.label, read.id) if name is not None]
+    wanted = [name for name in (read.text, read.pair, *read.labels, read.id) if name is not None]
     try:
         with (
             output.write(plan.file_name(shard)) as stream,
