@@ -111,6 +111,15 @@ def test_a_validation_part_is_scored(fast, tmp_path):
     assert attentune.Predictor.load(tmp_path / "run").label_space.names == ("bad", "good")
 
 
+def test_equal_texts_are_not_in_both_parts(fast, tmp_path):
+    texts, labels = reviews(12)
+    model = AttentuneClassifier(**fast | {"num_train_epochs": 1}, validation_share=0.3, output_dir=tmp_path / "run")
+    model.fit([*texts, *map(str.upper, texts)], labels * 2)
+    (path,) = (tmp_path / "run").glob("predictions*validation*")
+    numbers = [int(line.split(",")[0]) % 12 for line in path.read_text().splitlines()[1:]]
+    assert len(numbers) == 2 * len(set(numbers))
+
+
 def test_a_validation_part_of_scores_is_scored(fast):
     texts, labels = reviews(24)
     scores = [float(label == "good") + number / 100 for number, label in enumerate(labels)]

@@ -18,7 +18,7 @@ from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.config import ModelConfig
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import stratified_sample
+from attentune.data.splits import row_groups, stratified_sample
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.scoring import default_batch_tokens
@@ -318,6 +318,7 @@ class OnFrozenEncoder(Baseline):
             strengths=self._strengths,
             seed=self._seed,
             standardise=True,
+            groups=row_groups(rows, near=False),
         )
         self.notes = (*notes, note)
 

@@ -97,6 +97,7 @@ def fit_linear(
     strengths: Sequence[float],
     seed: int,
     standardise: bool,
+    groups: np.ndarray | None = None,
 ) -> tuple[LinearModel, str]:
     """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows.
 
@@ -111,6 +112,7 @@ def fit_linear(
         strengths: values of C to choose from; ridge regression uses alpha = 1 / C.
         seed: draws folds and sample.
         standardise: scale each (dense) feature to mean 0 and variance 1 first.
+        groups: (N,) the group of each row, which cross-validation does not divide; None if each row is its own.
 
     Returns:
         The model, and a note on the choice.
@@ -121,7 +123,7 @@ def fit_linear(
         mean_D, deviation_D = features_ND.mean(axis=0), features_ND.std(axis=0)
         scale_D = np.where(deviation_D > 1e-9 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
         features_ND = (features_ND - mean_D) / scale_D
-    strength, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed)
+    strength, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
     model = _fit(_Reduced.of(features_ND), labels, label_space, weights, strength, _ITERATIONS)
     if standardise:
         weights_PD = model.weights_PD / scale_D
@@ -137,17 +139,21 @@ def _choose_strength(
     weights: np.ndarray,
     strengths: Sequence[float],
     seed: int,
+    groups: np.ndarray | None,
 ) -> tuple[float, str]:
     middle = strengths[len(strengths) // 2]
     sampled = ""
     if len(labels) > CHOICE_ROWS:
         chosen = stratified_sample(labels, CHOICE_ROWS, "baseline strength", seed)
         features_ND, labels, weights = features_ND[chosen], labels[chosen], weights[chosen]
+        groups = None if groups is None else np.unique(groups[chosen], return_inverse=True)[1]
         sampled = f" (a sample of {CHOICE_ROWS:,} rows)"
     # With fewer rows a fold would have hardly any to learn from.
     if len(labels) < 2 * CHOICE_FOLDS:
         return middle, f"C = {middle:g}: {len(labels)} rows are too few to choose it."
-    folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed)
+    if groups is not None and len(np.unique(groups)) < CHOICE_FOLDS:
+        groups = None
+    folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed, groups=groups)
     losses = np.zeros(len(strengths))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(labels)), fold)

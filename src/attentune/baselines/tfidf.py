@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from attentune.baselines.base import Baseline
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import stratified_sample
+from attentune.data.splits import row_groups, stratified_sample
 
 # Words and pairs of words, and sequences of characters within words. Words of one letter count.
 _ANALYZERS: dict[str, dict[str, Any]] = {
@@ -61,6 +61,7 @@ class TfidfLinear(Baseline):
             strengths=_STRENGTHS,
             seed=self._seed,
             standardise=False,
+            groups=row_groups(rows, near=False),
         )
         self.notes = (*notes, note)
 

@@ -28,7 +28,7 @@ from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import holds_tables, read_table
 from attentune.data.readers.table import Table
-from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
+from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.errors import ConfigError, DataError, LabelError
 
 _SOURCES = (
@@ -262,11 +262,11 @@ def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int
     train = rows["train"]
     if len(train) < 2 or train.labels is None:
         raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
-    remaining, cut = stratified_split(train.labels, config.validation_share, seed, "validation")
+    remaining, cut, kept = split_rows(train, config.validation_share, seed, "validation")
     others = {split: part for split, part in rows.items() if split != "train"}
     note = (
         f"There is no validation file: {len(cut)} of the {len(train)} training rows were cut for it (validation_share"
-        f" {config.validation_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on."
+        f" {config.validation_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on.{kept}"
     )
     return {"train": train.take(remaining), "validation": train.take(cut), **others}, note
 
@@ -303,13 +303,14 @@ def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
             f"has {len(train)} labelled rows, fewer than the {config.folds} parts to cut them in. Take fewer --folds.",
             path=train.source,
         )
-    scored = stratified_folds(train.labels, config.folds, "folds", config.fold_seed)[config.fold - 1]
+    folds, kept = fold_rows(train, config.folds, "folds", config.fold_seed)
+    scored = folds[config.fold - 1]
     trained = np.setdiff1d(np.arange(len(train)), scored)
     dropped = [split for split in data.splits if split.startswith("validation")]
     others = {split: rows for split, rows in data.splits.items() if split != "train" and split not in dropped}
     note = (
         f"Fold {config.fold} of {config.folds}: {len(scored)} of the {len(train)} training rows are scored on, the"
-        f" other {len(trained)} trained on (stratified, fold_seed {config.fold_seed})."
+        f" other {len(trained)} trained on (stratified, fold_seed {config.fold_seed}).{kept}"
     )
     if dropped:
         note += f" The rows of {' and '.join(dropped)} are not used."
@@ -336,12 +337,12 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
             raise DataError(
                 "holds fewer than two labelled rows, so none can be cut to calibrate on.", path=train.source
             )
-        _, places = stratified_split(train.labels[original], config.calibration_share or 0.0, seed, CALIBRATION)
+        _, places, kept = split_rows(train.take(original), config.calibration_share or 0.0, seed, CALIBRATION)
         cut = original[places]
         remaining = np.setdiff1d(np.arange(len(train)), cut)
         note = (
             f"{len(cut)} of the {len(train)} training rows were cut to calibrate on (calibration_share"
-            f" {config.calibration_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on."
+            f" {config.calibration_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on.{kept}"
         )
         train, calibration = train.take(remaining), train.take(cut)
     others = {split: rows for split, rows in data.splits.items() if split != "train"}

@@ -9,6 +9,7 @@ import numpy as np
 
 from attentune.data.checks.near_duplicates import near_groups
 from attentune.data.dataset import TextRows
+from attentune.data.labels import plain_label
 from attentune.seeding import numpy_generator
 
 _NUM_BINS = 10
@@ -32,15 +33,20 @@ def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num
     return _draw(strata, _allocate(counts, counts, min(size, len(strata))), key)
 
 
-def stratified_split(labels: np.ndarray, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray]:
+def stratified_split(
+    labels: np.ndarray, share: float, *key: int | str, groups: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Split rows in two, both with the same balance of labels.
 
-    A class with one row goes to the first split; a larger class has at least one row in both, if the share allows it.
+    A class with one row (or group) goes to the first split; a larger class has at least one row in both, if the share
+    allows it.
 
     Args:
         labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least two.
         share: the share of the second split, between 0 and 1.
         key: the random key.
+        groups: (N,) the group of each row, from `row_groups`: a group is on one side, unless a class or all rows would
+            be missing from the first split; None if each row is its own.
 
     Returns:
         The indices of the first and of the second split, each ascending.
@@ -52,24 +58,33 @@ def stratified_split(labels: np.ndarray, share: float, *key: int | str) -> tuple
     if quotas.sum() == 0:
         # Every class has a single row, but the second split needs one.
         quotas[np.argmax(counts)] = 1
-    second = _draw(strata, quotas, key)
+    second = None if groups is None or _are_single(groups) else _draw_groups(strata, groups, quotas, key)
+    if second is None:
+        second = _draw(strata, quotas, key)
     return np.setdiff1d(np.arange(len(strata)), second), second
 
 
-def stratified_folds(labels: np.ndarray, count: int, *key: int | str) -> list[np.ndarray]:
+def stratified_folds(
+    labels: np.ndarray, count: int, *key: int | str, groups: np.ndarray | None = None
+) -> list[np.ndarray]:
     """Split rows evenly into folds with the same balance of labels.
 
-    The sizes of the folds differ by at most one row, and so do the counts of each class (or tenth of the scores).
+    The sizes of the folds differ by at most one row, and so do the counts of each class (or tenth of the scores); with
+    groups, by as little as `deal_groups` finds.
 
     Args:
         labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least `count`.
-        count: the number of folds.
+        count: the number of folds, at most that of the groups.
         key: the random key.
+        groups: (N,) the group of each row, from `row_groups`: a group is in one fold; None if each row is its own.
 
     Returns:
         The indices of each fold, ascending.
     """
     strata = _strata(labels, None)
+    if groups is not None and not _are_single(groups):
+        fold_N = deal_groups(np.eye(int(strata.max()) + 1)[strata], groups, count, "parts", *key)
+        return [np.flatnonzero(fold_N == fold) for fold in range(count)]
     # The rows, ordered by stratum and shuffled within each, are dealt to the folds in turn.
     order = np.concatenate(
         [
@@ -80,36 +95,142 @@ def stratified_folds(labels: np.ndarray, count: int, *key: int | str) -> list[np
     return [np.sort(order[fold::count]) for fold in range(count)]
 
 
-def row_groups(rows: TextRows) -> np.ndarray:
+def deal_groups(strata_NK: np.ndarray, groups: np.ndarray, count: int, *key: int | str) -> np.ndarray:
+    """Assign each group of rows to a fold, and return the fold of each row: (N,) int64, from 0.
+
+    Groups are assigned one by one, large ones and rare strata first, each to the fold that has the smallest share of
+    its strata so far. If all groups are single rows, the counts of a stratum in two folds differ by at most one.
+
+    Args:
+        strata_NK: 1 where a row is in a stratum, which may be several.
+        groups: (N,) the group of each row, from 0.
+        count: the number of folds, at most that of the groups.
+        key: the random key that shuffles the groups.
+
+    Source:
+        Greedy assignment as in scikit-learn's `StratifiedGroupKFold`, which takes neither scores nor several labels
+        per row; for those Sechidis et al., "On the stratification of multi-label data", ECML PKDD 2011.
+    """
+    sizes_G = np.bincount(groups)
+    counts_GK = np.zeros((len(sizes_G), strata_NK.shape[1]))
+    np.add.at(counts_GK, groups, strata_NK)
+    totals_K = np.maximum(strata_NK.sum(axis=0), 1.0)
+    rarest_G = np.where(counts_GK > 0, totals_K, np.inf).min(axis=1)
+    shuffled = numpy_generator(*key).permutation(len(sizes_G))
+    order = shuffled[np.lexsort((rarest_G[shuffled], -sizes_G[shuffled]))]
+    filled_FK, rows_F = np.zeros((count, len(totals_K))), np.zeros(count)
+    fold_G = np.zeros(len(sizes_G), dtype=np.int64)
+    for place, group in enumerate(order.tolist()):
+        there = np.flatnonzero(counts_GK[group])
+        added = counts_GK[group, there]
+        # The increase of the sum of squared shares.
+        cost_F = ((2 * filled_FK[:, there] + added) * added / totals_K[there] ** 2).sum(axis=1)
+        remaining = len(sizes_G) - place
+        if (rows_F == 0).sum() >= remaining:  # every fold gets a group
+            cost_F = np.where(rows_F == 0, cost_F, np.inf)
+        fold = int(np.lexsort((rows_F, np.round(cost_F, 12)))[0])
+        fold_G[group] = fold
+        filled_FK[fold, there] += added
+        rows_F[fold] += sizes_G[group]
+    return fold_G[groups]
+
+
+def split_rows(rows: TextRows, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Split labelled rows in two by `stratified_split`, and keep rows with equal or nearly equal texts together.
+
+    Only equal texts are kept together if the second split would otherwise be off its size by more than half.
+
+    Returns:
+        The indices of the first and of the second split, and a note on the rows that were kept together, or "".
+    """
+    assert rows.labels is not None
+    wanted = max(1, round(len(rows) * share))
+    for near in (True, False):
+        groups = row_groups(rows, largest=1.0, near=near)
+        first, second = stratified_split(rows.labels, share, *key, groups=groups)
+        if abs(len(second) - wanted) <= max(2, wanted / 2) and not _are_divided(groups, (first, second)):
+            break
+    return first, second, _groups_note(groups, (first, second), near)
+
+
+def fold_rows(rows: TextRows, count: int, *key: int | str) -> tuple[list[np.ndarray], str]:
+    """Split labelled rows into folds by `stratified_folds`, and keep rows with equal or nearly equal texts together.
+
+    Only equal texts are kept together if a fold would otherwise have more than twice its size. Rows with fewer texts
+    than folds are not kept together.
+
+    Returns:
+        The indices of each fold, and a note on the rows that were kept together, or "".
+    """
+    assert rows.labels is not None
+    for near in (True, False):
+        groups = row_groups(rows, largest=1.0, near=near)
+        if len(np.unique(groups)) >= count:
+            folds = stratified_folds(rows.labels, count, *key, groups=groups)
+            if not near or max(map(len, folds)) <= max(2, 2 * len(rows) / count):
+                break
+    else:
+        folds = stratified_folds(rows.labels, count, *key)
+    return folds, _groups_note(groups, folds, near)
+
+
+def _are_divided(groups: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
+    return sum(len(np.unique(groups[part])) for part in parts) > len(np.unique(groups))
+
+
+def _groups_note(groups: np.ndarray, parts: Sequence[np.ndarray], near: bool) -> str:
+    together = int((np.bincount(groups)[groups] > 1).sum())
+    if not together:
+        return ""
+    kind = "equal or nearly equal" if near else "equal"
+    counted = f"{together:,} rows ({100 * together / len(groups):.1f} %) with {kind} texts"
+    if _are_divided(groups, parts):
+        return f" Warning: {counted} could not be kept together; scores are too high where texts are memorised."
+    return f" {counted} stay together."
+
+
+def row_groups(rows: TextRows, *, largest: float = 0.5, near: bool = True) -> np.ndarray:
     """Number the groups of rows that must not be separated: (N,) int64, from 0.
 
     Single texts: rows with nearly equal texts, such as retweets and filled templates. Pairs: rows with nearly equal
     first texts (premises), or nearly the same words in both texts together, and what these links connect.
 
-    If a group has more than half of all rows, one fold would hold most of the data. Then only equal texts are linked,
-    without regard to case and white space; then pairs only by both texts; and if that is not enough, each row is a
-    group.
+    A group of more than half of the rows is divided into groups of equal texts, see `normalised`, and if that is not
+    enough, for pairs, into groups that have both texts in common, in either order.
+
+    Args:
+        rows: the rows.
+        largest: a larger share of the rows with equal texts is divided into single rows, since one fold would hold
+            most of the rows.
+        near: whether nearly equal texts are grouped too; it takes 2 s of 67,000 short sentences.
     """
-    first = [_normalised(text) for text in rows.texts]
+    first = [normalised(text) for text in rows.texts]
     # Scores may be about the numbers in a text.
-    near = partial(near_groups, numbers=rows.labels is not None and np.issubdtype(rows.labels.dtype, np.floating))
-    links: list[list[Sequence[Hashable]]]
+    alike = partial(near_groups, numbers=rows.labels is not None and np.issubdtype(rows.labels.dtype, np.floating))
+    levels: list[list[Sequence[Hashable]]]
     if rows.pairs is None:
-        links = [[near(rows.texts)], [first], []]
+        levels = [[alike(first)], [first]] if near else [[first]]
     else:
-        second = [_normalised(text) for text in rows.pairs]
+        second = [normalised(text) for text in rows.pairs]
         both = [frozenset(pair) for pair in zip(first, second, strict=True)]
-        joined = [" ".join(pair) for pair in zip(rows.texts, rows.pairs, strict=True)]
-        links = [[near(rows.texts), near(joined)], [first, both], [both], []]
-    for keys in links:
-        group_N = _connected(keys, len(rows))
-        if len(rows) == 0 or np.bincount(group_N).max() <= max(1, len(rows) / 2):
-            break
+        levels = [[first, both], [both]]
+        if near:
+            joined = [" ".join(pair) for pair in zip(first, second, strict=True)]
+            levels = [[alike(first), alike(joined), both], *levels]
+    group_N = _connected(levels[0], len(rows))
+    limits = [*(0.5 for _ in levels[1:]), largest]
+    for limit, keys in zip(limits, [*levels[1:], []], strict=True):
+        is_large_N = np.bincount(group_N, minlength=1)[group_N] > max(1, limit * len(rows))
+        if not is_large_N.any():
+            continue
+        finer_N = len(rows) + _connected(keys, len(rows))
+        group_N = np.unique(np.where(is_large_N, finer_N, group_N), return_inverse=True)[1]
     return group_N
 
 
-def _normalised(text: str) -> str:
-    return " ".join(text.casefold().split())
+def normalised(text: str) -> str:
+    """Return a text without what a reader does not see: case, white space, invisible signs, composition of accents."""
+    return " ".join(plain_label(text).casefold().split())
 
 
 def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
@@ -127,6 +248,10 @@ def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
             one, other = root(first.setdefault(key, row)), root(row)
             parents[max(one, other)] = min(one, other)
     return np.unique([root(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
+
+
+def _are_single(groups: np.ndarray) -> bool:
+    return len(np.unique(groups)) == len(groups)
 
 
 def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
@@ -170,3 +295,36 @@ def _draw(strata: np.ndarray, quotas: np.ndarray, key: tuple[int | str, ...]) ->
         if quota
     ]
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+
+
+def _draw_groups(
+    strata: np.ndarray, groups: np.ndarray, quotas: np.ndarray, key: tuple[int | str, ...]
+) -> np.ndarray | None:
+    """Draw whole groups, with about as many rows of each stratum as its quota; None if no group can be spared."""
+    by_group = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
+    own = [np.unique(strata[rows], return_counts=True) for rows in by_group]
+    left, need, chosen = np.bincount(strata), quotas.copy(), list[int]()
+
+    def take(group: int) -> None:
+        there, counts = own[group]
+        left[there] -= counts
+        need[there] -= counts
+        chosen.append(group)
+
+    def can_be_spared(group: int) -> bool:
+        there, counts = own[group]
+        return bool((left[there] > counts).all())
+
+    order = numpy_generator("groups", *key).permutation(len(by_group)).tolist()
+    for group in order:
+        there, counts = own[group]
+        # Whether the sum of squared differences from the quotas falls.
+        if (counts * (2 * need[there] - counts)).sum() > 0 and can_be_spared(group):
+            take(group)
+    smallest_first = sorted(order, key=lambda group: len(by_group[group]))
+    for stratum in np.flatnonzero((need == quotas) & (quotas > 0)):
+        if need[stratum] == quotas[stratum]:
+            spare = (g for g in smallest_first if stratum in own[g][0] and g not in chosen and can_be_spared(g))
+            if (group := next(spare, None)) is not None:
+                take(group)
+    return np.sort(np.concatenate([by_group[group] for group in chosen])) if chosen else None

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import stratified_split
+from attentune.data.splits import split_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.integrations.sklearn_input import labels_of, scores_of, texts_of, weights_of
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -73,11 +73,11 @@ class _TextEstimator(BaseEstimator):
         texts, pairs = self._texts(X, reset=previous is None)
         weights = weights_of(sample_weight, len(texts))
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
-        splits = {"train": rows}
+        splits, kept = {"train": rows}, ""
         if self.validation_share:
-            remaining, cut = stratified_split(labels_N, self.validation_share, self._seed(), "validation")
+            remaining, cut, kept = split_rows(rows, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(remaining), "validation": replace(rows.take(cut), weights=None)}
-        data = TaskData("own", space, _METRICS[space.task_type], splits)
+        data = TaskData("own", space, _METRICS[space.task_type], splits, (kept.strip(),) if kept else ())
         temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         overrides = self._overrides(folder, space)

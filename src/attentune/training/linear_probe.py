@@ -20,7 +20,7 @@ from torch import nn
 
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.data.dataset import LabelSpace
-from attentune.data.splits import stratified_sample
+from attentune.data.splits import row_groups, stratified_sample
 from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, summed_over_processes
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
@@ -75,7 +75,13 @@ def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str
     weights_N = None if inputs.weights is None else inputs.weights[rows]
     labels = inputs.targets if inputs.is_regression else inputs.labels
     fitted = fit_classifier(
-        x_NF, labels[rows], inputs.data.label_space, objective, weights_N, seed=inputs.config.training.seed
+        x_NF,
+        labels[rows],
+        inputs.data.label_space,
+        objective,
+        weights_N,
+        seed=inputs.config.training.seed,
+        groups=row_groups(inputs.data.splits["train"].take(rows), near=False),
     )
     write_solution(model, fitted, inputs)
     is_similarity = isinstance(model.classifier, ScaledSimilarity)
@@ -113,6 +119,7 @@ def fit_classifier(
     weights_N: np.ndarray | None,
     *,
     seed: int,
+    groups: np.ndarray | None = None,
 ) -> Solution:
     """Fit a linear model with one raw output per output of the classifier.
 
@@ -126,6 +133,7 @@ def fit_classifier(
         objective: loss and class weights.
         weights_N: the rows' weights; None if all are 1.
         seed: draws the folds of the cross-validation.
+        groups: (N,) the group of each row, which these folds do not divide; None if each row is its own.
     """
     x_NF = x_NF.astype(np.float64)
     mean_F = x_NF.mean(axis=0)
@@ -137,7 +145,8 @@ def fit_classifier(
 
     def fit(targets: np.ndarray, space: LabelSpace, weights: np.ndarray, rows: Any = slice(None)) -> Solution:
         options: dict[str, Any] = {"strengths": strengths, "seed": seed, "standardise": False}
-        made, note = fit_linear(scaled_NF[rows], targets[rows], space, weights=weights[rows], **options)
+        inside = None if groups is None else np.unique(groups[rows], return_inverse=True)[1]
+        made, note = fit_linear(scaled_NF[rows], targets[rows], space, weights=weights[rows], groups=inside, **options)
         return _over_all_outputs(made, space, note)
 
     class_weights = None if objective.class_weights is None else objective.class_weights.double().numpy()

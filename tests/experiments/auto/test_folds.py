@@ -105,9 +105,9 @@ def test_a_group_of_most_rows_is_divided():
     rows = rows_of(["p"] * 28 + ["q", "q"], labels, ["same", "same", *map(str, range(28))])
     group_N = row_groups(rows)
     assert group_N[0] == group_N[1]
-    assert group_N.max() + 1 == 29
-    # One text for 28 rows: nothing is linked.
-    assert row_groups(rows_of(["p"] * 28 + ["q", "q"], labels)).max() + 1 == 30
+    assert group_N.max() + 1 == 28
+    # One text for 28 rows: they are not linked.
+    assert row_groups(rows_of(["p"] * 28 + ["q", "q"], labels)).max() + 1 == 29
     assert np.ptp(np.bincount(make_folds(rows_of(["p"] * 30, labels), BINARY, folds=5, seed=0))) == 0
 
 

@@ -21,6 +21,7 @@ from attentune.data.checks.report import (
 )
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.readers.table import quote
+from attentune.data.splits import normalised
 
 __all__ = ["DoctorReport", "Finding", "SplitReport", "examine", "full_lines", "summary_lines"]
 
@@ -51,7 +52,7 @@ def examine(
         ValueError: if a split does not have one length per row.
     """
     train = data.splits.get("train")
-    train_places = None if train is None else _first_places(_keys(train, _normalise))
+    train_places = None if train is None else _first_places(_keys(train, normalised))
     splits: dict[str, SplitReport] = {}
     findings: list[Finding] = []
     for name, rows in data.splits.items():
@@ -108,10 +109,6 @@ def _examine_texts(
     return report, findings
 
 
-def _normalise(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
 def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
     columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
     # str.isspace is False for an empty text.
@@ -147,7 +144,7 @@ def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpac
 
 def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
     """(row here, row in train) for each row whose text is in train."""
-    keys = enumerate(_keys(rows, _normalise))
+    keys = enumerate(_keys(rows, normalised))
     return [(place, train_places[key]) for place, key in keys if key is not None and key in train_places]
 
 
@@ -269,7 +266,10 @@ def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tupl
             name,
             f"{name}: {_count(len(leaked), 'row')} also in train ({percent(len(leaked) / len(rows))}), "
             "white space and case ignored: memorised rows inflate the score.",
-            "Remove these rows from train.",
+            "Remove these rows from train."
+            if rows.source != train.source
+            else "Both are cut from one file with too few different texts to separate: add rows, or give a"
+            " --validation_file.",
             tuple(f"{_place(rows, here)} and train {_place(train, there)}" for here, there in leaked[:MAX_EXAMPLES]),
         )
     ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import row_groups, stratified_folds, stratified_sample
+from attentune.data.splits import fold_rows, row_groups, stratified_sample
 from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
 from attentune.experiments.auto.distill import TIME_MARGIN, Alternative, OutOfTime, distill, training_runs
 from attentune.experiments.auto.estimate import PARTS, Effort, ScoreEstimate, choose_effort, estimate_score
@@ -335,7 +335,8 @@ class Delivery(AutoFolder):
         folds_N = self.folds_N[self._scored_rows]
         if len(np.unique(folds_N)) > 1:
             return folds_N
-        parts = stratified_folds(self._labels, min(5, len(folds_N)), "auto held out", self.config.training.seed)
+        rows, seed = self.data.splits["train"].take(self._scored_rows), self.config.training.seed
+        parts, _ = fold_rows(rows, min(5, len(folds_N)), "auto held out", seed)
         for number, part in enumerate(parts):
             folds_N[part] = number
         return folds_N

@@ -8,7 +8,7 @@ from pathlib import Path
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_sample, stratified_split
+from attentune.data.splits import split_rows, stratified_sample
 from attentune.errors import DataError
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.search.selection import SelectionCriterion
@@ -49,13 +49,14 @@ class Rows:
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
-        remaining, held_out = stratified_split(train.labels, self.share, self.seed, "search")
+        remaining, held_out, kept = split_rows(train, self.share, self.seed, "search")
         scored, limit = train.take(held_out), config.data.max_eval_samples
         if limit is not None and limit < len(scored):
             scored = scored.take(stratified_sample(scored.labels, limit, self.seed, "part", "search"))
         note = (
             f"Trials are scored on {len(scored)} of the {len(train)} training rows, cut from them (search_share"
-            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(remaining)}. Dev is not looked at."
+            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(remaining)}. Dev is not looked"
+            f" at.{kept}"
         )
         return replace(data, splits={"train": train.take(remaining), "validation": scored}, notes=(*data.notes, note))
 
