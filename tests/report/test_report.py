@@ -453,6 +453,11 @@ def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_s
         8: (5.5, pytest.approx(0.8)),
         12: (6.5, pytest.approx(0.7)),
     }
+    # With a token head the task's loss alone is drawn.
+    both = [{**line, "task_loss": 2 * line["loss"]} for line in lines]
+    assert [y for _, y in loss_curve(dataclasses.replace(record, curve=both)).values()] == pytest.approx(
+        [2 * y for _, y in first.values()]
+    )
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
     xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])

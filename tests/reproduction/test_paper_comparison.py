@@ -86,6 +86,50 @@ def test_seconds_are_summed_over_tasks_and_averaged_over_seeds():
     assert rows_of(score_section(recipe(published, {"A": {}}), runs, {"rte": "rte"}))[1][-1] == "-"
 
 
+def test_times_are_divided_by_the_baselines_of_the_same_regime_and_test_rows_are_published_only():
+    rows = {
+        "Baseline - frozen": ("1", "2", "1"),
+        "New - frozen": ("1", "2", "1.1"),
+        "New - test": ("5", None, None),
+    }
+    published = Published("tasks", ("RTE", "seconds", "time ratio"), rows, scale=1)
+    methods = {name: {} for name in ("Baseline - tuned", "Baseline - frozen", "New - frozen")}
+    took = {"Baseline - tuned": 100, "Baseline - frozen": 8, "New - frozen": 10}
+    runs = [
+        record("rte", name, 1, {"validation": {"accuracy": 0.5}}, seconds=seconds) for name, seconds in took.items()
+    ]
+    found = rows_of(score_section(recipe(published, methods, ("rte",)), runs, {"rte": "rte"}))
+    assert found == [
+        ("Baseline - frozen", "published", "1", "2", "1"),
+        ("", "reproduced", "0.500", "8", "1.000"),
+        ("New - frozen", "published", "1", "2", "1.1"),
+        ("", "reproduced", "0.500", "10", "1.250"),
+        ("New - test", "published", "5", "-", "-"),
+    ]
+
+
+def test_averages_go_by_glues_rule_for_each_seed_and_name_missing_tasks():
+    tasks = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+    titles = tuple(task.upper() for task in tasks)
+    published = Published("tasks", (*titles, "AX", "Avg"), {"A": (*titles, "34.2", "78.3")})
+
+    def averages(run_tasks, ax_scores=None):
+        runs = [
+            record(task, "A", seed, {"validation": {"f1": base, "accuracy": base + 0.2}})
+            for task in run_tasks
+            for seed, base in ((1, 0.4), (2, 0.5))
+        ]
+        done = {task: task for task in run_tasks}
+        return rows_of(score_section(recipe(published, {"A": {}}, tasks), runs, done, ax_scores))[1][-2:]
+
+    # By hand: eight tasks at 50 or 60 and WNLI at 65.1.
+    first, second = (8 * 50 + 65.1) / 9, (8 * 60 + 65.1) / 9
+    mean, deviation = (first + second) / 2, abs(second - first) / 2**0.5
+    assert averages(tasks, {"A": [0.3, 0.5]}) == ("40.0 +- 14.1", f"{mean:.1f} +- {deviation:.1f}")
+    assert averages(tasks[:3]) == ("-", "55.0 +- 7.1 (3 tasks)")
+    assert averages(tasks[:1]) == ("-", "-")
+
+
 def test_methods_that_a_row_and_a_column_make():
     published = Published("methods", ("X", "Y"), {"First": ("1", None)})
     scores = {"validation": {"accuracy": 0.5}}
@@ -98,9 +142,9 @@ def test_without_published_figures_there_is_no_table():
 
 
 def test_counts():
-    published = Published("tasks", ("MRPC", "RTE"), {"A": ("1.00 M", "2.00 M")})
-    found = count_section(recipe(published, {"A": {}}), {"A": {"mrpc": 1_250_000, "rte": 0}})
-    assert rows_of(found)[1] == ("", "reproduced", "1.25 M", "0.00 M")
+    published = Published("tasks", ("MRPC", "RTE"), {"A": ("1.00M param", "3840 param")})
+    found = count_section(recipe(published, {"A": {}}), {"A": {"mrpc": 1_250_000, "rte": 3840}})
+    assert rows_of(found)[1] == ("", "reproduced", "1.25M param", "3840 param")
     assert found.parts[0].notes == ()
 
 
@@ -113,4 +157,5 @@ def test_the_papers_counts_are_ours_at_its_width(name, tiny):
     width = 32
     counts = count_parts(load_recipe(name), str(encoder), {"model.head.projection": None})
     assert counts["Experiment 1"]["sst5"] * (768 / width) ** 2 == pytest.approx(4.72e6, rel=1e-3)
+    assert counts["Baseline"]["sst5"] * (768 / width) == 3840
     assert counts["Experiment 1"]["quora"] * (768 / width) ** 2 == pytest.approx(3.54e6, rel=1e-3)

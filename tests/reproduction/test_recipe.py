@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from attentune.config import load_config
@@ -11,7 +13,7 @@ from attentune.experiments.comparison.grid import plan_grid
 from attentune.experiments.comparison.methods import methods_from, select_methods
 from attentune.reproduction.paper_comparison import method_of_row
 from attentune.reproduction.planning import Part
-from attentune.reproduction.recipe import BETWEEN, SECONDS, load_recipe, recipe_names
+from attentune.reproduction.recipe import BETWEEN, NO_TASK, TEST, load_recipe, recipe_names
 from attentune.reproduction.searching import plan_searches
 
 # The tables and figures of the three papers that hold results.
@@ -24,7 +26,8 @@ WANTED = {
 
 def test_all_tables_and_figures_have_one():
     assert set(recipe_names()) == WANTED | {
-        *("ssa-original", "ssa-original-large", "sesame-original", "task-attention-original")
+        *("ssa-original", "ssa-original-large", "ssa-original-roberta", "sesame-original"),
+        *("task-attention-original", "task-attention-table-1-original"),
     }
 
 
@@ -55,8 +58,8 @@ def test_published_rows_belong_to_methods(name):
         wanted = {f"{column}{BETWEEN}{row}" for column in published.columns for row in published.rows}
         assert wanted == set(recipe.methods)
         return
-    assert {method_of_row(row, recipe) for row in published.rows} == set(recipe.methods)
-    assert len([column for column in published.columns if column != SECONDS]) == len(recipe.tasks)
+    assert {method_of_row(row, recipe) for row in published.rows} - {TEST} == set(recipe.methods)
+    assert len([column for column in published.columns if column not in NO_TASK]) == len(recipe.tasks)
 
 
 def test_a_file_may_hold_a_recipe(tmp_path):
@@ -123,6 +126,94 @@ def test_the_released_programs_settings_by_task():
             unshared = task == "rte" or (name, task) == ("ssa-original", "stsb")
             threshold = 0.1 if (name, task) == ("ssa-original-large", "mnli") else 0.3
             assert (gate.beta, gate.share_weights, gate.attention_threshold) == (beta, not unshared, threshold)
+
+
+def settings_of(name: str, method: str, task: str):
+    """Return the resolved configuration of a recipe's run with the paper's encoder."""
+    recipe = load_recipe(name)
+    grid = plan_grid(
+        tasks=[task],
+        methods=select_methods((), methods_from(recipe.methods, name)),
+        seeds=(1,),
+        overrides={**recipe.settings, "data.task_settings": recipe.task_settings},
+    )
+    return grid.config(next(run for run in grid.runs if run.method == method), Path("unused"))
+
+
+def test_gamma_is_searched_for_bert_with_masked_rows_too():
+    recipe = load_recipe("ssa-table-2")
+    parts = [Part("rte", "rte", None, {}, {})]
+    points = {one.method.name: one.space.points() for one in plan_searches(recipe, recipe.encoder, parts, {}, None)}
+    for method, size in {"BERT": 12, "BERT-m": 36, "SSA-Co": 72, "SSA-Hybrid": 216}.items():
+        assert len(points[method]) == size
+        gammas = {point.get("labels.ratio") for point in points[method]}
+        assert gammas == ({None} if method == "BERT" else {0.6, 1.0, 2.0})
+
+
+def test_figure_7_has_the_six_values_of_gamma_for_each_method():
+    gammas = (0.2, 0.4, 0.6, 0.8, 1.0, 2.0)
+    methods = {"BERT-m": "bert-mask", "SSA-Co": "ssa-co", "SSA-Hybrid": "ssa-hybrid"}
+    expected = {"BERT": {"preset": "bert"}}
+    for title, preset in methods.items():
+        expected |= {f"{title} {gamma}": {"preset": preset, "set": {"labels.ratio": gamma}} for gamma in gammas}
+    assert load_recipe("ssa-figure-7").methods == expected
+
+
+def test_sesame_original_trains_each_method_in_the_programs_regime():
+    """The program's scripts: its BERT trains three epochs, mostly at 3e-5; SesameBERT mostly four at 2e-5."""
+    slow, short = ("mrpc", "stsb", "mnli", "wnli"), ("mnli", "qnli", "wnli")
+    recipe = load_recipe("sesame-original")
+    for task in recipe.tasks:
+        bert = settings_of("sesame-original", "BERT", task)
+        sesame = settings_of("sesame-original", "SesameBERT", task)
+        assert (bert.training.learning_rate, bert.training.num_train_epochs) == (2e-5 if task in slow else 3e-5, 3)
+        assert (sesame.training.learning_rate, sesame.training.num_train_epochs) == (2e-5, 3 if task in short else 4)
+        for config in (bert, sesame):
+            assert (config.training.per_device_train_batch_size, config.data.max_length) == (32, 400)
+            assert (config.training.adam_epsilon, config.model.head.pooler) == (1e-6, "auto")
+        assert sesame.model.layer_mix.init == "original"
+    assert any("a third longer" in " ".join(text.split()) for text in recipe.differences)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in recipe_names() if name.startswith("sesame") and name != "sesame-table-3"]
+)
+def test_sesames_recipes_take_the_checkpoints_pooler(name):
+    recipe = load_recipe(name)
+    task = recipe.tasks[0]
+    assert {settings_of(name, method, task).model.head.pooler for method in recipe.methods} == {"auto"}
+
+
+def test_table_3_of_sesame_takes_one_pooler_for_all_cells():
+    recipe = load_recipe("sesame-table-3")
+    assert {settings_of("sesame-table-3", method, "rte").model.head.pooler for method in recipe.methods} == {"auto"}
+
+
+def test_robertas_recipe_has_what_its_authors_publish():
+    config = settings_of("ssa-original-roberta", "SSA-Hybrid", "rte")
+    assert (config.training.num_train_epochs, config.training.warmup_ratio, config.training.weight_decay) == (
+        *(3, 0.06, 0.1),
+    )
+    gate = config.model.token_gate
+    assert (gate.beta, gate.attention_threshold, gate.share_weights) == (0.5, 0.3, True)
+
+
+@pytest.mark.parametrize("name", ["task-attention-original", "task-attention-table-1-original"])
+def test_the_posters_programs_training(name):
+    recipe = load_recipe(name)
+    for task in recipe.tasks:
+        for method in recipe.methods:
+            config = settings_of(name, method, task)
+            training = config.training
+            assert (training.num_train_epochs, training.per_device_train_batch_size) == (10, 8)
+            assert (training.lr_scheduler_type, training.warmup_ratio) == ("constant", 0)
+            assert (training.weight_decay, training.max_grad_norm) == (0, 0)
+            assert training.learning_rate == (1e-3 if method.endswith("frozen") else 1e-5)
+            assert training.freeze_encoder == method.endswith("frozen")
+            assert config.model.head.dropout == (0.0 if method.startswith("Experiment") else 0.3)
+            assert config.model.head.combine == "dot"
+            if method.startswith("first"):
+                assert (config.model.head.kind, config.model.head.pooler) == ("cls", "auto")
 
 
 def test_an_embedded_encoder_has_values_of_its_own():

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attentune.experiments.comparison.records import RunRecord
+from attentune.metrics.glue_average import GLUE_TASKS, glue_average
 from attentune.report.document import Section, Table
-from attentune.reproduction.recipe import BETWEEN, SECONDS, Published, Recipe
+from attentune.reproduction.recipe import AVERAGES, AX, BETWEEN, NO_TASK, RATIO, SECONDS, TEST, Published, Recipe
 
 _NONE = "-"
 _SPREAD = (
@@ -17,13 +18,19 @@ _SPREAD = (
 _Here = Callable[[str, str], str]
 
 
-def score_section(recipe: Recipe, records: Sequence[RunRecord], tasks: Mapping[str, str]) -> Section | None:
+def score_section(
+    recipe: Recipe,
+    records: Sequence[RunRecord],
+    tasks: Mapping[str, str],
+    ax_scores: Mapping[str, Sequence[float]] | None = None,
+) -> Section | None:
     """Return a section that compares the reproduced scores with the published ones.
 
     Args:
         recipe: the reproduced recipe.
         records: the records of its runs.
         tasks: the task that was trained on for each task of the recipe; tasks without data are left out.
+        ax_scores: by method the scores on AX, one per seed; None if AX was not scored.
 
     Returns:
         The section; None if the recipe has no published scores.
@@ -34,13 +41,23 @@ def score_section(recipe: Recipe, records: Sequence[RunRecord], tasks: Mapping[s
     if published.layout == "methods":
         same = {row: row for row in published.rows}
         return _section(published, same, lambda row, column: _scores(_of(records, column, row), published), (_SPREAD,))
-    columns = [title for title in published.columns if title != SECONDS]
+    columns = [title for title in published.columns if title not in NO_TASK]
     places = dict(zip(columns, recipe.tasks, strict=True))
 
     def here(method: str, column: str) -> str:
         of_method = [record for record in records if record.run.method == method]
-        if column == SECONDS:
-            return _seconds(of_method, len(tasks) == len(recipe.tasks))
+        if column in (SECONDS, RATIO):
+            complete = len(tasks) == len(recipe.tasks)
+            seconds = _seconds(of_method, complete)
+            if column == SECONDS or seconds is None:
+                return _NONE if seconds is None else f"{seconds:.0f}"
+            baseline = _seconds([one for one in records if one.run.method == _baseline(method, recipe)], complete)
+            return _NONE if baseline is None else f"{seconds / baseline:.3f}"
+        if column == AX:
+            values = [published.scale * value for value in (ax_scores or {}).get(method, ())]
+            return _mean(values, 1) if values else _NONE
+        if column in AVERAGES:
+            return _average(of_method, published)
         return _scores([record for record in of_method if record.run.task == tasks.get(places[column])], published)
 
     return _section(published, {row: method_of_row(row, recipe) for row in published.rows}, here, (_SPREAD,))
@@ -52,7 +69,7 @@ def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Se
     assert published is not None
     places = dict(zip(published.columns, recipe.tasks, strict=True))
     same = {row: row for row in published.rows}
-    return _section(published, same, lambda row, column: f"{counts[row][places[column]] / 1e6:.2f} M")
+    return _section(published, same, lambda row, column: _parameters(counts[row][places[column]]))
 
 
 def _section(published: Published, methods: Mapping[str, str], here: _Here, notes: tuple[str, ...] = ()) -> Section:
@@ -65,14 +82,15 @@ def _section(published: Published, methods: Mapping[str, str], here: _Here, note
         here: returns the table cell for a reproduced method and a column.
         notes: notes under the table.
     """
-    several = len(set(methods.values())) < len(methods)
+    shown = {title: method for title, method in methods.items() if method != TEST}
+    several = len(set(shown.values())) < len(shown)
     rows: list[tuple[str, ...]] = []
     for title, entries in published.rows.items():
         rows.append((title, "published", *(_NONE if entry is None else entry for entry in entries)))
-        if not several:
+        if not several and methods[title] != TEST:
             rows.append(("", "reproduced", *(here(methods[title], column) for column in published.columns)))
     if several:
-        for name in dict.fromkeys(methods.values()):
+        for name in dict.fromkeys(shown.values()):
             rows.append((name, "reproduced", *(here(name, column) for column in published.columns)))
     table = Table(
         "paper-comparison", "Published and reproduced", ("", "", *published.columns), tuple(rows), left=2, notes=notes
@@ -80,8 +98,18 @@ def _section(published: Published, methods: Mapping[str, str], here: _Here, note
     return Section("Comparison with the paper", (table,))
 
 
+def _parameters(count: int) -> str:
+    """Return a count as the poster prints it: thousands in full, millions as 0.59M."""
+    return f"{count} param" if count < 1e5 else f"{count / 1e6:.2f}M param"
+
+
 def method_of_row(row: str, recipe: Recipe) -> str:
-    """Return the method of a published row; in tables with several encoders, the row's title ends in the method."""
+    """Return the method of a published row; in tables with several encoders, the row's title ends in the method.
+
+    A row with scores of test rows has no method, but `TEST`.
+    """
+    if row.endswith(TEST):
+        return TEST
     return row if row in recipe.methods else row.rsplit(BETWEEN, 1)[-1]
 
 
@@ -119,11 +147,33 @@ def _mean(values: Sequence[float], digits: int) -> str:
     return f"{statistics.fmean(values):.{digits}f}{spread}"
 
 
-def _seconds(records: Sequence[RunRecord], complete: bool) -> str:
-    """Return the training time summed over tasks, averaged over seeds; "-" if a task or a run is missing."""
-    if not complete or not records or not all(record.is_done for record in records):
+def _average(records: Iterable[RunRecord], published: Published) -> str:
+    """Return the GLUE average, computed for each seed; with the number of tasks if some are missing."""
+    by_seed: dict[int, dict[str, RunRecord]] = {}
+    for record in records:
+        if record.is_done:
+            by_seed.setdefault(record.run.seed, {})[record.run.task] = record
+    found = [glue_average({task: one.scores for task, one in of_seed.items()}) for of_seed in by_seed.values()]
+    averages = [one for one in found if one is not None]
+    # Seeds with fewer tasks than others, as in an unfinished comparison, would be averages of something else.
+    most = max((one.tasks for one in averages), key=len, default=())
+    values = [published.scale * one.value for one in averages if one.tasks == most]
+    if not values:
         return _NONE
+    return _mean(values, 1) + ("" if most == GLUE_TASKS else f" ({len(most)} tasks)")
+
+
+def _baseline(method: str, recipe: Recipe) -> str:
+    """Return the recipe's first method with the same regime, the part of its name after `BETWEEN`."""
+    regime = method.rpartition(BETWEEN)[2]
+    return next(name for name in recipe.methods if name.rpartition(BETWEEN)[2] == regime)
+
+
+def _seconds(records: Sequence[RunRecord], complete: bool) -> float | None:
+    """Return the training time summed over tasks, averaged over seeds; None if a task or a run is missing."""
+    if not complete or not records or not all(record.is_done for record in records):
+        return None
     by_seed: dict[int, float] = {}
     for record in records:
         by_seed[record.run.seed] = by_seed.get(record.run.seed, 0.0) + float(record.train["seconds"])
-    return f"{statistics.fmean(by_seed.values()):.0f}"
+    return statistics.fmean(by_seed.values())

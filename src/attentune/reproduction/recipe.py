@@ -18,8 +18,12 @@ KINDS = ("comparison", "explanation", "parameters")
 LAYOUTS = ("tasks", "methods")
 # In the layout "methods", joins the titles of the column and the row to the name of a method.
 BETWEEN = " - "
-# The title of a column with the training time, summed over all tasks.
-SECONDS = "seconds"
+# Titles of columns that are not tasks: the training time, summed over all tasks, and its ratio to the baseline's; the
+# score on AX of the models of MNLI; the average over GLUE's tasks, as SSA and SESAME call it.
+SECONDS, RATIO, AX, AVERAGES = "seconds", "time ratio", "AX", ("Avg", "GLUE score")
+NO_TASK = (SECONDS, RATIO, AX, *AVERAGES)
+# The end of the title of a row with scores of test rows, whose labels are not public.
+TEST = f"{BETWEEN}test"
 # What `--search` may be besides a number of trials.
 GRID, NONE = "grid", "none"
 
@@ -30,7 +34,7 @@ class Published:
 
     Attributes:
         layout: "tasks": one row per method, one column per task; "methods": one method per cell, for a single task.
-        columns: the titles of the columns; tasks in the order of the recipe's tasks, optionally with `SECONDS` last.
+        columns: the titles of the columns; tasks in the order of the recipe's tasks, then any of `NO_TASK`.
         rows: the entries of each row as printed, by the row's title; None for an empty cell.
         scale: the factor for scores, which are computed from 0 to 1.
         metric: the metric that is shown; None for all metrics of the task.

@@ -104,13 +104,14 @@ def reproduce(
         methods, keep_runs = methods_with(recipe, found), part.trained_on in kept
         records += _compare(methods, part, compared, seeds=seeds, executor=executor, keep_runs=keep_runs, display=shown)
         chosen += found
-    first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
+    runs = {one.run: compared / "runs" / one.run.name for one in records if one.is_done and one.run.task in kept}
+    more, notes, ax_scores = _further_sections(recipe, runs, data_dir)
+    tasks_run = {part.task: part.trained_on for part in planned.parts}
+    first = score_section(recipe, records, tasks_run, ax_scores)
     searched = search_tables(chosen, choose)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
-    runs = {one.run: compared / "runs" / one.run.name for one in records if one.is_done and one.run.task in kept}
     further = _further(recipe, runs, folder, planned, fraction, data_dir)
     made = make_report(collect([str(compared), *further]))
-    more, notes = _further_sections(recipe, runs, data_dir)
     for note in notes:
         shown.info(note)
     report = _report(recipe, planned, [*sections, *more], made, searched=bool(chosen), notes=notes)
@@ -194,11 +195,11 @@ def _further(
 
 def _further_sections(
     recipe: Recipe, runs: Mapping[Run, Path], data_dir: str | None
-) -> tuple[list[Section], list[str]]:
-    """Return the sections of the recipe's further evaluations, and sentences on what could not be evaluated."""
+) -> tuple[list[Section], list[str], dict[str, list[float]]]:
+    """Return the sections of further evaluations, sentences on what could not be evaluated, and scores on AX."""
     if recipe.then == "ax":
         return score_on_ax(runs, data_dir)
-    return ([explain_sentences(recipe.sentences, runs)] if recipe.sentences else []), []
+    return ([explain_sentences(recipe.sentences, runs)] if recipe.sentences else []), [], {}
 
 
 def _report(

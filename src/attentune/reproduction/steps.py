@@ -45,19 +45,21 @@ def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | Non
     _write(folder / HANS_FILE, to_json(report.to_dict()))
 
 
-def score_on_ax(runs: Mapping[Run, Path], data_dir: str | None) -> tuple[list[Section], list[str]]:
+def score_on_ax(
+    runs: Mapping[Run, Path], data_dir: str | None
+) -> tuple[list[Section], list[str], dict[str, list[float]]]:
     """Score the runs trained on MNLI on AX, GLUE's diagnostic set, by phenomenon.
 
     Returns:
-        A section with the mean over each method's runs, and sentences: why there is none.
+        A section with the mean over each method's runs; sentences: why there is none; each method's scores on all rows.
     """
     trained = {run: place for run, place in runs.items() if run.task == "mnli"}
     try:
         find_builtin_file("ax", "validation", data_dir)
     except (ConfigError, DataError) as error:
-        return [], [f"AX is not scored: {error}"]
+        return [], [f"AX is not scored: {error}"], {}
     if not trained:
-        return [], ["AX is not scored: it needs runs trained on MNLI."]
+        return [], ["AX is not scored: it needs runs trained on MNLI."], {}
     by_method: dict[str, list[tuple[PhenomenonScore, ...]]] = {}
     for run, place in trained.items():
         config = DataConfig(task="ax", data_dir=data_dir)
@@ -80,9 +82,10 @@ def score_on_ax(runs: Mapping[Run, Path], data_dir: str | None) -> tuple[list[Se
     ]
     header = ("category", "phenomenon", "rows", *by_method)
     notes = ("Matthews correlation, in points; means over seeds. A row may have several phenomena.",)
-    return [
-        Section("AX, GLUE's diagnostic set", (Table("ax", "AX by phenomenon", header, tuple(lines), 2, notes),))
-    ], []
+    table = Table("ax", "AX by phenomenon", header, tuple(lines), 2, notes)
+    overall = next(place for place, one in enumerate(first) if not one.category and not one.phenomenon)
+    ax_scores = {method: [scores[overall].score for scores in found] for method, found in by_method.items()}
+    return [Section("AX, GLUE's diagnostic set", (table,))], [], ax_scores
 
 
 def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:

@@ -255,9 +255,11 @@ class TrainingLoop:
             callback.on_step_end(state, logs)
         if state.step % self.config.logging_steps == 0 or state.step == self.config.total_steps:
             logs = {**logs, "loss": state.loss_sum / state.loss_steps}
+            if state.epoch_labels.get("token_count"):
+                logs["task_loss"] = state.task_loss_sum / state.loss_steps
             for callback in callbacks:
                 callback.on_log(state, logs)
-            state.loss_sum, state.loss_steps = 0.0, 0
+            state.loss_sum, state.task_loss_sum, state.loss_steps = 0.0, 0.0, 0
 
     def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
         """Run forward and backward over the batches of one optimiser step; return the loss over all their rows."""
@@ -273,6 +275,7 @@ class TrainingLoop:
         value = float(denominators.combine(total_3))
         if not math.isfinite(value):
             raise nonfinite_value_error("the loss", value, state.step + 1, self._row_names(plan, group))
+        state.task_loss_sum += float(total_3[0]) / denominators.target
         if denominators.tokens:
             state.epoch_labels["token_loss_sum"] += float(total_3[1])
             state.epoch_labels["token_hits"] += int(total_3[2])

@@ -31,6 +31,7 @@ class TrainingState:
         label_seconds: wall time of making token labels.
         epoch_labels: counts of this epoch's token labels, for the log; empty between epochs.
         loss_sum: sum of the steps' losses since the last line of the log.
+        task_loss_sum: the same of the task's loss alone, without the token head's.
         loss_steps: number of steps in `loss_sum`.
         best: {"metric", "value", "step"} of the best score, or None.
         scores_without_gain: evaluations since the last improvement.
@@ -49,6 +50,7 @@ class TrainingState:
     label_seconds: float = 0.0
     epoch_labels: dict[str, Any] = field(default_factory=dict)
     loss_sum: float = 0.0
+    task_loss_sum: float = 0.0
     loss_steps: int = 0
     best: dict[str, Any] | None = None
     scores_without_gain: int = 0

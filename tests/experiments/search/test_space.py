@@ -105,6 +105,7 @@ def test_mistakes_are_told_before_anything_is_trained(searched, message):
 GRIDS = {
     "ssa": ("ssa-hybrid", 2 * 2 * 3 * 2 * 3 * 3),
     "ssa-co": ("ssa-co", 2 * 2 * 3 * 2 * 3),
+    "bert-mask": ("bert-mask", 2 * 2 * 3 * 3),
     "sesame": ("sesame", 4),
     "bert": ("bert", 3 * 2 * 2),
     "task-attention": ("task-attention", 2 * 2),

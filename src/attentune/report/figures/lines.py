@@ -50,6 +50,7 @@ def lines_figure(
     y_label: str,
     ticks: Sequence[float] = (),
     log_x: bool = False,
+    log_y: bool = False,
     levels: Mapping[str, Level] | None = None,
     from_zero: bool = False,
     right: float | None = None,
@@ -62,6 +63,7 @@ def lines_figure(
         y_label: the quantity of the y axis with its unit.
         ticks: the ticks of the x axis; Matplotlib's choice if empty.
         log_x: whether the x axis is logarithmic.
+        log_y: whether the y axis is logarithmic.
         levels: by method the values that do not depend on x.
         from_zero: whether the y axis starts at 0.
         right: the largest end of an x axis that starts at 0; thin lines may continue beyond it. None for no limit.
@@ -86,6 +88,8 @@ def lines_figure(
         add_grid(axis, "both")
     if log_x:
         axes[0].set_xscale("log")
+    if log_y:
+        axes[0].set_yscale("log")
     if ticks:
         axes[0].set_xticks(list(ticks), [f"{tick:,g}" for tick in ticks])
         axes[0].minorticks_off()

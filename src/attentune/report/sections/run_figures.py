@@ -45,19 +45,24 @@ def loss_section(verdicts: Verdicts) -> Section | None:
                 thin = [([x for x, _ in curve.values()], [y for _, y in curve.values()]) for curve in curves]
                 lines[cell.method] = Line(xs, ys, thin=thin, number=number, marked=False)
         if lines:
+            positive = all(
+                y > 0 for line in lines.values() for ys in (line.ys, *(ys for _, ys in line.thin)) for y in ys
+            )
             figures.append(
                 Figure(
                     slug("loss", task),
                     f"{verdicts.title(cells[0])}: training loss against time",
                     "Thin lines are seeds, smoothed; thick lines are the median time and mean loss at each step. The"
                     " time includes training steps and the generation of token labels, on the machine of the run; a"
-                    " run that took far longer than the medians leaves the figure at the right. With token labels the"
-                    " loss includes the loss of the token head, so the levels of different methods are not comparable.",
+                    " run that took far longer than the medians leaves the figure at the right. The loss is"
+                    " the task's alone, without that of a token head."
+                    + ("" if positive else " The axis is linear, since some losses are not above 0."),
                     functools.partial(
                         lines_figure,
                         {task: lines},
                         x_label="wall time (s)",
                         y_label="training loss",
+                        log_y=positive,
                         right=1.5 * max(line.xs[-1] for line in lines.values()),
                     ),
                 )
@@ -66,7 +71,7 @@ def loss_section(verdicts: Verdicts) -> Section | None:
 
 
 def loss_curve(record: RunRecord) -> Curve | None:
-    """Return the smoothed training loss of a run; None if the log has fewer than two entries."""
+    """Return the smoothed training loss of the task alone; None if the log has fewer than two entries."""
     entries = [entry for entry in record.curve if entry.get("loss") is not None and entry.get("seconds") is not None]
     if len(entries) < 2:
         return None
@@ -75,7 +80,7 @@ def loss_curve(record: RunRecord) -> Curve | None:
         float(entry["seconds"]) + sum(spent for epoch, spent in label_seconds.items() if epoch <= entry.get("epoch", 0))
         for entry in entries
     ]
-    losses = np.array([float(entry["loss"]) for entry in entries])
+    losses = np.array([float(entry.get("task_loss", entry["loss"])) for entry in entries])
     width = max(1, len(losses) // 12)
     sums = np.cumsum(np.concatenate([[0.0], losses]))
     ends = np.arange(1, len(losses) + 1)
