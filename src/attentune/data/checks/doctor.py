@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attentune.data.checks.differences import difference_findings
 from attentune.data.checks.labels import label_facts, label_findings
 from attentune.data.checks.languages import language_findings
 from attentune.data.checks.report import (
@@ -62,6 +63,7 @@ def examine(
             leaked = _leaked(rows, train_places)
             splits[name] = replace(splits[name], found_in_train=len(leaked))
             split_findings += _leak_findings(name, rows, train, leaked)
+            split_findings += difference_findings(name, rows, train, data.label_space)
         if rows.labels is not None and len(rows):
             splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
             split_findings += label_findings(name, splits[name], data)
