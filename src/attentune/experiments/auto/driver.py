@@ -86,6 +86,8 @@ _POLL_S = 0.2
 _SAVE_S = 1.5
 # Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
 _DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
+# The most that is kept for scoring validation and test rows.
+_SCORING_SHARE = 0.1
 # The share of the time that the probes of all encoders may take.
 _PROBE_SHARE = 0.1
 # A checkpoint of a fold is written about this often.
@@ -290,7 +292,9 @@ class _AutoRun(AutoFolder):
             slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
             begun = [state for state in self.states if not state.member.is_baseline and state.is_started]
             fine_tuned = sum(len(state.folds) for state in begun if not state.note)
-            seconds += scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
+            scoring_s = scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
+            # Measured when the machine may have been busier; rows that then need more are not scored.
+            seconds += min(scoring_s, _SCORING_SHARE * self.time_limit_s)
         return seconds + self._distillation_s(self.left_s - seconds)
 
     def _distillation_s(self, left_s: float) -> float:

@@ -400,6 +400,7 @@ def _fit_baseline(task: FoldTask) -> None:
         _finish_fold(folder, logits_MC, held, time.perf_counter() - began)
     whole = Path(task.folder) / REFIT_FOLDER
     if not is_finished(whole):
+        _raise_if_stopped(task.deadline)  # without it, the models of the folds are averaged
         with storage_errors(whole):
             shutil.rmtree(whole, ignore_errors=True)
             whole.mkdir(parents=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
@@ -66,6 +69,11 @@ class WorkerPool:
 
     def close(self, *, wait_s: float = SAVE_S) -> list[tuple[Task, TaskResult | None]]:
         """Stop the workers, killing those that do not end in time; return the tasks that ended meanwhile."""
+        self._executor.request_stop()
+        wait(self._tasks, timeout=wait_s)
+        for pid in self.pids:
+            with contextlib.suppress(OSError):  # one that ends by itself takes seconds on a busy machine
+                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         self._executor.shutdown(wait_s=wait_s)
         ended = self.wait(0.0)
         self._tasks.clear()
