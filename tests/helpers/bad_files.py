@@ -85,8 +85,6 @@ ENCODINGS = {
         "--encoding",
     ),
     "gb18030 in json": lines(JSON.encode() + '{"text": "很好"}\n'.encode("gb18030"), 2, "not UTF-8", "Save the file"),
-    "utf-16 little endian": csv(GOOD.encode("utf-16-le"), 1, "NUL", "iconv -f UTF-16"),
-    "utf-16 big endian": tsv("text\tlabel\nx\tgood\n".encode("utf-16-be"), 1, "NUL", "iconv -f UTF-16"),
     "utf-16 json lines": lines((JSON + MORE).encode("utf-16"), 1, "UTF-16"),
     "utf-32": csv(GOOD.encode("utf-32"), 1, "UTF-32", "iconv -f UTF-32 -t UTF-8"),
     "overlong slash": csv(HEADER.encode() + b"so\xc0\xaffine,good\n", 2, "byte 3", "0xc0", "not UTF-8"),
@@ -147,8 +145,6 @@ QUOTES = {
     "not doubled": csv(HEADER + '"he said "no" twice",bad\n', 2, "do not pair up", '""no""'),
     "text after it": csv(HEADER + '"so" fine,good\n', 2, "do not pair up", "double each quote"),
     "backslash": csv(HEADER + '"he said \\"no\\"",bad\n', 2, "do not pair up"),
-    "in a tsv": tsv('text\tlabel\n"so" fine\tgood\n', 2, "do not pair up", "convert it to .jsonl"),
-    "opened in a tsv": tsv('text\tlabel\n"so fine\tgood\nso dull\tbad\n', 2, "never closed", "convert it to .jsonl"),
     "single ones": csv(HEADER + "'so, fine',good\n", 2, "3 fields, expected 2", "double quotes"),
     "typographic ones": csv(HEADER + "“so, fine”,good\n", 2, "3 fields, expected 2", "double quotes"),
 }

@@ -41,6 +41,7 @@ _GIVEN = (
     "encoding",
     "file_format",
     "header",
+    "skip_broken_rows",
 )
 # What YAML does not read as text.
 _WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")

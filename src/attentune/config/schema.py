@@ -490,6 +490,11 @@ class DataConfig:
         "whether the first row of .csv, .tsv and spreadsheets has the column names; without it (--no_header) the"
         " columns are column_1, column_2, ...",
     )
+    skip_broken_rows: bool = setting(
+        False,
+        "leave out rows with a wrong number of fields, without a label, or that repeat the header; they are written to"
+        " FILE.left_out.jsonl",
+    )
 
     @property
     def extra_train(self) -> tuple[tuple[str, float], ...]:

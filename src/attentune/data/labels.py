@@ -487,11 +487,13 @@ def parse_number(text: str) -> float | None:
 def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
     """Return the error for the rows whose label is None."""
     missing = [row for row, label in enumerate(labels) if label is None]
-    more = f", and in {len(missing) - 1:,} more rows" if len(missing) > 1 else ""
+    shown = ", ".join(str(row if table.lines is None else table.lines[row]) for row in missing[1:5])
+    end = f"{'row' if table.lines is None else 'line'} {shown}{', ...' if len(missing) > 5 else ''}"
+    more = f", and in {len(missing) - 1:,} more rows ({end})" if len(missing) > 1 else ""
     return table.error(
         missing[0],
         f"column {column!r} has no label here{more}, expected one in each row. Add it, take the row out, or leave such"
-        ' rows out with --ignore_labels "".',
+        ' rows out with --skip_broken_rows or --ignore_labels "".',
         LabelError,
     )
 

@@ -24,6 +24,7 @@ from attentune.data.extra import with_extra
 from attentune.data.guesses import label_candidates, with_guessed_columns
 from attentune.data.headers import header_note
 from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
+from attentune.data.left_out import without_broken_rows
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import holds_tables, read_table
@@ -191,6 +192,12 @@ def _load_custom(
     want_label = not first.startswith("test")
     config, held = with_guessed_columns(tables[first], config, want_label=want_label)
     columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
+    cleaned = {}
+    for split, table in tables.items():
+        labels = () if split.startswith("test") else columns.labels
+        cleaned[split], told = without_broken_rows(table, labels, is_skipped=config.skip_broken_rows)
+        named = (*named, *told)
+    tables = cleaned
     space, notes, doubt = _label_space(tables, columns, config, label_space)
     left_out = left_out_labels(space.names, config.ignore_labels)
     reader = label_reader(None, space, config.label_separator, left_out)

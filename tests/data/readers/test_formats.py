@@ -157,7 +157,7 @@ def test_the_command_line_tells_it(tmp_path: Path, attentune) -> None:
     path.write_bytes(written(SENTENCES["cp1252"] * 5, ";", "cp1252"))
     status, out, err = attentune("doctor", path)
     assert status == 0, err
-    assert f"{path}: read as semicolon-separated, Windows-1252." in out
+    assert f"{path}: read as semicolon-separated, Windows-1252 ('café', 'était', 'très')." in out
     status, out, err = attentune("doctor", path, "--delimiter", ";;")
     assert status == 2
     assert "--delimiter: got ';;', expected one character" in err

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, in_chunks
 from attentune.errors import DataError
@@ -29,14 +30,21 @@ class Dialect:
         drop_broken: leave rows with too few or too many fields out; `Table.dropped` has their lines.
         encoding: the name of a codec.
         has_header: whether the first row has the column names; without it they are column_1, column_2, ...
+        has_sep_line: whether the first line names the separator (`sep=;`), as Excel writes it.
+        skips_spaces: whether spaces after separators are left out.
+        words: examples of words that the encoding changes.
     """
 
     delimiter: str = ","
     quoting: str = "csv"
     header: tuple[str, ...] | None = None
     drop_broken: bool = False
+    skip_broken: bool = False
     encoding: str = "utf-8"
     has_header: bool = True
+    has_sep_line: bool = False
+    skips_spaces: bool = False
+    words: tuple[str, ...] = ()
 
 
 def parse_delimited(
@@ -64,7 +72,8 @@ def parse_delimited(
         DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
             fields than the header, and unclosed quotes.
     """
-    records = _without_blank_end(_records(lines, path, dialect, start.line), path)
+    swallowed, left_out = list[str](), list[tuple[int, str, Any]]()
+    records = _without_blank_end(_records(lines, path, dialect, start.line, swallowed), path)
     header, records = _header(records, path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
@@ -76,12 +85,14 @@ def parse_delimited(
         cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
         made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
-        made = replace(made, names_from_row=dialect.header is None and dialect.has_header)
+        made = replace(made, names_from_row=dialect.header is None and dialect.has_header, left_out=tuple(left_out))
+        made = replace(made, notes=_swallowed_notes(swallowed, path))
         done += len(rows)
-        dropped.clear()
+        for lines_told in (dropped, swallowed, left_out):
+            lines_told.clear()
         return made
 
-    rows = _rows(records, header, wanted, dropped, path, dialect)
+    rows = _rows(records, header, wanted, dropped, left_out, path, dialect)
     yield from in_chunks(itertools.islice(rows, num_rows), limit, table)
     if not done:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
@@ -117,12 +128,13 @@ def scan_delimited(
     records = _without_blank_end(_records(lines, path, dialect), path)
     byte = 0
     header, records = _header(records, path, dialect)
-    if dialect.header is None and dialect.has_header:
+    if (dialect.header is None and dialect.has_header) or dialect.has_sep_line:
         byte = position()
     count, starts = 0, []
     for line, fields in records:
         if len(fields) != len(header):
-            raise _ragged(fields, header, path, line, dialect)
+            broken = [(number, len(cells)) for number, cells in records if len(cells) != len(header)]
+            raise _ragged(fields, header, path, line, dialect, broken)
         if count % every == 0:
             starts.append(RowStart(count, byte, line))
         count += 1
@@ -138,6 +150,7 @@ def _rows(
     header: Sequence[str],
     wanted: Sequence[int],
     dropped: list[int],
+    left_out: list[tuple[int, str, Any]],
     path: str | Path,
     dialect: Dialect,
 ) -> Iterator[tuple[_Row, int]]:
@@ -149,21 +162,45 @@ def _rows(
             yield (line, cells), sum(map(len, cells))
         elif dialect.drop_broken:
             dropped.append(line)
+        elif dialect.skip_broken:
+            left_out.append((line, f"{len(fields)} fields, expected {len(header)}", fields))
         else:
-            raise _ragged(fields, header, path, line, dialect)
+            broken = [(number, len(cells)) for number, cells in records if len(cells) != len(header)]
+            raise _ragged(fields, header, path, line, dialect, broken)
 
 
 def _records(
-    lines: Iterable[str], path: str | Path, dialect: Dialect, first_line: int = 1
+    lines: Iterable[str], path: str | Path, dialect: Dialect, first_line: int = 1, swallowed: list[str] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record with the line at which it begins; a blank line is a record without fields."""
+    """Yield each record with the line at which it begins; a blank line is a record without fields.
+
+    Args:
+        lines: the lines.
+        path: the path of the file, for messages.
+        dialect: the format of the file.
+        first_line: the number of the first line.
+        swallowed: receives the lines of quoted fields that look like whole rows.
+    """
+    lines = iter(lines)
+    if dialect.has_sep_line and dialect.header is None:
+        next(lines, None)
+        first_line += 1
     if dialect.quoting == "none":
         for number, line in enumerate(lines, start=first_line):
             text = line.removesuffix("\n").removesuffix("\r")
-            yield number, text.split(dialect.delimiter) if text else []
+            fields = text.split(dialect.delimiter) if text else []
+            yield number, [fields[0], *(cell.lstrip(" ") for cell in fields[1:])] if dialect.skips_spaces else fields
         return
+    held: list[str] = []
+
+    def kept() -> Iterator[str]:
+        for line in lines:
+            held.append(line)
+            yield line
+
+    shapes = RowShapes(dialect.delimiter)
     # The limit is global to the process, so it is lifted for each record and restored; a text may be a whole book.
-    reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
+    reader = csv.reader(kept(), delimiter=dialect.delimiter, strict=True, skipinitialspace=dialect.skips_spaces)
     while True:
         start = reader.line_num + first_line
         limit = csv.field_size_limit(sys.maxsize)
@@ -175,7 +212,56 @@ def _records(
             raise _bad_quoting(error, path, start, dialect) from error
         finally:
             csv.field_size_limit(limit)
+        if len(held) == 1:
+            shapes.add(fields)
+        elif swallowed is not None and shapes.are_rows(held):
+            swallowed.append(f"{start} to {start + len(held) - 1}")
+        held.clear()
         yield start, fields
+
+
+class RowShapes:
+    """What the cells of single-line rows look like, to know rows inside of a quoted field."""
+
+    _ROWS, _MOST_CLASSES = 2000, 64
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+        self._num_rows = 0
+        self._values: list[set[str]] = []
+
+    def add(self, fields: Sequence[str]) -> None:
+        """Add a row; the first one is the header."""
+        if not self._values:
+            self._values = [set() for _ in fields]
+        elif self._num_rows < self._ROWS and len(fields) == len(self._values):
+            self._num_rows += 1
+            for seen, cell in zip(self._values, fields, strict=True):
+                if len(seen) <= self._MOST_CLASSES:
+                    seen.add(cell)
+
+    def are_rows(self, lines: Sequence[str]) -> bool:
+        """Whether each line has as many fields as the header, and in one column classes or numbers as other rows."""
+        rows = [line.rstrip("\r\n").split(self._delimiter) for line in lines]
+        if len(self._values) < 2 or any(len(row) != len(self._values) for row in rows):
+            return False
+        for seen, cells in zip(self._values, zip(*rows, strict=True), strict=True):
+            is_class = len(seen) <= self._MOST_CLASSES and 2 * len(seen) <= self._num_rows
+            if is_class and "" not in cells and seen.issuperset(cells):
+                return True
+            if seen and all(cell.isdigit() for cell in (*seen, *cells)):
+                return True
+        return False
+
+
+def _swallowed_notes(spans: Sequence[str], path: str | Path) -> tuple[str, ...]:
+    if not spans:
+        return ()
+    more = f" and {len(spans) - 5} more places" if len(spans) > 5 else ""
+    return (
+        f"{path}: the lines {', '.join(spans[:5])}{more} are one row each, as a double quote holds them together, but"
+        " each line looks like a row. If it is one, double that quote or take it out.",
+    )
 
 
 def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Path) -> Iterator[tuple[int, list[str]]]:
@@ -222,7 +308,8 @@ def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> 
         repeated = sorted({name for name in names if name and names.count(name) > 1})
         if repeated:
             raise DataError(
-                f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name.",
+                f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name"
+                f"{_headless_hint(names)}.",
                 path=path,
                 line=line,
             )
@@ -230,7 +317,24 @@ def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> 
     raise DataError("holds only blank lines, expected a header and rows.", path=path)
 
 
-def _ragged(fields: Sequence[str], header: Sequence[str], path: str | Path, line: int, dialect: Dialect) -> DataError:
+def _headless_hint(names: Sequence[str]) -> str:
+    """Return the cure for a first line that is a row: one of its cells is a number, or a text of several words."""
+    if any(name.strip().lstrip("-").replace(".", "", 1).isdigit() or len(name.split()) >= 4 for name in names):
+        return (
+            "; or, as the first line looks like a row, give --no_header (the columns are then column_1, column_2, ...)"
+        )
+    return ""
+
+
+def _ragged(
+    fields: Sequence[str],
+    header: Sequence[str],
+    path: str | Path,
+    line: int,
+    dialect: Dialect,
+    more: Sequence[tuple[int, int]] = (),
+) -> DataError:
+    """Return the error for the first row with a wrong number of fields, and the lines and numbers of the others."""
     what = {",": "comma", "\t": "tab", ";": "semicolon"}.get(dialect.delimiter, repr(dialect.delimiter))
     if dialect.quoting == "none":
         mend = f"Add what is missing, or take a stray {what} out."
@@ -238,11 +342,13 @@ def _ragged(fields: Sequence[str], header: Sequence[str], path: str | Path, line
         mend = f'Add what is missing, or put double quotes around a text that holds a {what} ("like this").'
     got = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
     names = ", ".join(name or "(no name)" for name in header)
-    return DataError(
-        f"{got}, expected {len(header)} ({names}). {separator_hint(header).strip() or mend}",
-        path=path,
-        line=line,
-    )
+    others = ""
+    if more:
+        shown = ", ".join(f"{number} ({count})" for number, count in more[:4]) + (", ..." if len(more) > 4 else "")
+        others = f" {len(more) + 1:,} rows have another number of fields, the others in lines {shown}."
+    hint = separator_hint(header).strip()
+    end = hint or f"{mend} --skip_broken_rows leaves such rows out of training."
+    return DataError(f"{got}, expected {len(header)} ({names}).{others} {end}", path=path, line=line)
 
 
 def separator_hint(header: Sequence[str]) -> str:
@@ -264,8 +370,4 @@ def _bad_quoting(error: csv.Error, path: str | Path, line: int, dialect: Dialect
     else:
         got = f"the quotes in the row that begins here do not pair up ({reason})"
     mend = 'In a field that begins with a double quote, double each quote inside it and close it ("he said ""no""").'
-    if dialect.delimiter == "\t":
-        mend += (
-            " A .tsv is quoted as a .csv is; where quotes are plain characters (as in GLUE's), convert it to .jsonl."
-        )
     return DataError(f"{got}. {mend}", path=path, line=line)

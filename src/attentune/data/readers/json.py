@@ -27,8 +27,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-# Numbers stay as they are written: 1.0 is "1.0", and long numbers lose no digits.
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
+# Numbers stay as they are written: 1.0 is "1.0", and long numbers lose no digits. NaN and Infinity are missing
+# values.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
 def parse_json_lines(

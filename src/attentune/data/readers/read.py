@@ -135,7 +135,7 @@ def _parse_text(
         dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)
         lines = text_lines(stream, path, encoding=dialect.encoding)
         for table in parse_delimited(lines, path, dialect, keep, limit):
-            yield replace(table, notes=describe(dialect, kind, path, options))
+            yield replace(table, notes=(*describe(dialect, kind, path, options), *table.notes))
     elif kind == PLAIN:
         encoding = find_encoding(stream.peek(HEAD_BYTES), options.encoding) or "utf-8"
         yield from parse_plain_lines(text_lines(stream, path, encoding=encoding), path, keep, limit)

@@ -136,7 +136,7 @@ def unpacked(
     try:
         stream: Any = file if packed_bytes is None else gzip.GzipFile(fileobj=file)
         bounded: Any = _Bounded(stream, path, max_bytes, packed_bytes)
-        reader = io.BufferedReader(bounded, 2**20)
+        reader = io.BufferedReader(bounded, 2**24)
         if not reader.peek(1):
             raise DataError("the file is empty, expected rows.", path=path)
         check_no_page(reader.peek(SNIFFED_BYTES), path)

@@ -23,6 +23,7 @@ class Table:
         lines: the line at which each row begins (from 1), or None if the source has no lines.
         class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
         dropped: the lines of broken rows that were left out (`Dialect.drop_broken`).
+        left_out: rows that were left out on request (`skip_broken_rows`): the line, the reason and the cells.
         first_row: the number of the first row in the source (from 0), for a chunk.
         notes: how the file was read, if not as its extension says.
         names_from_row: whether the names were the first row of the file, which may have been no header.
@@ -35,6 +36,7 @@ class Table:
     lines: tuple[int, ...] | None = None
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
+    left_out: tuple[tuple[int, str, Any], ...] = ()
     first_row: int = 0
     notes: tuple[str, ...] = ()
     names_from_row: bool = False
@@ -114,14 +116,14 @@ def has_return(texts: Iterable[str]) -> bool:
 def as_cell(value: Any) -> Any:
     """Convert numbers and booleans to text; other values are returned unchanged.
 
-    A floating-point NaN becomes null: typed files (Parquet) from pandas mark missing values with it.
+    NaN and infinity become null: typed files (Parquet) from pandas mark missing values with NaN.
     """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float, Decimal)):
-        return None if value != value else str(value)
+        return str(value) if math.isfinite(value) else None
     return value
 
 

@@ -1,0 +1,243 @@
+"""What spreadsheets, notebooks and public data sets write: read right and told, or refused with all places."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+from attentune.config import DataConfig
+from attentune.data.load import load_data
+from attentune.data.ranges import RowRange, find_sources, read_range, scan
+from attentune.data.readers.formats import FileOptions
+from attentune.data.readers.read import read_table
+from attentune.errors import DataError, LabelError
+
+TEXTS = [f"visit {number} was fine for the clerk" for number in range(24)]
+LABELS = ["pos", "neg"] * 12
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def lines(mark: str, texts: list[str] = TEXTS, labels: list[str] = LABELS) -> list[str]:
+    return [f"text{mark}label", *(f"{text}{mark}{label}" for text, label in zip(texts, labels, strict=True))]
+
+
+def notes_of(path: Path, **settings: object) -> str:
+    return "\n".join(load_data(DataConfig(train_file=str(path), **settings), seed=0).notes)
+
+
+def texts_by_ranges(path: Path) -> list[str]:
+    (source,) = find_sources(str(path))
+    found = scan(source)
+    part = RowRange(0, found.starts[0], found.rows)
+    return [text for chunk in read_range(source, part, ["text"], []) for text in chunk.table.columns["text"]]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(("kind", "mark"), [("tsv", "\t"), ("csv", ";"), ("csv", "|"), ("csv", ",")])
+def test_quotes_that_hold_rows_together_are_plain(tmp_path: Path, kind: str, mark: str, ending: str) -> None:
+    rows = lines(mark)
+    rows[10] = f'"We shall not come back, said aunt May{mark}pos'.replace(mark, " ", mark == ",")
+    rows[20] = f'the screen had 15"{mark}neg'
+    path = write(tmp_path / f"rows.{kind}{ending}", "\n".join(rows) + "\n")
+    table = read_table(path)
+    assert len(table) == 24
+    assert table.columns["text"][9].startswith('"We shall')
+    assert table.columns["text"][19] == 'the screen had 15"'
+    assert any("quotes are read as plain characters" in note for note in table.notes)
+    assert texts_by_ranges(path) == list(table.columns["text"])
+
+
+def test_rows_inside_of_a_quote_are_told_where_other_fields_are_quoted(tmp_path: Path) -> None:
+    rows = lines(",")
+    rows[3] = '"fine, really",pos'
+    rows[10] = '"We shall not come back said aunt May,pos'
+    rows[20] = 'the screen had 15",neg'
+    path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
+    assert len(read_table(path)) == 14
+    assert f"{path}: the lines 11 to 21 are one row each" in notes_of(path)
+
+
+def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:
+    rows = lines(",")
+    rows[10] = '"Hello, all\nwe came, we saw\nbye",pos'
+    path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
+    table = read_table(path)
+    assert (len(table), table.notes) == (24, ())
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_quotes_of_a_tsv_may_be_plain(tmp_path: Path, ending: str) -> None:
+    rows = lines("\t", ['"Never" said the guest', *TEXTS[:-2], '"Good," he said, "so good"'])
+    path = write(tmp_path / f"rows.tsv{ending}", "\n".join(rows) + "\n")
+    table = read_table(path)
+    assert table.columns["text"][0] == '"Never" said the guest'
+    assert len(table.notes) == 1
+    assert texts_by_ranges(path) == list(table.columns["text"])
+    quoted = write(tmp_path / "quoted.tsv", "\n".join(['"text"\t"label"', '"a\tb"\t"pos"', '"c ""d"""\t"neg"']) + "\n")
+    assert read_table(quoted).columns["text"] == ("a\tb", 'c "d"')
+
+
+def test_spaces_after_separators_are_left_out(tmp_path: Path) -> None:
+    rows = [f'"{text}, really", "{label}"' for text, label in zip(TEXTS, LABELS, strict=True)]
+    path = write(tmp_path / "rows.csv", "\n".join(['"text", "label"', *rows]) + "\n")
+    table = read_table(path)
+    assert table.names == ("text", "label")
+    assert table.columns["label"] == tuple(LABELS)
+    assert table.columns["text"][0] == f"{TEXTS[0]}, really"
+    assert texts_by_ranges(path) == list(table.columns["text"])
+    plain = write(tmp_path / "plain.csv", "\n".join(line.replace(",", ", ") for line in lines(",")) + "\n")
+    assert set(read_table(plain).columns["label"]) == {"pos", "neg"}
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|", ","])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_excels_line_names_the_separator(tmp_path: Path, mark: str, encoding: str, ending: str) -> None:
+    texts = ["the café was très bon, même", *TEXTS[1:]]
+    content = "\r\n".join([f"sep={mark}", *lines(mark, [text.replace(mark, " ") for text in texts])]) + "\r\n"
+    path = write(tmp_path / f"rows.csv{ending}", content.encode(encoding))
+    table = read_table(path)
+    assert table.names == ("text", "label")
+    assert table.lines is not None
+    assert (len(table), table.lines[0]) == (24, 3)
+    assert table.columns["label"] == tuple(LABELS)
+    assert len(read_table(path, options=FileOptions(header=False))) == 25
+    if encoding != "utf-16":
+        assert texts_by_ranges(path) == list(table.columns["text"])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "texts"),
+    [
+        ("cp1252", ["it’s a lovely room", "we didn’t like the lunch", "they’re kind here"]),
+        ("cp1252", ["“so fine” – really…", "price 5 €"]),
+        ("utf-16", ["so fine", "Größe", "日本"]),
+        ("utf-16-le", ["so fine", "Größe", "日本"]),
+        ("utf-16-be", ["so fine", "Größe", "日本"]),
+        ("shift_jis", ["この映画はとても面白かったです", "この製品はお勧めしません"]),
+        ("gb18030", ["这个产品非常好，我很喜欢", "质量很差，不推荐购买"]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_encodings_are_found(tmp_path: Path, encoding: str, texts: list[str], ending: str) -> None:
+    rows = [f"{text}\t{('pos', 'neg')[number % 2]}" for number, text in enumerate(texts * 4)]
+    path = write(tmp_path / f"rows.tsv{ending}", "\n".join(["text\tlabel", *rows, ""]).encode(encoding))
+    table = read_table(path)
+    assert table.columns["text"][: len(texts)] == tuple(texts)
+    assert any("read as " in note and "--encoding" in note for note in table.notes)
+
+
+def test_words_that_an_encoding_changes_are_told(tmp_path: Path) -> None:
+    rows = lines(",", ["it’s fine", "we didn’t", "they’re here", "I’d go", *TEXTS[4:]])
+    path = write(tmp_path / "rows.csv", "\n".join(rows).encode("cp1252"))
+    (note,) = read_table(path).notes
+    assert "Windows-1252 ('it’s', 'didn’t', 'they’re')" in note
+
+
+def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path: Path) -> None:
+    head = "ref;review;label\n" + '1;"so fine; really,\nall of it";pos\n' * 20
+    path = write(tmp_path / "rows.csv", head.encode() + "2;Größe, très;neg\n".encode() * 5 + b"3;\xff;neg\n")
+    with pytest.raises(DataError, match=r"0xff, which is not UTF-8.*--encoding"):
+        read_table(path, options=FileOptions(delimiter=";"))
+    few = 'ref;review;label\n1;"so fine; really,\nall of it";pos\n' * 1 + "2;été;neg\n"
+    table = read_table(write(tmp_path / "few.csv", few.encode("cp1252")), options=FileOptions(delimiter=";"))
+    assert table.columns["review"] == ("so fine; really,\nall of it", "été")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "parquet", "feather"])
+def test_numbers_that_are_none_are_missing_labels(tmp_path: Path, kind: str, value: float | None) -> None:
+    labels = [1.0, 0.0, value, 1.0, 0.0, value, 1.0, 0.0]
+    path = tmp_path / f"rows.{kind}"
+    records = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=False)]
+    if kind in ("parquet", "feather"):
+        table = pa.table({"text": TEXTS[:8], "label": pa.array(labels, pa.float64())})
+        (pq.write_table if kind == "parquet" else feather.write_feather)(table, path)
+    else:
+        text = json.dumps(records) if kind == "json" else "\n".join(map(json.dumps, records))
+        write(path, text)
+    missing = [row for row, label in enumerate(read_table(path).columns["label"]) if label is None]
+    assert missing == [2, 5]
+    with pytest.raises(LabelError, match="no label here, and in 1 more row"):
+        load_data(DataConfig(train_file=str(path)), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "jsonl", "json", "parquet"])
+def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path: Path, kind: str) -> None:
+    texts, labels = [*TEXTS[:12], "text", *TEXTS[12:]], [*LABELS[:12], "label", *LABELS[12:]]
+    path = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": texts, "label": labels}), path)
+    elif "json" in kind:
+        records = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+        write(path, json.dumps(records) if kind == "json" else "\n".join(map(json.dumps, records)))
+    else:
+        write(path, "\n".join(lines("\t" if kind == "tsv" else ",", texts, labels)))
+    place = {"jsonl": "line 13", "json": "line 1", "parquet": "row 12"}.get(kind, "line 14")
+    assert f"{place} repeats the names of the columns and is read as a row" in notes_of(path)
+    told = notes_of(path, skip_broken_rows=True)
+    assert "1 row is left out" in told
+    assert "2 classes" in told
+    (entry,) = map(json.loads, (tmp_path / f"{path.name}.left_out.jsonl").read_text().splitlines())
+    assert entry["cells"] == ["text", "label"]
+
+
+def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path: Path) -> None:
+    rows = [
+        f"{number}.json\t{label}\t{text}\t0\t0" for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
+    ]
+    path = write(tmp_path / "rows.tsv", "\n".join(rows))
+    with pytest.raises(DataError, match=r"rows.tsv:1: .*'0' more than once.*--no_header"):
+        read_table(path)
+    assert len(read_table(path, options=FileOptions(header=False)).names) == 5
+    with pytest.raises(DataError, match="Give each column its own name.$"):
+        read_table(write(tmp_path / "names.csv", "text,label,text\na,b,c\n"))
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("csv", "|"), ("csv", ","), ("tsv", "\t"), ("csv.gz", ";")])
+def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path: Path, kind: str, mark: str) -> None:
+    rows = lines(mark)
+    for number in (5, 9, 12, 15, 18, 20):
+        rows[number] = f"visit {number}{mark}was fine{mark}pos"
+    rows = [*rows[:2], *rows[1:] * 3]
+    path = write(tmp_path / f"rows.{kind}", "\n".join(rows) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_table(path, options=FileOptions(delimiter=mark))
+    message = str(caught.value)
+    assert message.startswith(f"{path}:7: 3 fields, expected 2 (text, label). 18 rows have another number of fields")
+    assert "lines 11 (3), 14 (3), 17 (3), 20 (3), ..." in message
+    assert "--skip_broken_rows" in message
+    told = notes_of(path, delimiter=mark, skip_broken_rows=True)
+    assert "18 rows are left out, line 7 (3 fields, expected 2), 11" in told
+    written = [json.loads(line) for line in (tmp_path / f"{path.name}.left_out.jsonl").read_text().splitlines()]
+    assert [entry["line"] for entry in written][:2] == [7, 11]
+    assert written[0]["cells"] == ["visit 5", "was fine", "pos"]
+
+
+def test_a_separator_is_found_where_some_texts_have_it(tmp_path: Path) -> None:
+    rows = lines("|")
+    rows[9] = "visit 9|was fine|pos"
+    path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=r"rows.csv:10: 3 fields, expected 2 \(text, label\)"):
+        read_table(path)
+
+
+def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "\n".join(lines(",", labels=["", *LABELS[1:8], "", "", *LABELS[10:]])))
+    with pytest.raises(LabelError, match=r"rows.csv:2: .*2 more rows \(line 10, 11\).*--skip_broken_rows"):
+        load_data(DataConfig(train_file=str(path)), seed=0)
+    data = load_data(DataConfig(train_file=str(path), skip_broken_rows=True), seed=0)
+    assert sum(map(len, data.splits.values())) == 21
+    assert "3 rows are left out, line 2 (no label), 10 (no label), 11 (no label)" in "\n".join(data.notes)
