@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib
+import json
+import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,12 +15,15 @@ from typing import Any
 from attentune.config.parse import did_you_mean
 from attentune.data.readers.csv import check_header, numbered_names
 from attentune.data.readers.parquet import table_of_arrow
-from attentune.data.readers.streams import SNIFFED_BYTES, check_no_page, check_ratio
-from attentune.data.readers.table import Table, as_cell
+from attentune.data.readers.streams import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio
+from attentune.data.readers.table import Table
 from attentune.errors import DataError
 
 SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 FEATHER = (".feather", ".arrow")
+# The most time that reading a spreadsheet may take.
+_SECONDS = 600.0
+_ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
 
 
 def parse_spreadsheet(
@@ -41,22 +47,14 @@ def parse_spreadsheet(
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
     try:
-        calamine: Any = importlib.import_module("python_calamine")
+        importlib.import_module("python_calamine")
     except ImportError as error:
         raise DataError(
             "reading spreadsheets needs python-calamine: pip install 'attentune[excel]', or save the file as .csv.",
             path=path,
         ) from error
-    _check_archive(path)
-    try:
-        with calamine.CalamineWorkbook.from_path(str(path)) as book:
-            sheets = {name: book.get_sheet_by_name(name).to_python(skip_empty_area=False) for name in book.sheet_names}
-    except Exception as error:  # of each format its own
-        raise DataError(
-            f"cannot be read as a spreadsheet ({str(error)[:200]}). Open it, and save it again without a password.",
-            path=path,
-        ) from error
-    filled = [name for name, rows in sheets.items() if any(any(_text(cell) for cell in row) for row in rows)]
+    sheets = _sheets(path)
+    filled = [name for name, rows in sheets.items() if any(map(any, rows))]
     if not filled:
         raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
     if sheet is not None and sheet not in filled:
@@ -66,11 +64,10 @@ def parse_spreadsheet(
             path=path,
         )
     name = filled[0] if sheet is None else sheet
-    rows = [[_text(cell) for cell in row] for row in sheets[name]]
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
     notes = (note,) if is_guess else ()
-    return _table(rows, path, keep, notes, has_header)
+    return _table(sheets[name], path, keep, notes, has_header)
 
 
 def _table(
@@ -95,13 +92,28 @@ def _table(
     return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=has_header)
 
 
-def _text(cell: Any) -> str:
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
-        return str(int(cell))
-    if isinstance(cell, (datetime.date, datetime.time)):
-        return cell.isoformat()
-    value = as_cell(cell)
-    return "" if value is None else str(value)
+def _sheets(path: Path) -> dict[str, list[list[str]]]:
+    """Return the rows of each sheet, read in a process of its own.
+
+    Raises:
+        DataError: it cannot be read, unpacks to far more than its size, or takes too much memory or time.
+    """
+    command = [sys.executable, "-P", str(Path(__file__).with_name("sheets.py")), str(path), str(MAX_BYTES)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        _check_archive(path)
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, env=environment)
+        found: Any = json.loads(done.stdout) if done.returncode == 0 else _ENDED
+    except subprocess.TimeoutExpired:
+        found = f"reading it took more than {_SECONDS:g} seconds"
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        found = str(error)
+    if isinstance(found, str):
+        raise DataError(
+            f"cannot be read as a spreadsheet ({found[:200]}). Open it, and save it again without a password.",
+            path=path,
+        )
+    return found
 
 
 def _check_archive(path: Path) -> None:
@@ -134,6 +146,7 @@ def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
             batches, unpacked = [], 0
             for number in range(reader.num_record_batches):
                 batches.append(reader.get_batch(number))
+                batches[-1].validate(full=True)  # wrong offsets would end the process
                 unpacked += batches[-1].nbytes
                 check_ratio(unpacked, path.stat().st_size, path)
             arrow = pa.Table.from_batches(batches, reader.schema)

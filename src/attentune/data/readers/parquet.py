@@ -162,10 +162,18 @@ def _check(file: Any, path: str | Path, names: tuple[str, ...], selected: Collec
     facts = file.metadata
     if facts.num_rows == 0:
         raise DataError("holds columns but no rows. Add rows.", path=path)
+    if max_bytes == math.inf:
+        return
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
-    values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-    cells = max(facts.num_rows * len(selected), values)
-    unpacked = max(sum(group.total_byte_size for group in groups), cells * _CELL_BYTES)
+    unpacked = max(sum(group.total_byte_size for group in groups), facts.num_rows * len(selected) * _CELL_BYTES)
+    if unpacked <= max_bytes:
+        paths = [file.schema.column(place).path for place in range(len(file.schema))]
+        roots = tuple(f"{name}." for name in selected)
+        leaves = [place for place, leaf in enumerate(paths) if f"{leaf}.".startswith(roots)]
+        for number in range(len(groups)):  # a damaged column is an error here, but would end the process below
+            next(file.iter_batches(batch_size=1, row_groups=[number], columns=list(selected)), None)
+        values = sum(group.column(place).num_values for group in groups for place in leaves)
+        unpacked = max(unpacked, values * _CELL_BYTES)
     if unpacked > max_bytes:
         raise DataError(
             f"holds {unpacked} bytes when unpacked, more than the {max_bytes} that are read. Split the file.", path=path
@@ -190,7 +198,9 @@ def _batches(file: Any, shared: Any, selected: list[str], texts: list[str], grou
         for array in () if first is None else first.columns:
             longest = max(longest, _longest_bytes(array))
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(longest, 1)))
-        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=selected)
+        for batch in file.iter_batches(batch_size=rows, row_groups=[number], columns=selected):
+            batch.validate(full=True)
+            yield batch
 
 
 def _longest_bytes(array: Any) -> int:

@@ -122,7 +122,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         # Extensions are not loaded, and nothing is written, not even a journal.
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise DataError(
             f"cannot be read as a SQLite database ({str(error)[:200]}). Use another copy, or close the program that"
             " writes to it.",

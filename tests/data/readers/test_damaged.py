@@ -1,0 +1,158 @@
+"""Damaged binary files end in one message that names the file; they end no process."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from attentune.data.ranges import RowRange, find_sources, read_range, scan
+from attentune.data.readers import office
+from attentune.data.readers.read import read_table
+from attentune.data.readers.table import FIRST
+from attentune.errors import DataError
+
+openpyxl = pytest.importorskip("openpyxl")
+pytest.importorskip("python_calamine")
+
+# A Parquet file in whose metadata one byte is wrong.
+HISTOGRAM = (
+    "c-oCpL2DCH5Pq9(w=s#3h;P{^i|ip?dPv*dY_m-y2PbW6s)=qEOBE`(Ntakj+n7Y_K|OgA@gV9!M5G515&wV(@jvv~gXlre{({cijY*3l4tz7S"
+    "^Jc!8d2gLBu1Q6@FVSz2Ds?D1LCD9kv_uH$`*-`AL1V;3WDyo(4v|CHh<QYw#>B!zYF#u97AGbmi?9%Lh#ZUW?SA^T_x#@SgV~>JPqqGMVq<(B"
+    "k!NwXh1vfH>)$Y}{KW5(tpX(!cgf&7Nh(oEwaJte92Jz%8mSa!>(3&n9YKnp)e?)ITG`E1zZac!?XrLE%G=GgANQ|MJz3v)jrVhsDpfT6c4BD("
+    "t30k6*yt2JeWa1lPy{caKW>EdLi{}!DzajZC{nL^!{79%NN8d*rigr=Nm5lY6$24vyzMpo_8=lVOl29Js5HTHL`t$SpGIUyei4=5i29>3J^J_k"
+    "ScVTwBLr0vO;LU&GKuNL;j15_3_Av#4+Z(Lpzn+NJMr)?e^NO^Ci&$t+0mo&hjGGGB>}E`Y4uFFqw-al<zfSuI)rioU<XPqSORFlLMw=sN&q$P"
+    "EC4JAfsuvK4ZT2LyoscFbjnNRAQ+I8VJIs+*t@!VzTM!TwIII^r8?(72hfDY0okyqz7ot=IWp>?U&U?vl{$<{M(0G)I$rnIZNER=>~yBRZg+b}"
+    "yW@9z8{1o2)}AqDOqRiy<c}%f@8E!I9svCZw9E"
+)
+TEXTS = [f"visit {number} was warm for the clerk" for number in range(60)]
+
+
+def written(folder: Path, kind: str) -> Path:
+    path = folder / f"good.{kind}"
+    table = pa.table({"text": TEXTS, "label": ["pos", "neg"] * 30, "list": [[1, 2], [3]] * 30})
+    if kind == "parquet":
+        parquet.write_table(table, path)
+    elif kind == "feather":
+        feather.write_feather(table, path, compression="uncompressed")
+    elif kind == "xlsx":
+        book = openpyxl.Workbook()
+        for row in [("text", "label"), *((text, "pos") for text in TEXTS)]:
+            book.active.append(row)
+        book.save(path)
+    else:
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE rows (text TEXT, label TEXT)")
+            database.executemany("INSERT INTO rows VALUES (?, 'pos')", [(text,) for text in TEXTS])
+        database.close()
+    return path
+
+
+def ends(*code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", *code], capture_output=True, text=True)
+
+
+def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(zlib.decompress(base64.b85decode(HISTOGRAM)))
+    code = "import sys; from attentune.data.readers.read import read_table; read_table(sys.argv[1])"
+    ended = ends(code, str(path))
+    assert ended.returncode == 1, ended.stderr  # by the error, not by a signal
+    assert f"DataError: {path}: not a whole Parquet file (Definition level" in ended.stderr
+    (source,) = find_sources(str(path))
+    with pytest.raises(DataError, match=f"{path}: not a whole Parquet file"):
+        list(read_range(source, RowRange(0, FIRST, scan(source).rows), ["text"], []))
+
+
+def test_offsets_that_lead_out_of_the_file_are_refused(
+    tmp_path: Path, attentune: Callable[..., tuple[int, str, str]]
+) -> None:
+    path = written(tmp_path, "feather")
+    whole = path.read_bytes()
+    offsets = struct.pack("<4i", 0, *(sum(map(len, TEXTS[:count])) for count in (1, 2, 3)))
+    damaged = offsets[:8] + struct.pack("<i", 2**30) + offsets[12:]
+    assert whole.count(offsets) == 1
+    path.write_bytes(whole.replace(offsets, damaged))
+    with pytest.raises(DataError, match=r"good.feather: not a whole Feather file \(In column 0: .*out of bounds"):
+        read_table(path)
+    assert attentune("doctor", "--train_file", path)[0] == 2
+
+
+def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    for kind in ("feather", "parquet", "db"):
+        path = written(tmp_path, kind)
+        if kind == "parquet":
+            parquet.write_table(
+                pa.table({"text": TEXTS, "label": TEXTS}), path, compression="none", use_dictionary=False
+            )
+        path.write_bytes(path.read_bytes().replace(b"visit 7 was", b"visit \xff was"))
+        with pytest.raises(DataError, match=f"good.{kind}: "):
+            read_table(path)
+
+
+def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sheet would have 2 ** 34 cells."""
+    book = openpyxl.Workbook()
+    book.active.append(("text", "label"))
+    book.active["XFD1048576"] = "far"
+    book.save(tmp_path / "rows.xlsx")
+    with pytest.raises(DataError, match=r"rows.xlsx: cannot be read .*takes all memory.*a cell far from the others"):
+        read_table(tmp_path / "rows.xlsx")
+    monkeypatch.setattr(office, "_SECONDS", 0.001)
+    with pytest.raises(DataError, match=r"good.xlsx: cannot be read .*reading it took more than 0.001 seconds"):
+        read_table(written(tmp_path, "xlsx"))
+
+
+def test_a_directory_of_an_archive_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "xlsx")
+    whole = bytearray(path.read_bytes())
+    for place, byte in ((0, 0), (6, 255)):  # the mark of an entry; the version that it needs
+        damaged = whole.copy()
+        damaged[whole.index(b"PK\x01\x02") + place] = byte
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"good.xlsx: cannot be read as a spreadsheet"):
+            read_table(path)
+
+
+FUZZ = """
+import sys, random
+from pathlib import Path
+from attentune.data.readers.read import read_table
+from attentune.errors import DataError
+good, endings = Path(sys.argv[1]), {"read": 0, "refused": 0}
+whole, chance = good.read_bytes(), random.Random(0)
+path = good.with_stem("damaged")
+for _ in range(200):
+    damaged = bytearray(whole)
+    if chance.random() < 0.1:
+        damaged = damaged[: chance.randrange(1, len(whole))]
+    for _ in range(chance.choice([1, 2, 4, 16])):
+        damaged[chance.randrange(len(damaged))] = chance.choice([0, 127, 128, 255, chance.randrange(256)])
+    path.write_bytes(damaged)
+    try:
+        read_table(path)
+        endings["read"] += 1
+    except DataError as error:
+        assert str(error).startswith(f"{path}: "), error
+        endings["refused"] += 1
+print(*endings.values())
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["parquet", "feather", "db", "xlsx"])
+def test_no_damage_ends_the_process(tmp_path: Path, kind: str) -> None:
+    ended = ends(FUZZ, str(written(tmp_path, kind)))
+    assert ended.returncode == 0, ended.stderr
+    read, refused = map(int, ended.stdout.split())
+    assert read + refused == 200
+    assert refused > 20
