@@ -48,12 +48,17 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
 def _repeated(table: Table) -> list[int]:
     if len(table.names) < 2 or len(table.columns) < len(table.names):
         return []
-    first = table.names[0]
+    names = [_plain(name) for name in table.names]
     return [
         row
-        for row, cell in enumerate(table.columns[first])
-        if cell == first and all(table.columns[name][row] == name for name in table.names)
+        for row, cell in enumerate(table.columns[table.names[0]])
+        if _plain(cell) == names[0] and [_plain(table.columns[name][row]) for name in table.names] == names
     ]
+
+
+def _plain(cell: Any) -> str | None:
+    """Return a name without the mark that a stacked file begins with, spaces and case."""
+    return cell.removeprefix("\ufeff").strip().lower() if isinstance(cell, str) else None
 
 
 def _is_empty(cell: Any) -> bool:

@@ -150,15 +150,15 @@ def _copied(table: Table, name: str) -> tuple[str, ...]:
 def _scanned(path: str, limit: ChunkLimit, options: FileOptions) -> _Scanned:
     """Parse the whole file; return the names of all columns, the number of rows, notes, and what reads columns."""
     before = _state(path)
-    names, num_rows, notes = dict[str, None](), 0, tuple[str, ...]()
+    names, num_rows, notes = dict[str, None](), 0, dict[str, None]()
     held: list[Table] = []
     for number, table in enumerate(read_chunks(path, limit=limit, options=options)):
         names |= dict.fromkeys(table.names)
-        notes = table.notes
+        notes |= dict.fromkeys(table.notes)
         num_rows += len(table)
         held = [table] if number == 0 else []
     if held:
-        return tuple(names), num_rows, notes, lambda wanted: iter(held)
+        return tuple(names), num_rows, tuple(notes), lambda wanted: iter(held)
 
     def read_again(wanted: Sequence[str]) -> Iterator[Table]:
         for table in read_chunks(path, keep=wanted, limit=limit, options=options):
@@ -166,7 +166,7 @@ def _scanned(path: str, limit: ChunkLimit, options: FileOptions) -> _Scanned:
                 raise DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
             yield table
 
-    return tuple(names), num_rows, notes, read_again
+    return tuple(names), num_rows, tuple(notes), read_again
 
 
 def _state(path: str) -> tuple[int, int, int]:

@@ -13,10 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from attentune.config import DataConfig
+from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
 from attentune.data.ranges import RowRange, find_sources, read_range, scan
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_table
+from attentune.data.readers.table import ChunkLimit
+from attentune.data.unlabelled import unlabelled_chunks
 from attentune.errors import DataError, LabelError
 
 TEXTS = [f"visit {number} was fine for the clerk" for number in range(24)]
@@ -67,6 +70,32 @@ def test_rows_inside_of_a_quote_are_told_where_other_fields_are_quoted(tmp_path:
     path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
     assert len(read_table(path)) == 14
     assert f"{path}: the lines 11 to 21 are one row each" in notes_of(path)
+
+
+def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path: Path) -> None:
+    """Other quoted fields in its first line; a column of scores or ids instead of classes; a chunk before the last."""
+    rows = [f"a{number},{number / 7:.2f},{text}" for number, text in enumerate(TEXTS)]
+    rows[9:10] = ['a9,1.29,"We shall not come back']
+    rows[14] = 'a14,2.00,the screen had 15"'
+    rows[20] = 'a20,2.86,"fine, really"'
+    (note,) = read_table(write(tmp_path / "rows.csv", "\n".join(["id,score,body", *rows]))).notes
+    assert "the lines 11 to 16 are one row each" in note
+    rows = lines(",")
+    rows[3] = '"fine, really",pos'
+    rows = [row if number == 0 else f"x,{row}" for number, row in enumerate(rows)]
+    rows[0] = "kind,text,label"
+    rows[10] = '"x, y","We shall not come back,pos'
+    rows[16] = 'x,the screen had 15",neg'
+    path = write(tmp_path / "more.csv", "\n".join(rows))
+    assert "the lines 11 to 17 are one row each" in read_table(path).notes[-1]
+    found = unlabelled_chunks(
+        str(path),
+        label_space=LabelSpace("classification", ("neg", "pos")),
+        is_pair=False,
+        config=DataConfig(),
+        limit=ChunkLimit(12, 10**6),
+    )
+    assert any("the lines 11 to 17" in note for note in found.notes)
 
 
 def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:
@@ -194,6 +223,12 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path: Path, kind: str
     assert entry["cells"] == ["text", "label"]
 
 
+@pytest.mark.parametrize("again", ["\ufefftext,label", "Text, Label"])
+def test_a_header_that_is_written_otherwise_is_told_too(tmp_path: Path, again: str) -> None:
+    path = write(tmp_path / "rows.csv", "\n".join([*lines(","), again, *lines(",")[1:]]))
+    assert "line 26 repeats the names of the columns" in notes_of(path)
+
+
 def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path: Path) -> None:
     rows = [
         f"{number}.json\t{label}\t{text}\t0\t0" for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
@@ -202,6 +237,8 @@ def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows.tsv:1: .*'0' more than once.*--no_header"):
         read_table(path)
     assert len(read_table(path, options=FileOptions(header=False)).names) == 5
+    with pytest.raises(DataError, match=r"words.csv:1: .*'good' more than once.*--no_header"):
+        read_table(write(tmp_path / "words.csv", "good,good,what a day\nbad,bad,dull\n"))
     with pytest.raises(DataError, match="Give each column its own name.$"):
         read_table(write(tmp_path / "names.csv", "text,label,text\na,b,c\n"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from attentune.data.names import CONVENTIONAL
 from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, in_chunks
 from attentune.errors import DataError
 
+# A number or an id: no spaces, and a digit.
+_ID = re.compile(r"\S*\d\S*")
 # The line of a row, and its fields.
 _Row = tuple[int, tuple[str, ...]]
 
@@ -241,15 +245,19 @@ class RowShapes:
                     seen.add(cell)
 
     def are_rows(self, lines: Sequence[str]) -> bool:
-        """Whether each line has as many fields as the header, and in one column classes or numbers as other rows."""
-        rows = [line.rstrip("\r\n").split(self._delimiter) for line in lines]
+        """Whether each line has as many fields as the header, and in one column classes, numbers or ids as other rows.
+
+        The first and the last line, in which other fields may be quoted, count only where there are no others.
+        """
+        inner = lines[1:-1] if len(lines) > 3 else lines
+        rows = [line.rstrip("\r\n").split(self._delimiter) for line in inner]
         if len(self._values) < 2 or any(len(row) != len(self._values) for row in rows):
             return False
         for seen, cells in zip(self._values, zip(*rows, strict=True), strict=True):
             is_class = len(seen) <= self._MOST_CLASSES and 2 * len(seen) <= self._num_rows
             if is_class and "" not in cells and seen.issuperset(cells):
                 return True
-            if seen and all(cell.isdigit() for cell in (*seen, *cells)):
+            if seen and all(map(_ID.fullmatch, (*seen, *cells))):
                 return True
         return False
 
@@ -318,12 +326,10 @@ def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> 
 
 
 def _headless_hint(names: Sequence[str]) -> str:
-    """Return the cure for a first line that is a row: one of its cells is a number, or a text of several words."""
-    if any(name.strip().lstrip("-").replace(".", "", 1).isdigit() or len(name.split()) >= 4 for name in names):
-        return (
-            "; or, as the first line looks like a row, give --no_header (the columns are then column_1, column_2, ...)"
-        )
-    return ""
+    """Return the cure for a first line that is a row; a conventional name is none of a row."""
+    if any(name.strip().lower() in CONVENTIONAL for name in names):
+        return ""
+    return "; or, if the first line is a row, give --no_header (the columns are then column_1, column_2, ...)"
 
 
 def _ragged(
