@@ -17,6 +17,7 @@ from pyarrow import feather, parquet
 
 from attentune.data.ranges import RowRange, find_sources, read_range, scan
 from attentune.data.readers import office
+from attentune.data.readers.hub import load_split, read_split, read_split_batches
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import FIRST
 from attentune.errors import DataError
@@ -97,6 +98,26 @@ def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"visit 7 was", b"visit \xff was"))
         with pytest.raises(DataError, match=f"good.{kind}: "):
             read_table(path)
+
+
+def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"text": TEXTS, "label": ["pos", "neg"] * 30}).save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    whole = file.read_bytes()
+    offsets = struct.pack("<3i", 0, *(sum(map(len, TEXTS[:count])) for count in (1, 2)))
+    for damaged in (
+        whole.replace(offsets, offsets[:8] + struct.pack("<i", 2**30)),
+        whole.replace(b"visit 7 was", b"visit \xff was"),
+    ):
+        assert damaged != whole
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"saved, split train: a file is damaged"):
+            read_split(str(tmp_path / "saved"), None, "train")
+        split = load_split(str(tmp_path / "saved"), None, "train")
+        with pytest.raises(DataError, match=rf"{file.name}: a file is damaged"):
+            list(read_split_batches(split, ["text"], first_row=0, num_rows=60))
 
 
 def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,11 @@ def read_split_batches(split: Any, keep: Sequence[str], *, first_row: int, num_r
     import pyarrow as pa
 
     selected = [name for name in split.column_names if name in keep]
+    source = str(split.cache_files[0]["filename"]) if split.cache_files else str(split.split)
     view = split.select_columns(selected).with_format("arrow")
     for start in range(first_row, first_row + num_rows, _BATCH_ROWS):
         table = view[start : min(start + _BATCH_ROWS, first_row + num_rows)]
+        _check_whole(table, source)
         for place, name in enumerate(table.column_names):
             feature = split.features[name]
             if isinstance(feature, datasets.ClassLabel):
@@ -133,11 +135,28 @@ def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None
         )
 
 
+def _check_whole(table: Any, source: str) -> None:
+    """Check a table that was mapped to memory; wrong offsets would end the process.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    import pyarrow as pa
+
+    try:
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(
+            f"a file is damaged ({str(error)[:200]}). Save or load the data set again.", path=source
+        ) from error
+
+
 def _table(split: Any, source: str) -> Table:
     import datasets
 
     if len(split) == 0:
         raise DataError("holds no rows.", path=source)
+    _check_whole(split.data, source)
     columns: dict[str, list[Any]] = {}
     class_names: dict[str, tuple[str, ...]] = {}
     for name, feature in split.features.items():
