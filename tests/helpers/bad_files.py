@@ -174,7 +174,6 @@ JSONS = {
     "only blank lines": lines("\n\n", None, "holds no rows", "at least one object"),
     "a text as a whole": lines('"so fine"', 1, "expected a list of objects", ending="json"),
     "an empty list": lines("[]", None, "holds no rows", ending="json"),
-    "columns": lines('{"text": ["a", "b"], "label": ["good", "bad"]}', 1, "holds a list", "one label", ending="json"),
     "a broken list": lines('[{"text": "a", "label": "x"},\n {"text": "b" "label": "y"}]', 2,
                            "not valid JSON at column 15", ending="json"),
     "a list that does not end": lines('[{"text": "a", "label": "x"},\n', 2, "not valid JSON", ending="json"),

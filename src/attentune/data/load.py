@@ -190,8 +190,13 @@ def _load_custom(
     """
     first = next(iter(tables))
     want_label = not first.startswith("test")
-    config, held = with_guessed_columns(tables[first], config, want_label=want_label)
-    columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
+    try:
+        config, held = with_guessed_columns(tables[first], config, want_label=want_label)
+        columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
+    except DataError as error:
+        if holds_tables(tables[first].source):
+            error.args = (" ".join((str(error), *tables[first].notes)),)
+        raise
     cleaned = {}
     for split, table in tables.items():
         labels = () if split.startswith("test") else columns.labels

@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -278,3 +279,63 @@ def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path: Path) -
     data = load_data(DataConfig(train_file=str(path), skip_broken_rows=True), seed=0)
     assert sum(map(len, data.splits.values())) == 21
     assert "3 rows are left out, line 2 (no label), 10 (no label), 11 (no label)" in "\n".join(data.notes)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_shapes_that_pandas_writes_in_json_are_read(tmp_path: Path, ending: str, indent: int | None) -> None:
+    records = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+    columns = {"text": TEXTS, "label": LABELS}
+    shapes = {
+        "list": columns,
+        "default": {name: {str(row): cell for row, cell in enumerate(cells)} for name, cells in columns.items()},
+        "named": {name: {f"r{row}": cell for row, cell in enumerate(cells)} for name, cells in columns.items()},
+        "index": {str(row): record for row, record in enumerate(records)},
+        "by_id": {f"p{row}": record for row, record in enumerate(records)},
+        "split": {"columns": ["text", "label"], "index": list(range(24)), "data": [[*row.values()] for row in records]},
+        "table": {"schema": {"fields": []}, "data": records},
+    }
+    for name, shape in shapes.items():
+        path = write(tmp_path / f"{name}.json{ending}", json.dumps(shape, indent=indent))
+        table = read_table(path)
+        assert (list(table.columns["text"]), list(table.columns["label"])) == (TEXTS, LABELS), name
+        assert len(table.notes) == (name != "table")
+        assert list(read_table(path, keep=["text"]).columns) == ["text"]
+    assert read_table(tmp_path / f"by_id.json{ending}").columns["id"][3] == "p3"
+    one = write(tmp_path / f"one.json{ending}", json.dumps({"text": "so fine", "labels": ["a", "b"]}, indent=indent))
+    assert len(read_table(one)) == 1
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_splits_in_one_object_are_named(tmp_path: Path, kind: str) -> None:
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+    part = rows if kind == "rows" else {"text": TEXTS, "label": LABELS}
+    path = write(tmp_path / "rows.json", json.dumps({"train": part, "test": part}))
+    with pytest.raises(DataError, match=r"one object with rows under 'train', 'test'.*--test_file"):
+        read_table(path)
+    uneven = write(tmp_path / "uneven.json", json.dumps({"text": TEXTS, "label": LABELS[1:]}))
+    with pytest.raises(DataError, match=r"lists of different lengths.*'text' \(24\), 'label' \(23\)"):
+        read_table(uneven)
+
+
+def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path: Path) -> None:
+    def book(name: str, **sheets: list[list[str]]) -> Path:
+        made = openpyxl.Workbook()
+        made.remove(made.active)
+        for title, rows in sheets.items():
+            sheet = made.create_sheet(title)
+            for row in rows:
+                sheet.append(row)
+        made.save(tmp_path / name)
+        return tmp_path / name
+
+    places, rows = [["ID", "Name"], ["1", "Bern"]], [["text", "label"], *map(list, zip(TEXTS, LABELS, strict=True))]
+    path = book("survey.xlsx", Places=places, Texts=[["comment"], ["so"]], Comments=rows)
+    table = read_table(path)
+    assert (table.names, len(table)) == (("text", "label"), 24)
+    assert "the sheet 'Comments' is read, of 'Places', 'Texts', 'Comments'" in table.notes[0]
+    assert read_table(path, options=FileOptions(columns=frozenset({"Name"}))).names == ("ID", "Name")
+    assert read_table(path, options=FileOptions(table="Places")).names == ("ID", "Name")
+    other = book("other.xlsx", Places=places, More=[["ID", "Town"], ["1", "Basel"]])
+    with pytest.raises(DataError, match=r"the sheet 'Places' is read, of 'Places', 'More'; --sheet names another"):
+        load_data(DataConfig(train_file=str(other)), seed=0)

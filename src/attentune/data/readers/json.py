@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attentune.data.names import CONVENTIONAL
 from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, as_cell, in_chunks
 from attentune.errors import DataError
 
+# Names of splits, which may be those of an object's parts.
+_SPLITS = {"train", "training", "dev", "valid", "validation", "val", "test", "eval"}
 _BLANK = re.compile(r"[ \t\r\n]*")
 
 
@@ -101,25 +105,83 @@ def scan_json_lines(
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a list of objects, `{"data": [...]}`, or one object per line.
+    """Parse a list of objects, `{"data": [...]}`, one object per line, or the other shapes that pandas writes.
 
     Raises:
         DataError: for other text.
     """
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
-    if text[start : start + 1] == "{" and _is_record(first_line):
+    has_more = bool(text[start + len(first_line) :].strip())
+    if text[start : start + 1] == "{" and has_more and _is_record(first_line):
         return next(parse_json_lines(text.split("\n"), path, keep))
     whole = _decode(text, path, 0)
     place = start if isinstance(whole, list) else _data_place(text, start, whole)
     if place is None:
         if isinstance(whole, dict):
-            return _table([whole], [1 + text.count("\n", 0, start)], path, keep)
+            return _reshaped(whole, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
         raise DataError(
             f"holds a {type(whole).__name__}, expected a list of objects: [{{...}}, {{...}}].", path=path, line=1
         )
     records, places = _items(text, place)
     return _table(records, places, path, keep)
+
+
+def _reshaped(whole: Mapping[str, Any], path: str | Path, keep: Collection[str] | None) -> Table | None:
+    """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row.
+
+    Raises:
+        DataError: it holds lists of rows, such as splits.
+    """
+    values = list(whole.values())
+    columns = whole.get("columns")
+    if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:
+        if not all(isinstance(row, list) and len(row) == len(columns) for row in whole["data"]):
+            raise DataError("has rows of another length than its columns. Write it again.", path=path)
+        return _with_note([dict(zip(columns, row, strict=True)) for row in whole["data"]], path, keep, "rows of cells")
+    if values and all(isinstance(value, list) for value in values):
+        if any(isinstance(item, dict) for value in values for item in value):
+            raise _splits_error(whole, path)
+        if len({len(value) for value in values}) != 1:
+            sizes = ", ".join(f"{name!r} ({len(value)})" for name, value in list(whole.items())[:5])
+            raise DataError(f"holds lists of different lengths, expected columns of one length: {sizes}.", path=path)
+        records = [dict(zip(whole, cells, strict=True)) for cells in zip(*values, strict=True)]
+        return _with_note(records, path, keep, "columns, a list each")
+    if not values or not all(isinstance(value, dict) for value in values):
+        return None
+    if _SPLITS.issuperset(whole) and all(isinstance(cell, (list, dict)) for value in values for cell in value.values()):
+        raise _splits_error(whole, path)
+    inner = list(dict.fromkeys(name for value in values for name in value))
+    if _are_columns(list(whole), inner):
+        records = [{name: value.get(row) for name, value in whole.items()} for row in inner]
+        return _with_note(records, path, keep, "columns of cells by row")
+    key = () if "id" in inner else ("id",)
+    records = [{**dict.fromkeys(key, row), **value} for row, value in whole.items()]
+    return _with_note(records, path, keep, "rows by their ids")
+
+
+def _are_columns(outer: Sequence[str], inner: Sequence[str]) -> bool:
+    """Whether the outer names of an object of objects are those of columns, not of rows."""
+    if all(name.isdigit() for name in inner) or all(name.isdigit() for name in outer):
+        return all(name.isdigit() for name in inner)
+    known = [any(name.lower() in CONVENTIONAL for name in names) for names in (outer, inner)]
+    return known[0] if known[0] != known[1] else len(inner) > len(outer)
+
+
+def _with_note(records: list[Any], path: str | Path, keep: Collection[str] | None, shape: str) -> Table:
+    table = _table(records, range(len(records)), path, keep)
+    return replace(table, lines=None, notes=(f"{path}: one object, read as {shape} ({len(records):,} rows).",))
+
+
+def _splits_error(whole: Mapping[str, Any], path: str | Path) -> DataError:
+    names = ", ".join(map(repr, list(whole)[:5]))
+    first = next(iter(whole))
+    return DataError(
+        f"one object with rows under {names}, expected rows of one split. Save each in a file of its own (in Python:"
+        f' json.dump(json.load(open("FILE"))[{first!r}], open("{first}.json", "w"))), and give them with --train_file,'
+        " --validation_file and --test_file.",
+        path=path,
+    )
 
 
 def _is_record(line: str) -> bool:
@@ -158,7 +220,7 @@ def _blank_end(text: str, place: int) -> int:
 
 def _data_place(text: str, start: int, whole: Any) -> int | None:
     """The offset of the list in `{"data": [...]}`, or None if the text is no such object."""
-    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list) or isinstance(whole.get("columns"), list):
         return None
     place = start + 1
     while True:

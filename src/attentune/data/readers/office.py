@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import did_you_mean
+from attentune.data.names import LABELS, TEXT_PAIRS, TEXTS
 from attentune.data.readers.csv import check_header, numbered_names
 from attentune.data.readers.parquet import table_of_arrow
 from attentune.data.readers.streams import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio
@@ -27,7 +28,12 @@ _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a c
 
 
 def parse_spreadsheet(
-    path: Path, keep: Collection[str] | None = None, *, sheet: str | None = None, has_header: bool = True
+    path: Path,
+    keep: Collection[str] | None = None,
+    *,
+    sheet: str | None = None,
+    has_header: bool = True,
+    columns: Collection[str] = (),
 ) -> Table:
     """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
 
@@ -37,8 +43,10 @@ def parse_spreadsheet(
     Args:
         path: the file.
         keep: the columns to read; None reads all.
-        sheet: the name of the sheet; None takes the first one that holds anything.
+        sheet: the name of the sheet; None takes the first one with these columns, else with a text and a label by their
+            names, else the first one that holds anything.
         has_header: whether the first row has the names; otherwise they are column_1, column_2, ...
+        columns: names of columns that are wanted.
 
     Raises:
         DataError: the file is damaged, has a password or no rows, or names are repeated; there is no such sheet;
@@ -63,11 +71,21 @@ def parse_spreadsheet(
             f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
             path=path,
         )
-    name = filled[0] if sheet is None else sheet
+    name = _likely(sheets, filled, columns) if sheet is None else sheet
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
     notes = (note,) if is_guess else ()
     return _table(sheets[name], path, keep, notes, has_header)
+
+
+def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
+    """Return the first sheet with the wanted columns, or with a text and a label, or with a text; else the first."""
+    headers = {name: set(next(row for row in sheets[name] if any(row))) for name in filled}
+    lower = {name: {cell.lower() for cell in header} for name, header in headers.items()}
+    pairs = {name for pair in TEXT_PAIRS for name in pair}
+    with_text = [name for name in filled if lower[name] & {*TEXTS, *pairs}]
+    wanted = [name for name in filled if columns and headers[name].issuperset(columns)]
+    return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
 
 
 def _table(

@@ -106,7 +106,7 @@ def read_chunks(
         if path.suffix.lower() in FEATHER:
             yield parse_feather(path, keep)
         else:
-            yield parse_spreadsheet(path, keep, sheet=options.table, has_header=options.header)
+            yield parse_spreadsheet(path, keep, sheet=options.table, has_header=options.header, columns=options.columns)
         return
     if kind not in EXTENSIONS and options.file_format is None:
         raise DataError(
