@@ -13,6 +13,7 @@ from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import Columns, choose_columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.labels import left_out_labels
+from attentune.data.left_out import without_broken_rows
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import read_table
@@ -39,18 +40,19 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
             f" {', '.join(file for file, _ in config.extra_train)}.",
             path=train.source,
         )
-    extra = [
-        (read_extra(file, config, data.label_space, is_pair=data.is_pair), weight)
-        for file, weight in config.extra_train
-    ]
-    notes = [
+    extra, told = list[tuple[TextRows, float]](), list[str]()
+    for file, weight in config.extra_train:
+        rows, notes_on_rows = read_extra(file, config, data.label_space, is_pair=data.is_pair)
+        extra.append((rows, weight))
+        told += notes_on_rows
+    notes = told + [
         f"Mixed into the {len(train)} rows of train: {len(rows)} of {rows.source}, each with weight {weight:g}."
         for rows, weight in extra
     ]
     return replace(data, splits={**data.splits, "train": _concatenated(train, extra)}, notes=(*data.notes, *notes))
 
 
-def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> TextRows:
+def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> tuple[TextRows, tuple[str, ...]]:
     """Read the labelled rows of one extra file, or of the train split of a saved data set.
 
     Args:
@@ -59,15 +61,19 @@ def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: boo
         space: the labels of the main rows.
         is_pair: whether the main rows are pairs.
 
+    Returns:
+        The rows, and notes on rows that are none.
+
     Raises:
         DataError, LabelError: as `with_extra`.
     """
     spec = load_spec(config.task) if config.task is not None else None
     table = _read(path, config)
     columns = _columns(table, config, spec, is_pair)
+    table, notes = without_broken_rows(table, columns.labels, is_skipped=config.skip_broken_rows)
     left_out = left_out_labels(space.names, config.ignore_labels)
     rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator, left_out))
-    return rows
+    return rows, notes
 
 
 def _read(path: str, config: DataConfig) -> Table:

@@ -35,7 +35,8 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
     columns = list(table.columns.values())
     rows = [(places[row], reasons[row], [cells[row] for cells in columns]) for row in sorted(reasons)]
     left_out = sorted((*table.left_out, *rows), key=lambda entry: entry[0])
-    if not left_out:
+    if not left_out or len(reasons) == len(table):
+        # Rows none of which has a label stay, so that they are refused.
         return table, ()
     kept = table.take([row for row in range(len(table)) if row not in reasons])
     where = _written(table, left_out)

@@ -339,3 +339,13 @@ def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path:
     other = book("other.xlsx", Places=places, More=[["ID", "Town"], ["1", "Basel"]])
     with pytest.raises(DataError, match=r"the sheet 'Places' is read, of 'Places', 'More'; --sheet names another"):
         load_data(DataConfig(train_file=str(other)), seed=0)
+
+
+def test_rows_are_left_out_of_extra_files_and_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "\n".join(lines(",")))
+    extra = write(tmp_path / "extra.csv", "text,label\nso fine,pos\nso, dull,neg\nso so,\ntext,label\n")
+    told = notes_of(path, extra_train_files=(str(extra),), skip_broken_rows=True)
+    assert "extra.csv: 3 rows are left out, line 3 (3 fields, expected 2), 4 (no label), 5 (repeats the names" in told
+    empty = write(tmp_path / "empty.csv", "text,label\nso fine,\nso dull,\n")
+    with pytest.raises(LabelError, match="no label"):
+        notes_of(empty, skip_broken_rows=True)
