@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.data.readers.csv import Dialect, parse_delimited, read_header, scan_delimited
-from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, find_dialect
+from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, describe, find_dialect
 from attentune.data.readers.hub import load_split, read_split_batches
 from attentune.data.readers.json import parse_json, parse_json_lines, scan_json_lines
 from attentune.data.readers.office import SPREADSHEETS
@@ -102,11 +102,13 @@ class SourceScan:
         names: the names of its columns; of JSON lines those of the first block.
         rows: the number of rows.
         starts: where each block begins.
+        notes: how the file is read, if not as its extension says.
     """
 
     names: tuple[str, ...]
     rows: int
     starts: tuple[RowStart, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,8 +231,9 @@ def scan(source: RowSource) -> SourceScan:
             table = parse_json("".join(lines), source.path)
             return SourceScan(table.names, len(table), (FIRST,))
         if source.kind in DELIMITERS:
-            names, rows, found = scan_delimited(lines, source.path, dialect, position, every)
-            return SourceScan(tuple(name for name in names if name), rows, tuple(found))
+            names, rows, found, notes = scan_delimited(lines, source.path, dialect, position, every)
+            notes = (*describe(dialect, source.kind, source.path, source.options), *notes)
+            return SourceScan(tuple(name for name in names if name), rows, tuple(found), notes)
         rows, found = scan_json_lines(lines, source.path, position, every)
     with source.file.open() as file, _text(source, file) as stream:
         lines = text_lines(stream, source.path)

@@ -97,6 +97,8 @@ def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path: Path)
         limit=ChunkLimit(12, 10**6),
     )
     assert any("the lines 11 to 17" in note for note in found.notes)
+    (source,) = find_sources(str(path))
+    assert any("the lines 11 to 17" in note for note in scan(source).notes)
 
 
 def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:

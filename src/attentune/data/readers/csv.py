@@ -113,7 +113,7 @@ def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tup
 
 def scan_delimited(
     lines: Iterable[str], path: str | Path, dialect: Dialect, position: Callable[[], int], every: float
-) -> tuple[tuple[str, ...], int, list[RowStart]]:
+) -> tuple[tuple[str, ...], int, list[RowStart], tuple[str, ...]]:
     """Count the rows of a file, and find where to begin to read it in its middle.
 
     Args:
@@ -124,12 +124,13 @@ def scan_delimited(
         every: the start of each row is returned whose number is a multiple of this.
 
     Returns:
-        The header, the number of rows, and the starts.
+        The header, the number of rows, the starts, and notes on rows inside of quoted fields.
 
     Raises:
         DataError: as `parse_delimited`.
     """
-    records = _without_blank_end(_records(lines, path, dialect), path)
+    swallowed = list[str]()
+    records = _without_blank_end(_records(lines, path, dialect, swallowed=swallowed), path)
     byte = 0
     header, records = _header(records, path, dialect)
     if (dialect.header is None and dialect.has_header) or dialect.has_sep_line:
@@ -146,7 +147,7 @@ def scan_delimited(
             byte = position()
     if not count:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    return header, count, starts
+    return header, count, starts, _swallowed_notes(swallowed, path)
 
 
 def _rows(

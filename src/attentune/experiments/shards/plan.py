@@ -28,6 +28,8 @@ PLAN_FILE = "shards.json"
 SHARD_ROWS = 1 << 16
 _FORMAT = 1
 _PART = "part-"
+# Notes on how files are read that are shown.
+_NOTES = 5
 # Files of a run folder that do not change what the run predicts.
 _RECORDS = {
     "metrics.json",
@@ -226,6 +228,11 @@ def make_plan(
         )
     output.create()
     scans = [scan(source) for source in request.sources]
+    notes = [note for one in scans for note in one.notes]
+    for note in notes[:_NOTES]:
+        log(note)
+    if len(notes) > _NOTES:
+        log(f"{len(notes) - _NOTES:,} more notes on how files are read.")
     shards = shards or default_shards(sum(one.rows for one in scans), processes)
     plan = _new_plan(request, saved, columns, scans, shards, reads_labels, log)
     files = "1 source" if len(scans) == 1 else f"{len(scans):,} sources"
