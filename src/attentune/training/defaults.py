@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from attentune.config import Config, TrainingConfig
 from attentune.config.validation import find_conflicts
-from attentune.models.head_settings import is_dot_product
 
 T = TypeVar("T")
 
@@ -142,6 +141,8 @@ def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
     A dot product has no scale of its own; the poster of task-specific attention reports a correlation of 0.3 to 0.4
     with the squared error. Where other settings need a loss on the scale of the labels it stays "auto".
     """
+    from attentune.models.head_settings import is_dot_product  # imports PyTorch
+
     loss = config.objective.loss
     if loss != "auto" or task_type != "regression" or not is_dot_product(config.model, is_pair=is_pair):
         return loss
