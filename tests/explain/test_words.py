@@ -106,7 +106,7 @@ def test_the_texts_of_a_pair_are_kept_apart() -> None:
         ("x", [(0, 0), (0, 1)], ["x"]),  # and so does what stands for nothing
         ("  ", [(0, 1), (1, 2)], ["  "]),  # unless there is nothing else
         ("\U0001f600", [(0, 1), (0, 1), (0, 1)], ["\U0001f600"]),  # bytes of one sign
-        ("unread word", [(0, 3)], ["unr"]),  # cut at the longest length
+        ("unread word", [(0, 3)], ["unread"]),  # cut at the longest length
     ],
 )  # fmt: skip
 def test_pieces_that_are_no_plain_parts_of_words(text: str, spans: list[tuple[int, int]], words: list[str]) -> None:

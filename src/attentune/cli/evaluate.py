@@ -21,6 +21,7 @@ from attentune.cli.flags import (
     whole_number,
 )
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
+from attentune.cli.text_rows import tell_cut_texts
 
 _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)
@@ -43,7 +44,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     add_best_flag(made)
-    made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
+    made.add_argument("--split", help="split: validation, test or train (default: validation; test with --test_file)")
     made.add_argument("--show_errors", metavar="N", default="10", help="worst errors to print (default: 10)")
     made.add_argument("--errors_file", metavar="FILE", help="write all wrong rows to this CSV file, worst first")
     made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
@@ -65,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
     use_best(parsed, names_rows=not given)
     if parsed.output_dir is not None:
+        parsed.split = parsed.split or "validation"
         config = check_input("evaluate", parsed, problems)
         check_named(parsed)
         status, found, data = _evaluate_shards(arguments, parsed, shards, config)
@@ -76,14 +78,19 @@ def run(arguments: Sequence[str]) -> int:
         if parsed.keep_columns is not None:
             problems.append("--keep_columns: goes with --output_dir.")
         data_config = data_from(parsed, problems)
+        is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
+        parsed.split = parsed.split or ("test" if is_test else "validation")
         check_named(parsed)
         for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
             check_columns(file, data_config, with_label=True)
 
-        from attentune.inference.predictor import evaluate_in_detail
+        from attentune.data.columns import columns_notes
+        from attentune.inference.predictor import Predictor, evaluate_in_detail
 
-        found, data = evaluate_in_detail(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
-        for note in data.notes:
+        saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
+        found, data = evaluate_in_detail(saved, data_config, splits=(parsed.split,), precision=parsed.precision)
+        tell_cut_texts(saved)
+        for note in (*columns_notes(data.columns), *data.notes):
             print(note, file=sys.stderr)
     from attentune.results import to_json
 

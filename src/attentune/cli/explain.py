@@ -12,7 +12,7 @@ from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts, tell_cut_texts
 
 _EXAMPLES = """examples:
   attentune explain runs/mine --text "The story was not dull at all."
@@ -189,6 +189,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     from attentune.attribution.base import Settings
     from attentune.explain.explainer import free_methods
     from attentune.explain.texts import explain_rows
+    from attentune.inference.predictor import ModelPredictor
 
     methods = _methods(parsed, saved)
     free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
@@ -207,6 +208,8 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         precision=parsed.precision,
         progress=_progress(len(rows) * len(methods)),
     )
+    if isinstance(saved, ModelPredictor):
+        tell_cut_texts(saved)
     if parsed.by_class:
         return _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]

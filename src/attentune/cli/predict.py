@@ -20,7 +20,7 @@ from attentune.cli.shards import (
     columns_to_keep,
     run_shards_of,
 )
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks, tell_cut_texts
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
@@ -101,6 +101,7 @@ def run(arguments: Sequence[str]) -> int:
         options = _explaining(saved, parsed, progress) if parsed.explain else {}
         for text in predictions_in_chunks(saved, chunks, precision=parsed.precision, progress=progress, **options):
             put(text)
+    tell_cut_texts(saved)
     if parsed.output_file is not None:
         print(f"{chunks.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
     return 0

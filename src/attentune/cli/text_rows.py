@@ -105,6 +105,12 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
     return RowChunks.of(next(iter(task_data.splits.values())))
 
 
+def tell_cut_texts(saved: Any) -> None:
+    """Say on standard error how many texts were longer than the run reads."""
+    if (note := saved.cut_note()) is not None:
+        print(note, file=sys.stderr)
+
+
 def _with_notes_told(chunks: Any) -> Any:
     for note in chunks.notes:
         print(note, file=sys.stderr)

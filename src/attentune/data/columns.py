@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,36 @@ class Columns:
     def labels(self) -> tuple[str, ...]:
         """The label columns."""
         return () if self.label is None else label_columns(self.label, None)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the columns that are read, except ids, as in `TaskData.columns`."""
+        read = {"text_column": self.text, "text_pair_column": self.pair, "label_column": self.label}
+        return {name: column for name, column in read.items() if column is not None}
+
+
+# The columns of sources without names of their own: lines of a text file, and folders of texts by class.
+_OWN_NAMES = (("text",), ("file", "text", "label"))
+
+
+def with_own_names(names: Sequence[str], config: DataConfig) -> DataConfig:
+    """Return the settings for a source without names of its own, in which those of other files are not expected."""
+    if tuple(names) not in _OWN_NAMES or config.text_column in (None, *names):
+        return config
+    label = config.label_column if config.label_column in names else None
+    return replace(config, text_column="text", label_column=label)
+
+
+def with_columns(config: DataConfig, columns: Mapping[str, Any]) -> DataConfig:
+    """Return the settings with these columns, in the form of `TaskData.columns`, where none are given."""
+    return replace(config, **{name: column for name, column in columns.items() if getattr(config, name) is None})
+
+
+def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence on the columns that are read, in the form of `TaskData.columns`; none on `text` and `label`."""
+    if set(columns.values()) <= {"text", "label", "sentence", "sentence1", "sentence2"}:
+        return ()
+    what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
+    return (f"Columns read: {', '.join(f'{what[name]} {column!r}' for name, column in columns.items())}.",)
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -203,6 +203,7 @@ class TaskData:
         splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
         notes: sentences on what was decided automatically, to be logged.
         doubt: why the labels may be scores instead of classes, and what settles it; None if they are classes.
+        columns: of custom data: the settings of the columns that were read, by name, such as {"text_column": "review"}.
     """
 
     name: str
@@ -211,6 +212,7 @@ class TaskData:
     splits: dict[str, TextRows]
     notes: tuple[str, ...] = ()
     doubt: tuple[str, str] | None = None
+    columns: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_pair(self) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
-from attentune.data.columns import Columns, choose_columns, read_rows, require
+from attentune.data.columns import Columns, choose_columns, read_rows, require, with_own_names
 from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows, some_names
 from attentune.data.extra import with_extra
 from attentune.data.guesses import label_candidates, with_guessed_columns
@@ -190,6 +190,7 @@ def _load_custom(
     """
     first = next(iter(tables))
     want_label = not first.startswith("test")
+    config = with_own_names(tables[first].names, config)
     try:
         config, held = with_guessed_columns(tables[first], config, want_label=want_label)
         columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
@@ -219,7 +220,8 @@ def _load_custom(
         rows, note = _with_validation(rows, config, seed)
         notes.append(note)
     metrics = DEFAULT_METRICS[space.task_type]
-    return TaskData(CUSTOM_NAME, space, metrics, _selected(rows, splits), tuple(notes), doubt)
+    read = columns.settings()
+    return TaskData(CUSTOM_NAME, space, metrics, _selected(rows, splits), tuple(notes), doubt, read)
 
 
 def _label_space(

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 
 from attentune.config.schema import DataConfig
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
-from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, read_rows, require
+from attentune.data.columns import (
+    Columns,
+    IdColumns,
+    choose_columns,
+    columns_notes,
+    id_columns,
+    ids_of,
+    read_rows,
+    require,
+    with_own_names,
+)
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.guesses import with_guessed_columns
 from attentune.data.labels import LabelReader
@@ -111,6 +121,7 @@ def _row_chunks(
 ) -> RowChunks:
     names, num_rows, notes, tables = found
     spec = load_spec(config.task) if config.task else None
+    config = with_own_names(names, config)
     if spec is None and (config.text_column is None or config.text_column not in names):
         table = next(tables(names))
         config, guessed = with_guessed_columns(table, config, want_label=False)
@@ -129,6 +140,8 @@ def _row_chunks(
 
     has_labels, has_kept_return = _checked(chunks(), columns, reader, ids, keep)
     columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
+    if spec is None and len(names) > 1:
+        notes += columns_notes(columns.settings())
     if keep is names:
         keep = [name for name in names if name not in (columns.id, *columns.labels)]
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attentune.explain.words import Subword, merge_subwords
+from attentune.explain.words import Subword, merge_subwords, word_spans
 
 UNITS = ("word", "token")
 
@@ -58,10 +58,19 @@ class Explanation:
         """The words, regardless of `unit`."""
         return merge_subwords(self.pieces, self.text, self.pair, signed=self.signed)
 
+    @property
+    def unread_words(self) -> int:
+        """The number of words after the last one that the model read, where a text was too long for it."""
+        count = 0
+        for within, own_text in (("text", self.text), ("pair", self.pair or "")):
+            read = [word for word in self.words if word.within == within]
+            count += len(word_spans(own_text[read[-1].end :])) if read else 0
+        return count
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
         `passes`, `seconds`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs, `in`. With a
-        contrast, `contrast` follows `label`."""
+        contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`."""
         return {
             "text": self.text,
             "pair": self.pair,
@@ -74,6 +83,7 @@ class Explanation:
             "passes": self.passes,
             "seconds": round(self.seconds, 6),
             "unit": self.unit,
+            **({"unread_words": self.unread_words} if self.unread_words else {}),
             "tokens": token_dicts(self.tokens, is_pair=self.pair is not None),
         }
 

@@ -12,7 +12,7 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import check_method, default_method, explainer_for, unchanged_attention
 from attentune.explain.explanation import UNITS, Explanation
-from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor, texts_of_frame
 
 
 def explain_texts(
@@ -34,7 +34,7 @@ def explain_texts(
 
     Args:
         run: a run folder or checkpoint.
-        texts: the (first) texts.
+        texts: the (first) texts; or a data frame, whose columns are read that the run was trained on.
         pairs: the second texts, for a model of text pairs.
         method: a key of `attribution.registry.METHODS`; by default "fast-shap" for runs with a fitted head, and
             "leave-one-out" for all others.
@@ -58,11 +58,12 @@ def explain_texts(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    texts, pairs = texts_of_frame(saved, texts, pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     ids = tuple(str(number) for number in range(len(texts)))
     rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     method = method or default_method(saved)
     return explain_rows(
         saved,

@@ -68,7 +68,17 @@ def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, si
             seen = [piece for piece in group if piece.text.strip()] or group
             start, end = min(piece.start for piece in seen), max(piece.end for piece in seen)
             words.append(Subword(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
+        if side_pieces:
+            words[-1] = _whole(words[-1], own_text)
     return tuple(words)
+
+
+def _whole(word: Subword, text: str) -> Subword:
+    """Return the last word that was read with the rest of its characters, if the text was cut within it."""
+    rest = next((end for start, end in word_spans(text[word.start :]) if start < word.end - word.start < end), 0)
+    if not rest:
+        return word
+    return word._replace(text=text[word.start : word.start + rest], end=word.start + rest)
 
 
 def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:

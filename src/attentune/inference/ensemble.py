@@ -109,6 +109,11 @@ class _LoadedMembers:
         self.keeps = sum(file.stat().st_size for file in weights) <= KEPT_BYTES
         self._loaded: dict[str, Predictor] = {}
 
+    @property
+    def in_memory(self) -> Sequence[Predictor]:
+        """The runs that are kept."""
+        return tuple(self._loaded.values())
+
     def load(self, folder: str) -> Predictor:
         """Return a member's run.
 
@@ -186,6 +191,10 @@ class EnsemblePredictor(Predictor):
         return EnsembleEvaluator(
             splits=data.splits, label_space=self.label_space, metrics=data.metrics, ensemble=self, make=make
         )
+
+    def cut_note(self) -> str | None:
+        """Return the sentence of the first member in memory that has read longer texts."""
+        return next((note for run in self.loaded.in_memory if (note := run.cut_note()) is not None), None)
 
     def single_model(self, purpose: str) -> ModelPredictor:
         """Refuse: an ensemble is several models."""

@@ -22,6 +22,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.python_input import checked_texts
 from attentune.data.tokenization import Features, encode_rows
+from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.evaluator import Evaluator, ModelEvaluator
 from attentune.inference.scoring import make_accelerator
@@ -141,9 +142,13 @@ class Predictor(ABC):
             ConfigError: the run is a baseline or an ensemble; the message says what to do instead.
         """
 
+    def cut_note(self) -> str | None:
+        """Return a sentence on the texts read so far that were longer than the run reads; None if there were none."""
+        return None
+
     def with_columns(self, config: DataConfig) -> DataConfig:
-        """Return data settings with the column names of the run, if the data is custom and none are given."""
-        if config.task is not None or config.text_column is not None:
+        """Return settings of custom data with the columns that the run was trained on, where none are given."""
+        if config.task is not None:
             return config
         columns = ("text_column", "text_pair_column", "label_column", "id_column")
         names = (*columns, "task_type", "label_separator", "ignore_labels")
@@ -189,12 +194,37 @@ class Predictor(ABC):
             )
 
 
+@dataclass
+class TextsRead:
+    """How many rows a model has read, and how many of them only in part."""
+
+    rows: int = 0
+    cut: int = 0
+
+    def note(self, limit: int) -> str | None:
+        """Return a sentence on the rows that are longer than `limit` tokens, if there were any."""
+        if not self.cut:
+            return None
+        return (
+            f"{self.cut:,} of {self.rows:,} texts ({self.cut / self.rows:.1%}) have more than {limit} tokens; the rest"
+            " was not read. A run that is trained with --long_texts windows or a larger --max_length reads it."
+        )
+
+
 @dataclass(frozen=True)
 class ModelPredictor(Predictor):
     """A saved model."""
 
     model: AttentuneForSequenceClassification
     tokenizer: Tokenizer
+
+    @functools.cached_property
+    def read(self) -> TextsRead:
+        """What was read so far."""
+        return TextsRead()
+
+    def cut_note(self) -> str | None:
+        return self.read.note(self.model.config.max_seq_length)
 
     @functools.cached_property
     def attribution_head(self) -> AttributionHead | None:
@@ -254,7 +284,11 @@ class ModelPredictor(Predictor):
 
     def _features(self, data: TaskData, encode: Encode) -> dict[str, Features]:
         lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
-        return {name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
+        features = {name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
+        for part in features.values():
+            self.read.rows += len(part)
+            self.read.cut += int((part.full_lengths > self.model.config.max_seq_length).sum())
+        return features
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
         problems: list[str] = []
@@ -396,13 +430,14 @@ def predict(
 
     Args:
         run: a run folder or a loaded run.
-        texts: the (first) texts.
+        texts: the (first) texts; or a data frame, whose columns are read that the run was trained on.
         pairs: the second texts, for a model of pairs.
         precision: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU; default: that of training.
 
     Returns:
-        For each text {"prediction": label name or score, "probabilities": {label: probability}}. The prediction of a
-        multi-label run is a list of names; regression has no probabilities.
+        For each text {"prediction": label name or score, "probabilities": {label: probability}}, and "truncated": True
+        if the text is longer than the model reads. The prediction of a multi-label run is a list of names; regression
+        has no probabilities.
 
     Raises:
         InputError: a text is none, such as None or NaN.
@@ -411,14 +446,42 @@ def predict(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    texts, pairs = texts_of_frame(saved, texts, pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts")
     if not len(rows):
         return []
-    return prediction_dicts(predict_rows(saved, rows, precision=precision), saved.label_space)
+    evaluator = saved.predictor(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
+    return predictions_of_input(evaluator)
+
+
+def texts_of_frame(
+    saved: Predictor, texts: Any, pairs: Sequence[str] | None
+) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Return the texts and second texts of a data frame, from the columns that the run was trained on; others as given.
+
+    Raises:
+        DataError: the frame lacks a column.
+    """
+    if not hasattr(texts, "columns"):
+        return texts, pairs
+    names = tuple(map(str, texts.columns))
+    columns = prediction_columns(names, "data frame", saved.is_pair, saved.with_columns(DataConfig()))
+    return list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
+
+
+def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
+    """Predict the split "input" of an evaluator; return for each row what `predict` does."""
+    answers = prediction_dicts(evaluator.predict("input"), evaluator.label_space)
+    if isinstance(evaluator, ModelEvaluator):
+        config: Any = evaluator.model.config
+        limit, lengths_N = config.max_seq_length, evaluator.features["input"].full_lengths
+        for row in np.flatnonzero(lengths_N > limit).tolist():
+            answers[row]["truncated"] = True
+    return answers
 
 
 def prediction_dicts(logits_NC: np.ndarray, space: LabelSpace) -> list[dict[str, Any]]:

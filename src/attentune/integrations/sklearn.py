@@ -19,6 +19,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from attentune.config import load_config
+from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import split_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
@@ -98,8 +99,19 @@ class _TextEstimator(BaseEstimator):
         """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are.
 
         Raises:
-            ValueError: the texts are invalid, or of the other kind than those of `fit`.
+            ValueError: the texts are invalid, of the other kind than those of `fit`, or a frame without its columns.
         """
+        names = list(map(str, X.columns)) if hasattr(X, "columns") else None
+        if reset:
+            self._columns = names
+        elif names is not None and self._columns is not None:
+            missing = [name for name in self._columns if name not in names]
+            if missing:
+                raise ValueError(
+                    f"X: there is no column {missing[0]!r}, which was fitted on.{did_you_mean(missing[0], names)}"
+                    f" Columns here: {', '.join(map(repr, names))}."
+                )
+            X = X[self._columns]
         texts, pairs = texts_of(X)
         got = 1 if pairs is None else 2
         if reset:

@@ -57,6 +57,7 @@ class Prediction(BaseModel):
 
     prediction: str | list[str] | float = Field(description="A label, several labels (multi-label), or a score.")
     probabilities: dict[str, float] | None = Field(None, description="By label; absent for regression.")
+    truncated: bool | None = Field(None, description="True if the text is longer than the run reads; else absent.")
 
 
 class Predictions(BaseModel):

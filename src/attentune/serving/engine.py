@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from attentune.attribution.base import Settings
-from attentune.data.dataset import TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.explain.explainer import default_method
 from attentune.explain.texts import explain_rows
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor, prediction_dicts
+from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
 from attentune.models.precision import INT8, TRUE_BF16
 from attentune.serving.batcher import Batcher, QueueFullError
 from attentune.serving.limits import LIME_SAMPLES, RequestError, ServerLimits
@@ -99,7 +99,7 @@ class RunBackend:
         """Predict rows, with six digits as in the files of `attentune predict`."""
         space = self._saved.label_space
         data = TaskData("input", space, (), {"input": self._rows(rows)})
-        return [_rounded(answer) for answer in prediction_dicts(self._evaluator(data).predict("input"), space)]
+        return [_rounded(answer) for answer in predictions_of_input(self._evaluator(data))]
 
     def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
         """Explain the prediction of a row.
@@ -130,9 +130,9 @@ class RunBackend:
 
 
 def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
-    """Round to six digits: the last ones depend on what else is in the batch."""
+    """Round to six digits, or four behind the point: the last ones depend on what else is in the batch."""
     if "probabilities" not in answer:
-        return {"prediction": float(f"{answer['prediction']:.6g}")}
+        return {**answer, "prediction": float(LabelSpace("regression").text_of(answer["prediction"]))}
     return {**answer, "probabilities": {name: round(share, 6) for name, share in answer["probabilities"].items()}}
 
 

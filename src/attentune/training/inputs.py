@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from attentune.config import Config, TrainingConfig
 from attentune.data.checks.doctor import examine, summary_lines
 from attentune.data.checks.report import Finding
+from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
 from attentune.data.load import load_data, with_calibration
@@ -179,6 +180,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDispl
         data = load_data(config.data, seed=settings.seed, splits=wanted)
     else:
         data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
+    config = replace(config, data=with_columns(config.data, data.columns))
     check_calibration(data.label_space, calibrate=settings.calibrate, thresholds=settings.thresholds)
     data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective.ordinal_prediction))
     train = data.splits.get("train")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_flat, to_yaml
+from attentune.data.columns import with_columns
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
 from attentune.io.locks import close_lock, lock_handle, open_lock_file
@@ -123,15 +124,16 @@ def config_for_run(config: Config) -> Config:
 
 
 def _with_saved_choices(config: Config, file: Path) -> Config:
-    """Return the configuration with the training settings that the run began with, where they are still open."""
+    """Return the configuration with the settings and columns that the run began with, where they are still open."""
     check_links(file.parent)
-    saved = load_config(file, as_record=True).training
+    saved = load_config(file, as_record=True)
     open_ones = {
-        name: getattr(saved, name)
+        name: getattr(saved.training, name)
         for name in (*RULED, "per_device_eval_batch_size")
         if getattr(config.training, name) is None
     }
-    return replace(config, training=replace(config.training, **open_ones))
+    columns = {name: getattr(saved.data, name) for name in ("text_column", "text_pair_column", "label_column")}
+    return replace(config, training=replace(config.training, **open_ones), data=with_columns(config.data, columns))
 
 
 def check_folder(config: Config) -> None:

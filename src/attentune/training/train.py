@@ -67,6 +67,7 @@ def train(
             return RunResult.load(record)
         check_writable(config)
         inputs = prepare_inputs(config, data, display)
+        config = inputs.config
         if config.baseline is not None:
             with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run:
                 result = train_baseline(run, config.baseline, inputs)

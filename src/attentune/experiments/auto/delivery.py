@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from attentune.config import Config, load_config, to_dict, to_yaml
+from attentune.data.columns import with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import fold_rows, row_groups, stratified_sample
 from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
@@ -534,7 +535,8 @@ class Delivery(AutoFolder):
 
     def _write_config(self, config: Config) -> None:
         training = replace(config.training, output_dir=str(self.folder), resume=False, overwrite_output_dir=False)
-        write_text(self.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=self.config.data)))
+        data = with_columns(self.config.data, self.data.columns)
+        write_text(self.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
 
     def _config_of_run(self, folder: Path) -> Config:
         file = folder / CONFIG_FILE

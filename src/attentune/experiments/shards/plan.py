@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.columns import Columns, choose_columns, columns_notes, require
 from attentune.data.guesses import with_guessed_columns
 from attentune.data.names import IDS
 from attentune.data.ranges import RowRange, RowSource, SourceScan, divide, first_rows, scan
@@ -284,6 +284,8 @@ def _new_plan(
         for name, flag in flags.items():
             if name is not None and source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
                 require(one.names, name, source.name, flag)
+    for note in columns_notes(read.settings()):
+        log(note)
     kept = _kept_columns(request, names, read, columns)
     ranges = divide(scans, shards)
     return ShardPlan(request, read, kept, tuple(one.rows for one in scans), tuple(map(tuple, ranges)))

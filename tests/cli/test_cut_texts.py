@@ -1,0 +1,67 @@
+"""Texts that are longer than a run reads: it is told once, with their share, and a word is never shown in part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import attentune as library
+from attentune.data.dataset import LabelSpace
+from attentune.explain.words import Subword, merge_subwords
+from helpers.ensembles import saved_ensemble, saved_model
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+SPACE = LabelSpace("classification", ("bad", "good"))
+LONG = " ".join(f"w{number}" for number in range(200))
+NOTE = "1 of 2 texts (50.0%) have more than 64 tokens; the rest was not read."
+
+
+@pytest.fixture(scope="module")
+def home(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("cut")
+    saved_model(home / "run", tiny("bert"), SPACE)
+    saved_ensemble(home / "ensemble", tiny, space=SPACE)
+    (home / "new.csv").write_text(f"text,label\n{LONG},good\nshort,bad\n")
+    return home
+
+
+@pytest.mark.parametrize("kind", ["run", "ensemble"])
+def test_predict_and_evaluate_tell_the_share_once(home: Path, attentune: Command, kind: str) -> None:
+    for words in (("predict", "--input_file"), ("evaluate", "--validation_file")):
+        status, _, err = attentune(words[0], home / kind, words[1], home / "new.csv")
+        assert (status, err.count("was not read")) == (0, 1), err
+        assert NOTE in err
+        assert "--long_texts windows" in err
+
+
+def test_short_texts_are_no_matter(home: Path, attentune: Command) -> None:
+    status, _, err = attentune("predict", home / "run", "--text", "short")
+    assert (status, err) == (0, "")
+
+
+def test_explain_counts_the_words_that_were_not_read(home: Path, attentune: Command) -> None:
+    words = ("explain", home / "run", "--input_file", home / "new.csv", "--method", "gradient")
+    status, out, err = attentune(*words, "--format", "json")
+    first, second = map(json.loads, out.splitlines())
+    assert status == 0
+    assert NOTE in err
+    assert [token["text"] for token in first["tokens"]] == LONG.split()[: len(first["tokens"])]
+    assert first["unread_words"] == 200 - len(first["tokens"])
+    assert "unread_words" not in second
+    assert f"{first['unread_words']} more words were not read." in attentune(*words)[1]
+
+
+def test_python_marks_the_rows(home: Path) -> None:
+    answers = library.predict(home / "run", [LONG, "short"])
+    assert [one.get("truncated") for one in answers] == [True, None]
+
+
+@pytest.mark.parametrize(("read", "whole"), [("wor", "words"), ("words", "words"), ("some", "some")])
+def test_the_last_word_is_whole(read: str, whole: str) -> None:
+    text = "words here" if whole == "words" else "some words"
+    (word,) = merge_subwords([Subword(read, 0, len(read), 0.5)], text, None, signed=True)
+    assert (word.text, word.start, word.end, word.score) == (whole, 0, len(whole), 0.5)

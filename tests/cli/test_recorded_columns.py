@@ -1,0 +1,174 @@
+"""A run reads the columns that it was trained on, whatever other columns a file has."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import attentune as library
+from attentune.app.files import predict_file
+from attentune.app.limits import RequestLimits
+from attentune.errors import DataError
+from attentune.integrations.sklearn import AttentuneClassifier
+from helpers.samples import write_reviews
+
+Command = Callable[..., tuple[int, str, str]]
+MOODS = {"bad": "neg", "good": "pos"}
+NOTE = "Columns read: text 'What the customer wrote', label 'category'."
+TEXT = "What the customer wrote"
+
+
+def write(path: Path, rows: int, *, seed: int, decoys: bool) -> Path:
+    """Write reviews under a header of four words; decoys are columns with the conventional names and other content."""
+    source = list(csv.DictReader(write_reviews(path, rows, seed=seed).read_text().splitlines()))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", TEXT, "label", "category"] if decoys else [TEXT, "category"])
+        for row in source:
+            own, other = MOODS[row["label"]], "neg" if row["label"] == "good" else "pos"
+            writer.writerow(["order 700 shipped", row["text"], other, own] if decoys else [row["text"], own])
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that found its columns by itself, and files with decoys."""
+    from attentune.cli.main import main
+
+    home = tmp_path_factory.mktemp("columns")
+    write(home / "train.csv", 60, seed=1, decoys=False)
+    new = write(home / "new.csv", 40, seed=2, decoys=True)
+    words = ["--preset", "tfidf-linear", "--output_dir", str(home / "run"), "--quiet"]
+    assert main(["train", str(home / "train.csv"), *words]) == 0
+    new.with_name("renamed.csv").write_text(new.read_text().replace(TEXT, "What the customers wrote"))
+    rows = [json.dumps(row) for row in csv.DictReader(new.read_text().splitlines())]
+    (home / "new.jsonl").write_text("\n".join(rows))
+    return home
+
+
+def accuracy(predicted: str) -> float:
+    rows = list(csv.DictReader(io.StringIO(predicted)))
+    return sum(row["label"] == row["prediction"] for row in rows) / len(rows)
+
+
+def test_the_run_records_what_it_has_read(home: Path) -> None:
+    data = yaml.safe_load((home / "run" / "config.yaml").read_text())["data"]
+    assert (data["text_column"], data["label_column"], data["id_column"]) == (TEXT, "category", None)
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.jsonl"])
+def test_predict_reads_the_columns_of_the_run(home: Path, attentune: Command, name: str) -> None:
+    status, out, err = attentune("predict", home / "run", "--input_file", home / name)
+    assert (status, err.splitlines()[0]) == (0, NOTE)
+    assert accuracy(out) == 1.0
+
+
+def test_flags_come_first(home: Path, attentune: Command) -> None:
+    flags = ("--text_column", "text", "--label_column", "label")
+    status, out, err = attentune("predict", home / "run", "--input_file", home / "new.csv", *flags)
+    assert (status, err) == (0, "")
+    assert len({row["prediction"] for row in csv.DictReader(io.StringIO(out))}) == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--split", "test")])
+def test_evaluate_reads_the_columns_of_the_run(home: Path, attentune: Command, flags: tuple[str, ...]) -> None:
+    words = ("evaluate", home / "run", "--test_file", home / "new.csv", "--format", "json", *flags)
+    status, out, err = attentune(*words)
+    assert (status, err.splitlines()[0]) == (0, NOTE)
+    assert json.loads(out)["test"]["accuracy"] == 1.0
+
+
+def test_explain_and_suggest_read_the_columns_of_the_run(home: Path, attentune: Command) -> None:
+    status, out, err = attentune("explain", home / "run", "--input_file", home / "new.csv", "--format", "json")
+    assert (status, err.splitlines()[0]) == (0, NOTE)
+    assert "shipped" not in out
+    status, out, err = attentune("suggest", home / "run", "--input_file", home / "new.csv", "--count", "3")
+    assert (status, err.splitlines()[0]) == (0, NOTE)
+    assert "shipped" not in out
+
+
+def test_shards_read_the_columns_of_the_run(home: Path, attentune: Command, tmp_path: Path) -> None:
+    words = ("predict", home / "run", "--input_file", home / "new.csv", "--output_dir", tmp_path / "out", "--jobs", 1)
+    status, _, err = attentune(*words)
+    assert status == 0, err
+    assert f"Columns read: text {TEXT!r}." in err
+    found = pd.concat(map(pd.read_parquet, (tmp_path / "out").glob("*.parquet")))
+    assert list(found["prediction"]) == list(pd.read_csv(home / "new.csv")["category"])
+
+
+def test_the_page_reads_the_columns_of_the_run(home: Path) -> None:
+    saved = library.Predictor.load(home / "run")
+    assert accuracy(predict_file(saved, home / "new.csv", limits=RequestLimits()).text) == 1.0
+
+
+def test_python_reads_the_columns_of_the_run(home: Path) -> None:
+    frame = pd.read_csv(home / "new.csv")
+    assert [one["prediction"] for one in library.predict(home / "run", frame)] == list(frame["category"])
+    explained = library.explain_texts(home / "run", frame.head(2))
+    assert [one.text for one in explained] == list(frame[TEXT][:2])
+    with pytest.raises(DataError, match="no column 'What the customer wrote'.*Did you mean 'What the customers wrote'"):
+        library.predict(home / "run", pd.read_csv(home / "renamed.csv"))
+
+
+def test_estimators_read_the_columns_of_fit(home: Path) -> None:
+    frame = pd.read_csv(home / "new.csv")
+    model = AttentuneClassifier(preset="tfidf-linear").fit(frame[[TEXT]], frame["category"])
+    assert list(model.predict(frame)) == list(frame["category"])
+    with pytest.raises(ValueError, match="no column 'What the customer wrote', which was fitted on"):
+        model.predict(frame[["text"]])
+
+
+@pytest.mark.parametrize(
+    "words", [("predict", "--input_file"), ("explain", "--input_file"), ("evaluate", "--test_file")]
+)
+def test_a_file_without_the_column_is_refused(home: Path, attentune: Command, words: tuple[str, str]) -> None:
+    status, out, err = attentune(words[0], home / "run", words[1], home / "renamed.csv")
+    assert (status, out) == (2, "")
+    for part in ("no column 'What the customer wrote'", "Did you mean 'What the customers wrote'", "--text_column"):
+        assert part in err
+
+
+def test_lines_of_text_have_no_columns(home: Path, attentune: Command, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a good film\na bad one\n")
+    words = ("--input_file", tmp_path / "lines.txt", "--file_format", "txt")
+    status, out, err = attentune("predict", home / "run", *words)
+    assert status == 0, err
+    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["pos", "neg"]
+
+
+def test_a_run_with_recorded_columns_is_resumed_by_the_same_command(tiny, tmp_path, attentune, home) -> None:
+    words = ["train", home / "train.csv", "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "run"]
+    words += [
+        "--num_train_epochs",
+        1,
+        "--baselines",
+        "none",
+        "--use_cpu",
+        "true",
+        "--max_length",
+        32,
+        "--save_steps",
+        2,
+    ]
+    assert attentune(*words)[0] == 0
+    (tmp_path / "run" / "run.json").unlink()
+    status, _, err = attentune(*words, "--resume")
+    assert status == 0, err
+    shutil.rmtree(tmp_path / "run")
+
+
+@pytest.mark.integration
+def test_an_ensemble_reads_the_columns_that_auto_found(home: Path, attentune: Command, tmp_path: Path) -> None:
+    words = ("--portfolio", "majority,tfidf-linear", "--cv_folds", 2, "--time_limit", "60s", "--jobs", 1)
+    assert attentune("auto", home / "train.csv", *words, "--output_dir", tmp_path / "best")[0] == 0
+    status, out, err = attentune("predict", tmp_path / "best", "--input_file", home / "new.csv")
+    assert (status, err.splitlines()[0]) == (0, NOTE)
+    assert accuracy(out) == 1.0
