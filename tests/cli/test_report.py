@@ -19,7 +19,7 @@ from helpers.samples import settings
 @pytest.mark.integration
 def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
     folders = []
-    for preset in ("bert", "sesame"):
+    for preset in ("bert", "sesame-weighted"):
         for seed in (1, 2):
             folder = tmp_path / f"{preset}-{seed}"
             changes = {"training__output_dir": str(folder), "training__seed": seed, "training__num_train_epochs": 1}
@@ -29,17 +29,24 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
     assert attentune("layers", folders[-1], "--output_file", weights)[0] == 0
     assert [line["layer"] for line in json.loads(weights.read_text())["validation"]] == [1, 2, 3]
     status, out, err = attentune(
-        "report", *folders, "--output_file", tmp_path / "r.csv", "--figures", tmp_path / "f", "--baseline", "sesame"
+        "report",
+        *folders,
+        "--output_file",
+        tmp_path / "r.csv",
+        "--figures",
+        tmp_path / "f",
+        "--baseline",
+        "sesame-weighted",
     )
     assert (status, out) == (0, ""), err
     lines = list(csv.DictReader((tmp_path / "r.csv").open()))
     assert [(line["method"], line["baseline"], line["seeds"]) for line in lines] == [
-        ("bert", "sesame", "2"),
-        ("sesame", "sesame", "2"),
+        ("bert", "sesame-weighted", "2"),
+        ("sesame-weighted", "sesame-weighted", "2"),
     ]
     scores = [json.loads((folder / "run.json").read_text())["scores"]["validation"]["accuracy"] for folder in folders]
     assert float(lines[0]["mean"]) == pytest.approx(sum(scores[:2]) / 2)
-    assert (tmp_path / "f/layers-sesame-2.svg").is_file()
+    assert (tmp_path / "f/layers-sesame-weighted-2.svg").is_file()
     assert attentune("report", *folders, "--output_file", tmp_path / "r.md")[0] == 0
     facts = json.loads((folders[0] / "run.json").read_text())["train"]
     assert facts["parameters"] > facts["added_parameters"] > 0
