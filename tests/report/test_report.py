@@ -236,7 +236,7 @@ TAGS = {
     "html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "nav", "a", "main", "header", "section",
     "div", "span", "small", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
     "b", "details", "summary", "script", "svg", "g", "path", "line", "circle", "rect", "polyline", "text", "defs",
-    "use", "clippath tspan", "pattern", "image",
+    "use", "clippath", "tspan", "pattern", "image",
 }  # fmt: skip
 # The attributes that could load or run something; any other attribute only describes.
 ADDRESSES = {"src", "href", "xlink:href", "action", "formaction", "data", "poster", "srcset"}
