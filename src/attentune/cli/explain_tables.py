@@ -42,7 +42,7 @@ def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
             column += ["", f"{explanation.passes:,}", f"{explanation.seconds:.3g}"]
         head = _head(first.text, first.pair, prediction_text(first))
         header = (first.unit, *(explanation.method for explanation in group))
-        unread = f"\n{first.unread_words:,} more words were not read." if first.unread_words else ""
+        unread = f"\n{count:,} more words were not read." if (count := first.unread_words) else ""
         tables.append(head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))) + unread)
     return "\n\n".join([*tables, ""]) if tables else ""
 

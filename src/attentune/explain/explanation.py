@@ -61,9 +61,9 @@ class Explanation:
     @property
     def unread_words(self) -> int:
         """The number of words after the last one that the model read, where a text was too long for it."""
-        count = 0
+        words, count = self.words, 0
         for within, own_text in (("text", self.text), ("pair", self.pair or "")):
-            read = [word for word in self.words if word.within == within]
+            read = [word for word in words if word.within == within]
             count += len(word_spans(own_text[read[-1].end :])) if read else 0
         return count
 
@@ -83,7 +83,7 @@ class Explanation:
             "passes": self.passes,
             "seconds": round(self.seconds, 6),
             "unit": self.unit,
-            **({"unread_words": self.unread_words} if self.unread_words else {}),
+            **({"unread_words": unread} if (unread := self.unread_words) else {}),
             "tokens": token_dicts(self.tokens, is_pair=self.pair is not None),
         }
 

@@ -18,6 +18,7 @@ import numpy as np
 from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
 from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
+from attentune.data.columns import with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.python_input import checked_texts
@@ -152,8 +153,7 @@ class Predictor(ABC):
             return config
         columns = ("text_column", "text_pair_column", "label_column", "id_column")
         names = (*columns, "task_type", "label_separator", "ignore_labels")
-        saved = {name: getattr(self.config.data, name) for name in names}
-        return replace(config, **{name: value for name, value in saved.items() if getattr(config, name) is None})
+        return with_columns(config, {name: getattr(self.config.data, name) for name in names})
 
     def data(self, data_config: DataConfig | None, splits: Sequence[str]) -> TaskData:
         """Load rows to score, with labels mapped by name to those of the model; by default the data of the run.
