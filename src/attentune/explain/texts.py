@@ -9,10 +9,10 @@ from attentune.attribution.base import Settings, class_ids, contrast_id
 from attentune.attribution.registry import METHODS, check_contrast
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
-from attentune.errors import ConfigError, DataError
+from attentune.errors import ConfigError
 from attentune.explain.explainer import check_method, default_method, explainer_for, unchanged_attention
 from attentune.explain.explanation import UNITS, Explanation
-from attentune.inference.predictor import ModelPredictor, Predictor, texts_of_frame
+from attentune.inference.predictor import ModelPredictor, Predictor, run_and_rows
 
 
 def explain_texts(
@@ -53,17 +53,11 @@ def explain_texts(
 
     Raises:
         ConfigError: the method, class or unit does not exist, or the method does not work on this run.
+        InputError: a text is none, such as None or NaN.
         DataError: the two lists differ in length, or pairs are given to a model of single texts or missing for a model
             of pairs.
     """
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise DataError("got one text, expected a list of texts: put it in [brackets].")
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
-    texts, pairs = texts_of_frame(saved, texts, pairs)
-    if pairs is not None and len(pairs) != len(texts):
-        raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
-    ids = tuple(str(number) for number in range(len(texts)))
-    rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
+    saved, rows = run_and_rows(run, texts, pairs)
     method = method or default_method(saved)
     return explain_rows(
         saved,

@@ -444,33 +444,34 @@ def predict(
         DataError: the two lists differ in length, or pairs are given to a model of single texts (or the reverse).
         ConfigError: there is no such precision, or the device does not have it.
     """
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise DataError("got one text, expected a list of texts: put it in [brackets].")
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
-    texts, pairs = texts_of_frame(saved, texts, pairs)
-    if pairs is not None and len(pairs) != len(texts):
-        raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
-    firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")
-    rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts")
+    saved, rows = run_and_rows(run, texts, pairs)
     if not len(rows):
         return []
     evaluator = saved.predictor(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
     return predictions_of_input(evaluator)
 
 
-def texts_of_frame(
-    saved: Predictor, texts: Any, pairs: Sequence[str] | None
-) -> tuple[Sequence[str], Sequence[str] | None]:
-    """Return the texts and second texts of a data frame, from the columns that the run was trained on; others as given.
+def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] | None) -> tuple[Predictor, TextRows]:
+    """Load a run, and return it with texts, or with the columns of a data frame that it was trained on, as rows.
+
+    Lists are checked before the run is loaded.
 
     Raises:
-        DataError: the frame lacks a column.
+        InputError: a text is none, such as None or NaN.
+        DataError: they are one text, the two lists differ in length, or the frame lacks a column.
     """
-    if not hasattr(texts, "columns"):
-        return texts, pairs
-    names = tuple(map(str, texts.columns))
-    columns = prediction_columns(names, "data frame", saved.is_pair, saved.with_columns(DataConfig()))
-    return list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise DataError("got one text, expected a list of texts: put it in [brackets].")
+    if hasattr(texts, "columns"):
+        run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
+        names = tuple(map(str, texts.columns))
+        columns = prediction_columns(names, "data frame", saved.is_pair, saved.with_columns(DataConfig()))
+        texts, pairs = list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
+    firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")
+    rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts")
+    return run if isinstance(run, Predictor) else Predictor.load(run), rows
 
 
 def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
