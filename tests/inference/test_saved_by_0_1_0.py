@@ -64,7 +64,8 @@ def test_a_comparison_opens_and_goes_on(folder: Path, attentune: Command) -> Non
     words = ("compare", "--presets", "bert,ssa-hybrid", *flags.split(), "--max_length", "32", "--seeds")
     status, _, err = attentune(*words, "1,2")
     assert (status, "ssa-hybrid on own: labels.reuse_predictions: was True, now False" in err) == (2, True)
-    command = (*words[:-1], "--set", "labels.reuse_predictions=true", "--seeds")  # the default of 0.1.0
+    defaults = ("labels.reuse_predictions=true", "model.head.combine=dot")  # of 0.1.0
+    command = (*words[:-1], *(word for one in defaults for word in ("--set", one)), "--seeds")
     status, out, err = attentune(*command, "1,2")
     assert status == 0, err
     assert "ssa-hybrid" in out

@@ -124,16 +124,15 @@ def config_for_run(config: Config) -> Config:
 
 
 def _with_saved_choices(config: Config, file: Path) -> Config:
-    """Return the configuration with the settings and columns that the run began with, where they are still open."""
+    """Return the configuration with the training settings that the run began with, where they are still open."""
     check_links(file.parent)
-    saved = load_config(file, as_record=True)
+    saved = load_config(file, as_record=True).training
     open_ones = {
-        name: getattr(saved.training, name)
+        name: getattr(saved, name)
         for name in (*RULED, "per_device_eval_batch_size")
         if getattr(config.training, name) is None
     }
-    columns = {name: getattr(saved.data, name) for name in ("text_column", "text_pair_column", "label_column")}
-    return replace(config, training=replace(config.training, **open_ones), data=with_columns(config.data, columns))
+    return replace(config, training=replace(config.training, **open_ones))
 
 
 def check_folder(config: Config) -> None:
@@ -190,7 +189,11 @@ def _check_same_settings(run: Path, config: Config) -> None:
     check_links(run)
     if not (run / CONFIG_FILE).is_file():
         raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
-    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE, as_record=True)), to_flat(config))
+    saved = load_config(run / CONFIG_FILE, as_record=True)
+    # Columns that are not given are found again as they were before, and noted alike.
+    columns = {name: getattr(saved.data, name) for name in ("text_column", "text_pair_column", "label_column")}
+    now = replace(config, data=with_columns(config.data, columns))
+    _refuse_changes(run, to_flat(saved), to_flat(now))
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
