@@ -87,7 +87,10 @@ def bf16_copy(model: Any) -> Any:
     """Copy a model in evaluation mode with its weights in bf16; classifier and buffers keep their dtype."""
     # deepcopy finds each parameter's bf16 version in the memo, so no fp32 copy is made.
     exact = {id(p) for p in model.classifier.parameters()}
-    twins = {id(p): torch.nn.Parameter(p.detach().to(torch.bfloat16)) for p in model.parameters() if id(p) not in exact}
+    twins = {
+        id(p): torch.nn.Parameter(p.detach().to(p.dtype if id(p) in exact else torch.bfloat16, copy=True))
+        for p in model.parameters()
+    }
     return copy.deepcopy(model, dict(twins)).eval().requires_grad_(False)
 
 
@@ -111,7 +114,7 @@ class BFloat16Copy:
         """Return the copy, with the model's weights as of the first call since `release`."""
         if not self._is_fresh:
             for parameter, source in zip(self._copy.parameters(), self._source.parameters(), strict=True):
-                parameter.data = source.detach().to(parameter.dtype)
+                parameter.data = source.detach().to(parameter.dtype, copy=True)
             self._is_fresh = True
         return self._copy
 
