@@ -270,7 +270,7 @@ PAIRS = {"data__text_column": "text", "data__text_pair_column": "other", "data__
 @pytest.mark.parametrize(
     ("method", "texts"),
     [
-        ({"preset": "task-attention"}, 2),
+        ({"preset": "task-attention", "model__head__combine": "dot"}, 2),
         ({"preset": "bi-encoder-mean", "objective__loss": "binary-cross-entropy"}, 2),
         ({"preset": "bert-mean"}, 1),
     ],
