@@ -37,6 +37,7 @@ def released_state(
             state |= {"token_cls.decoder.weight": torch.randn(2, size) / 6, "token_cls.bias": torch.randn(2) / 6}
         else:
             state |= {f"token_cls.op.{place}.weight": torch.randn(2, size) / 6 for place in range(positions)}
+            state["token_cls.bias"] = torch.randn(2)  # never applied
     head = "seq_cls.classifier" if kind == "hybrid" else "classifier.out_proj" if has_own_pooler else "classifier"
     return state | _named(linear["out"], head)
 

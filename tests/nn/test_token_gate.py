@@ -48,9 +48,9 @@ def scores_of(head: TokenHead, values: list[float], position: int) -> list[float
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in changed) / D + head.norm.eps)
     weight, bias = head.norm.weight.tolist(), head.norm.bias.tolist()
     normed = [(value - mean) / spread * weight[d] + bias[d] for d, value in enumerate(changed)]
-    own = isinstance(head.output, PositionLinear)
-    weight, bias = (part[position] if own else part for part in (head.output.weight, head.output.bias))
-    return linear(weight.tolist(), bias.tolist(), normed)
+    if isinstance(head.output, PositionLinear):
+        return linear(head.output.weight[position].tolist(), [0.0, 0.0], normed)
+    return linear(head.output.weight.tolist(), head.output.bias.tolist(), normed)
 
 
 def weights_of(scores: list[float], row: int, threshold: float) -> list[float]:
@@ -89,7 +89,7 @@ def test_weights_of_positions_start_as_berts_do() -> None:
     torch.manual_seed(3)
     linear = PositionLinear(50, 40)
     assert linear.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert not linear.bias.any()
+    assert list(linear.state_dict()) == ["weight"], "no bias, as in the program"
 
 
 @pytest.mark.parametrize("length", [1, 5, 6])

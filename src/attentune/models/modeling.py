@@ -109,7 +109,6 @@ class AttentuneForSequenceClassification(PreTrainedModel):
                 nn.init.zeros_(module.bias)
         elif isinstance(module, PositionLinear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
-            nn.init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)

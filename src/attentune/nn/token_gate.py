@@ -36,15 +36,14 @@ class TokenHead(nn.Module):
 
 
 class PositionLinear(nn.Module):
-    """A separate linear layer D -> 2 for each position; rows longer than that are an error.
+    """A separate linear layer D -> 2 without bias for each position; rows longer than that are an error.
 
-    Source: the paper's w^i ("share_weights" off).
+    Source: the paper's w^i ("share_weights" off); the released program creates biases and never applies them.
     """
 
     def __init__(self, positions: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(positions, 2, hidden_size).normal_(std=0.02))
-        self.bias = nn.Parameter(torch.zeros(positions, 2))
 
     def forward(self, values_BTD: Tensor) -> Tensor:
         length, positions = values_BTD.shape[1], len(self.weight)
@@ -53,7 +52,7 @@ class PositionLinear(nn.Module):
                 f"got {length} tokens, expected at most {positions}: with share_weights off the token head has one set"
                 " of weights for each position up to the max_length that it was trained with."
             )
-        return torch.einsum("btd,tcd->btc", values_BTD, self.weight[:length]) + self.bias[:length]
+        return torch.einsum("btd,tcd->btc", values_BTD, self.weight[:length])
 
 
 def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:

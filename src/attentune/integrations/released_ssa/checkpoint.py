@@ -112,8 +112,7 @@ def our_weights(state: Mapping[str, Tensor], form: ReleasedForm, classes: Sequen
     if form.positions is not None:
         stacked = [state[f"token_cls.op.{number}.weight"].float() for number in range(form.positions)]
         made[f"{_TOKEN_HEAD}.output.weight"] = torch.stack(stacked)
-        # The released program has biases for the positions too, but never uses them.
-        made[f"{_TOKEN_HEAD}.output.bias"] = torch.zeros(form.positions, 2)
+        made.pop(f"{_TOKEN_HEAD}.output.bias", None)  # the released program never applies it to positions
     return made
 
 
