@@ -120,6 +120,7 @@ class TextRows:
         targets: (N, C) float64, what training compares predictions with instead of the labels: probabilities of the
             classes, of each label for multi-label, or (N, 1) scores; None for the labels.
         kept: the cells of further columns of the file, which are only copied, as texts.
+        dates: the cells of the columns of dates, by name.
     """
 
     ids: tuple[str, ...]
@@ -132,6 +133,7 @@ class TextRows:
     sources: tuple[str, ...] | None = None
     targets: np.ndarray | None = None
     kept: tuple[tuple[str, ...], ...] = ()
+    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -173,6 +175,7 @@ class TextRows:
             sources=pick(self.sources),
             targets=None if self.targets is None else self.targets[places],
             kept=tuple(map(pick, self.kept)),
+            dates={name: pick(cells) for name, cells in self.dates.items()},
         )
 
     def fingerprint(self) -> str:
