@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from attentune.config import TrainingConfig
+from attentune.data.splits import row_groups
 from attentune.inference.evaluator import ModelEvaluator
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
@@ -34,7 +35,7 @@ from attentune.training.callbacks import Scores
 from attentune.training.defaults import chosen
 from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze
 from attentune.training.inputs import RunInputs
-from attentune.training.linear_probe import is_probed, start_classifier
+from attentune.training.linear_probe import ProbeRows, is_probed, start_classifier
 from attentune.training.loop import LoopConfig, TrainingLoop
 from attentune.training.objective import Objective, build_objective, check_metric
 from attentune.training.optimizer import AdamWL2SP, LearningRateSchedule, build_optimizer
@@ -83,7 +84,22 @@ class TrainingComponents:
         """
         if not is_probed(self.model, linear_probe=self.inputs.config.training.linear_probe):
             return None
-        note = start_classifier(self.inputs, self.model, self.loop.objective)
+        inputs = self.inputs
+        train = inputs.data.splits["train"]
+        note = start_classifier(
+            self.model,
+            ProbeRows(
+                inputs.features["train"],
+                inputs.targets if inputs.is_regression else inputs.labels,
+                inputs.data.label_space,
+                lambda rows: row_groups(train.take(rows), near=False),
+                inputs.weights,
+            ),
+            self.loop.objective,
+            pad_token_id=inputs.tokenizer.pad_token_id,
+            accelerator=inputs.accelerator,
+            seed=inputs.config.training.seed,
+        )
         if isinstance(self.bare_optimizer, AdamWL2SP):
             self.bare_optimizer.set_starts()
         return note

@@ -16,14 +16,12 @@ from attentune.config import TrainingConfig, to_dict
 from attentune.data.dataset import CALIBRATION, TaskData, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.scoring import score_rows
 from attentune.io.files import storage_errors, write_text, written_together
 from attentune.models.build import hub_name
 from attentune.models.counting import ParameterCounts, count_parameters
 from attentune.models.fused import fused_layers
 from attentune.models.lora import adapter_settings, merge_adapters
 from attentune.models.saving import save_model
-from attentune.nn.classifiers import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.token_labels.plan import save_labels
 from attentune.training.baseline_comparison import compare_with_baselines
@@ -31,6 +29,7 @@ from attentune.training.calibrating import calibrate
 from attentune.training.checkpoint import TEMPORARY, verify_checkpoint
 from attentune.training.components import TrainingComponents, count_steps_per_epoch
 from attentune.training.inputs import RunInputs
+from attentune.training.linear_probe import fit_output_scale
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.model_card import CARD_FILE, CardFacts, model_card
 from attentune.training.progress import ProgressDisplay
@@ -68,7 +67,14 @@ def finalize_run(
     # Before adapters are merged, which changes the counts.
     counts, lora = count_parameters(components.model), components.model.config.lora
     adapters = merge_adapters(components.model)
-    scale_note = _fit_output_scale(components)
+    scale_note = fit_output_scale(
+        components.model,
+        inputs.features["train"],
+        inputs.labels,
+        pad_token_id=evaluator.pad_token_id,
+        accelerator=inputs.accelerator,
+        batch_size=evaluator.batch_size,
+    )
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
     calibration = calibrate(
@@ -188,26 +194,6 @@ def _load_best(run: Path, components: TrainingComponents, state: TrainingState) 
         )
     components.model.load_state_dict(load_file(folder / "model.safetensors"))
     return state.best["step"]
-
-
-def _fit_output_scale(components: TrainingComponents) -> str | None:
-    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None."""
-    outputs = components.model.outputs
-    if not isinstance(outputs, ScaledOutput):
-        return None
-    predicted = score_rows(
-        components.model,
-        components.inputs.features["train"],
-        pad_token_id=components.evaluator.pad_token_id,
-        accelerator=components.inputs.accelerator,
-        batch_size=components.evaluator.batch_size,
-    )
-    mean, std = components.inputs.score_scale
-    predicted_N, scores_N = ((values - mean) / std for values in (predicted.logits_NC[:, 0], components.inputs.labels))
-    if outputs.fit(torch.from_numpy(predicted_N), torch.from_numpy(scores_N)):
-        scale, offset = std * float(outputs.scale), std * float(outputs.offset) + mean
-        return f"Predictions are {scale:.6g} x output + {offset:.6g}, fitted on train."
-    return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
 def row_facts(train: TextRows) -> dict[str, Any]:

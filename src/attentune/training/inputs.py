@@ -25,7 +25,7 @@ from attentune.models.build import encoder_size, is_english_only, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.training.calibrating import check_calibration
 from attentune.training.defaults import RunSize, choose_settings, default_loss, describe
-from attentune.training.objective import with_ordinal_prediction
+from attentune.training.objective import score_scale, with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay
 
 
@@ -134,12 +134,7 @@ class RunInputs:
     @cached_property
     def score_scale(self) -> tuple[float, float]:
         """Mean and standard deviation of the training scores; 0 and 1 for classes."""
-        if not self.is_regression:
-            return 0.0, 1.0
-        mean = float(self.labels.mean())
-        largest = float(np.abs(self.labels - mean).max())
-        # Divided first, so that no square of a score overflows.
-        return mean, largest * float(((self.labels - mean) / largest).std()) if largest > 0 else 1.0
+        return score_scale(self.labels) if self.is_regression else (0.0, 1.0)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

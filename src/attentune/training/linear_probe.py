@@ -11,22 +11,24 @@ section 3).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.data.dataset import LabelSpace
-from attentune.data.splits import row_groups, stratified_sample
+from attentune.data.splits import stratified_sample
+from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
-from attentune.inference.scoring import classifier_features, summed_over_processes
+from attentune.inference.scoring import classifier_features, score_rows, summed_over_processes
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.cpu.memory import kept_memory
 from attentune.training.defaults import PROBED_ROWS
-from attentune.training.inputs import RunInputs
 from attentune.training.objective import Objective
 
 # Inverse strengths of the penalty to choose from, of features with a root mean square of 1.
@@ -50,40 +52,56 @@ def is_probed(model: Any, *, linear_probe: bool) -> bool:
     return linear_probe or isinstance(model.classifier, ScaledSimilarity)
 
 
-def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
+@dataclass(frozen=True)
+class ProbeRows:
+    """The training rows that the classifier is fitted to.
+
+    Attributes:
+        features: their tokens.
+        labels: their class ids, standardised scores, or (N, C) ones and zeros.
+        label_space: what the labels are.
+        groups_of: returns the groups of these rows that the folds of the cross-validation do not divide.
+        weights: the rows' weights; None if all are 1.
+    """
+
+    features: Features
+    labels: np.ndarray
+    label_space: LabelSpace
+    groups_of: Callable[[np.ndarray], np.ndarray]
+    weights: np.ndarray | None = None
+
+
+def start_classifier(
+    model: Any, train: ProbeRows, objective: Objective, *, pad_token_id: int, accelerator: Accelerator, seed: int
+) -> str:
     """Fit the classifier to the training rows with the encoder as it is; return a note for the user.
 
     All processes must call it together.
 
     Args:
-        inputs: the data and settings.
         model: the model itself, changed in place.
+        train: the training rows.
         objective: its loss and class weights are those of the fit; label smoothing and the focal loss's gamma are not.
+        pad_token_id: the id of padding.
+        accelerator: defines device and precision.
+        seed: draws the rows, if there are many, and the folds of the cross-validation.
     """
     began = time.perf_counter()
-    rows = np.arange(len(inputs.labels))
+    rows = np.arange(len(train.labels))
     if len(rows) > PROBED_ROWS:
-        rows = stratified_sample(inputs.labels, PROBED_ROWS, "linear probe", inputs.config.training.seed)
+        rows = stratified_sample(train.labels, PROBED_ROWS, "linear probe", seed)
     with kept_memory():
-        x_NF = classifier_features(
-            model,
-            inputs.features["train"],
-            pad_token_id=inputs.tokenizer.pad_token_id,
-            accelerator=inputs.accelerator,
-            rows=rows,
-        )
-    weights_N = None if inputs.weights is None else inputs.weights[rows]
-    labels = inputs.targets if inputs.is_regression else inputs.labels
+        x_NF = classifier_features(model, train.features, pad_token_id=pad_token_id, accelerator=accelerator, rows=rows)
     fitted = fit_classifier(
         x_NF,
-        labels[rows],
-        inputs.data.label_space,
+        train.labels[rows],
+        train.label_space,
         objective,
-        weights_N,
-        seed=inputs.config.training.seed,
-        groups=row_groups(inputs.data.splits["train"].take(rows), near=False),
+        None if train.weights is None else train.weights[rows],
+        seed=seed,
+        groups=train.groups_of(rows),
     )
-    write_solution(model, fitted, inputs)
+    write_solution(model, fitted, accelerator)
     is_similarity = isinstance(model.classifier, ScaledSimilarity)
     kind = "similarity of the texts: scale and offset are" if is_similarity else "linear probe:"
     return (
@@ -193,7 +211,7 @@ def _stacked(solutions: list[Solution]) -> Solution:
 
 
 @torch.no_grad()
-def write_solution(model: Any, fitted: Solution, inputs: RunInputs) -> None:
+def write_solution(model: Any, fitted: Solution, accelerator: Accelerator) -> None:
     """Write a fitted model's weights into the classifier; all processes get those of the main one.
 
     A similarity with two classes has the logits (0, z), so it gets the difference of the two outputs.
@@ -202,9 +220,9 @@ def write_solution(model: Any, fitted: Solution, inputs: RunInputs) -> None:
     classifier = model.classifier
     if isinstance(classifier, ScaledSimilarity) and len(bias_K) == 2:
         weight_KF, bias_K = weight_KF[1:] - weight_KF[:1], bias_K[1:] - bias_K[:1]
-    is_main = inputs.accelerator.is_main_process
+    is_main = accelerator.is_main_process
     values = np.concatenate([weight_KF, bias_K[:, None]], axis=1).astype(np.float32) * (1.0 if is_main else 0.0)
-    solution = torch.from_numpy(summed_over_processes(values.astype(np.float32), inputs.accelerator))
+    solution = torch.from_numpy(summed_over_processes(values.astype(np.float32), accelerator))
     if isinstance(classifier, ScaledSimilarity):
         classifier.scale.copy_(solution[0, :1])
         classifier.offset.copy_(solution[0, 1:])
@@ -214,3 +232,34 @@ def write_solution(model: Any, fitted: Solution, inputs: RunInputs) -> None:
         linear.bias.copy_(solution[:, -1])
     if isinstance(model.outputs, ScaledOutput):
         model.outputs.reset_parameters()
+
+
+def fit_output_scale(
+    model: Any,
+    features: Features,
+    labels: np.ndarray,
+    *,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    batch_size: int | None = None,
+) -> str | None:
+    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None.
+
+    Args:
+        model: the trained model.
+        features: the tokens of the training rows.
+        labels: their scores.
+        pad_token_id: the id of padding.
+        accelerator: defines device and precision.
+        batch_size: rows per batch; default: by the number of tokens.
+    """
+    if not isinstance(model.outputs, ScaledOutput):
+        return None
+    options: dict[str, Any] = {"pad_token_id": pad_token_id, "accelerator": accelerator, "batch_size": batch_size}
+    logits_N = score_rows(model, features, **options).logits_NC[:, 0]
+    mean, std = model.config.score_mean, model.config.score_std
+    predicted_N, scores_N = (torch.from_numpy((values - mean) / std) for values in (logits_N, labels))
+    if not model.outputs.fit(predicted_N, scores_N):
+        return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
+    scale, offset = std * float(model.outputs.scale), std * float(model.outputs.offset) + mean
+    return f"Predictions are {scale:.6g} x output + {offset:.6g}, fitted on train."

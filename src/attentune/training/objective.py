@@ -226,6 +226,14 @@ def build_objective(
     )
 
 
+def score_scale(scores_N: np.ndarray) -> tuple[float, float]:
+    """Compute mean and standard deviation of the training scores; 1 if all are equal."""
+    mean = float(scores_N.mean())
+    largest = float(np.abs(scores_N - mean).max())
+    # Divided first, so that no square of a score overflows.
+    return mean, largest * float(((scores_N - mean) / largest).std()) if largest > 0 else 1.0
+
+
 def _check_loss(loss: str, label_space: LabelSpace) -> None:
     if label_space.task_type not in loss_task_types(loss):
         fitting = ", ".join(name for name, kinds in LOSSES.items() if label_space.task_type in kinds)

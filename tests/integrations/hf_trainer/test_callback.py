@@ -11,16 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.state import GradientState
 from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import attentune
+from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
+from attentune.inference.scoring import score_rows
 from attentune.integrations.hf_trainer.building import new_model
+from attentune.integrations.hf_trainer.callback import ClassifierCallback
 from attentune.integrations.hf_trainer.collator import key_of, read_rows
-from attentune.nn.losses import with_token_loss
+from attentune.nn.losses import resolve_loss, with_token_loss
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
-from helpers.samples import write_reviews
+from attentune.training.components import build_components
+from attentune.training.inputs import prepare_inputs, settled_inputs
+from attentune.training.progress import ProgressDisplay
+from helpers.samples import BAD, FILLER, GOOD, settings, write_reviews
 
 Tiny = Callable[..., Path]
 LABELS = ["bad", "good"]
@@ -185,3 +192,68 @@ def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
         attentune.SSACallback(model, tokenizer, words)
     with pytest.raises(DataError, match="a stream has none"):
         attentune.SSACallback(model, tokenizer, data.to_iterable_dataset())
+
+
+def pairs(tokenizer: Any, *, scores: bool) -> tuple[Dataset, list[list[str]]]:
+    """Tokenised pairs, and the same rows as cells of a file."""
+    draw = np.random.default_rng(5)
+    cells = []
+    for _ in range(24):
+        first, second = (" ".join(draw.choice([*GOOD, *BAD, *FILLER], 4)) for _ in range(2))
+        share = len({*first.split()} & {*second.split()})
+        cells.append([first, second, f"{1980 + 10 * share + draw.random():.3f}" if scores else LABELS[share > 0]])
+    labels = [float(row[2]) if scores else LABELS.index(row[2]) for row in cells]
+    data = Dataset.from_dict({"a": [row[0] for row in cells], "b": [row[1] for row in cells], "label": labels})
+    return data.map(lambda row: tokenizer(row["a"], row["b"], truncation=True)), cells
+
+
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("preset", ["bi-encoder-mean", "task-attention", "bi-encoder-cosine"])
+def test_loss_and_start_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path, preset: str, scores: bool) -> None:
+    model, tokenizer = new_model(
+        str(tiny("bert")), None if scores else LABELS, preset=preset, is_pair=True, max_length=32
+    )
+    data, cells = pairs(tokenizer, scores=scores)
+    for name in ("train", "validation"):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["text", "text_pair", "label"], *cells])
+    columns = {"data__text_column": "text", "data__text_pair_column": "text_pair", "data__label_column": "label"}
+    kind = {"data__task_type": "regression"} if scores else {"data__label_names": ",".join(LABELS)}
+    changes = {**columns, **kind, "preset": preset, "data__max_length": 32, "training__precision": "fp32"}
+    display = ProgressDisplay(quiet=True)
+    config = load_config(overrides=settings(tmp_path, tiny("bert"), **changes))
+    ours = build_components(settled_inputs(prepare_inputs(config, None, display), display))
+    ours.start_classifier()
+
+    classifier = ClassifierCallback(model, tokenizer, data)
+    starts: list[np.ndarray] = []
+
+    def scored(one: Any) -> np.ndarray:
+        options = {"pad_token_id": tokenizer.pad_token_id, "accelerator": ours.inputs.accelerator}
+        return score_rows(one, ours.inputs.features["train"], **options).logits_NC
+
+    accumulation = GradientState()
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            starts.append(scored(model))
+
+    trainer = Trainer(
+        model=model,
+        args=arguments(tmp_path, gradient_accumulation_steps=2, num_train_epochs=2, seed=42),
+        train_dataset=data,
+        processing_class=tokenizer,
+        callbacks=[classifier, Look()],
+    )
+    before = dict(accumulation.plugin_kwargs)
+    trainer.train()
+    assert accumulation.plugin_kwargs == before
+    loss = resolve_loss(model.config.loss, model.config.task_type)
+    assert loss == ours.model.config.loss
+    assert (loss == "pearson") == (scores and preset != "bi-encoder-cosine")
+    assert (model.config.score_mean, model.config.score_std) == pytest.approx(ours.inputs.score_scale)
+    torch.testing.assert_close(torch.from_numpy(starts[0]), torch.from_numpy(scored(ours.model)), rtol=1e-4, atol=1e-4)
+    if loss == "pearson":
+        predicted, gold = trainer.predict(data).predictions[:, 0], np.array(data["label"])
+        if abs(float(model.outputs.scale) - 1) > 1e-9:  # the predictions rise with the labels
+            assert np.polyfit(predicted, gold, 1) == pytest.approx([1, 0], abs=0.05 * abs(gold.mean()))

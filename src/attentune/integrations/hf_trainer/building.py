@@ -10,6 +10,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.training.defaults import default_loss
 
 
 def new_model(
@@ -23,6 +24,9 @@ def new_model(
     overrides: Mapping[str, Any] | None = None,
 ) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
     """Build a model from a pre-trained encoder with a preset's newly initialised slots, and load its tokenizer.
+
+    The loss is that of `attentune train`: for scores from a dot product minus Pearson's correlation, whose scale
+    `ClassifierCallback` fits.
 
     Args:
         encoder: "embedded", a folder, or a name on the Hugging Face hub.
@@ -52,6 +56,6 @@ def new_model(
         max_length=config.data.max_length,
         is_pair=is_pair,
         seed=seed,
-        loss=config.objective.loss,
+        loss=default_loss(config, space.task_type, is_pair=is_pair),
     )
     return model, tokenizer

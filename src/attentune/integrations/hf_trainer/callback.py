@@ -1,4 +1,4 @@
-"""Callback that generates token labels before each epoch of the Trainer of transformers."""
+"""Callbacks for the Trainer of transformers: the start and end of the classifier, and token labels for each epoch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from accelerate import Accelerator
+from accelerate.state import GradientState
+from accelerate.utils import GradientAccumulationPlugin
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attentune.config import Config, load_config
@@ -18,9 +21,82 @@ from attentune.models.saving import label_space_of
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
+from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
+from attentune.training.objective import build_objective, score_scale
 
 # The generators that use each row once per epoch and need no output of the training step.
 USABLE = ("flip", "drop", "leave-one-out", "integrated-gradients", "lime")
+
+
+class ClassifierCallback(TrainerCallback):
+    """Starts and ends the classifier as `attentune train` does.
+
+    Before the first step, scores are standardised, and a cosine or dot product with a scale is fitted to the training
+    rows. After the last step, the scale of predictions is fitted if the loss (Pearson's correlation) leaves it open.
+
+    >>> trainer = Trainer(..., callbacks=[ClassifierCallback(model, tokenizer, train_dataset)])
+    """
+
+    def __init__(
+        self,
+        model: AttentuneForSequenceClassification,
+        tokenizer: Tokenizer,
+        train_dataset: Any,
+        *,
+        linear_probe: bool = False,
+    ) -> None:
+        """Read the training rows.
+
+        Args:
+            model: a model with classes or scores, such as one from `new_model`.
+            tokenizer: the tokenizer of the model.
+            train_dataset: tokenised rows with `input_ids` and `label` or `labels`.
+            linear_probe: whether a linear classifier is fitted before the first step too.
+
+        Raises:
+            ConfigError: `linear_probe` with a classifier that cannot be fitted.
+            DataError: the rows lack tokens or labels.
+        """
+        self._model, self._is_probed = model, is_probed(model, linear_probe=linear_probe)
+        self._pad_token_id, self._space = tokenizer.pad_token_id, label_space_of(model.config)
+        self._is_regression = self._space.task_type == "regression"
+        self._features, self._gold, keys = read_rows(
+            train_dataset, special_ids=model.config.special_token_ids, is_regression=self._is_regression
+        )
+        tokens = {ids: number for number, ids in enumerate(dict.fromkeys(ids for ids, _ in keys))}
+        self._groups = np.array([tokens[ids] for ids, _ in keys])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the scale of the scores, and fit the classifier unless training is resumed."""
+        config, labels = self._model.config, self._gold
+        if self._is_regression:
+            if (config.score_mean, config.score_std) == (0.0, 1.0):
+                config.score_mean, config.score_std = score_scale(labels)
+            labels = ((labels - config.score_mean) / config.score_std).astype(np.float32)
+        if self._is_probed and state.global_step == 0:
+            start_classifier(
+                self._model,
+                ProbeRows(self._features, labels, self._space, self._groups.__getitem__),
+                build_objective(self._space, labels, loss=config.loss),
+                pad_token_id=self._pad_token_id,
+                accelerator=_accelerator(),
+                seed=args.seed,
+            )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Fit the scale of the predictions if the loss leaves it open."""
+        fit_output_scale(
+            self._model, self._features, self._gold, pad_token_id=self._pad_token_id, accelerator=_accelerator()
+        )
+
+
+def _accelerator() -> Accelerator:
+    """Return an Accelerator of the Trainer's processes and device that leaves its gradient accumulation as it is."""
+    return Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(**GradientState().plugin_kwargs))
 
 
 class SSACallback(TrainerCallback):
