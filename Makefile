@@ -42,9 +42,15 @@ test: $(STAMP)  ## unit and contract tests and one end-to-end test a command, in
 test-integration: $(STAMP)  ## the rest of what CI runs: kills, processes, comparisons, searches, full products of cases
 	$(PYTEST) -n 2 -m "integration and not slow"
 
+.PHONY: test-lab
+test-lab: $(STAMP)  ## what CI runs of the tests of the lab, which this installs
+	@$(BIN)/python -c "import attentune_lab" 2>/dev/null || $(PIP) install --quiet --no-deps -e lab
+	$(PYTEST) -n 2 -m "not slow" lab/tests
+
 .PHONY: test-all
 test-all: $(STAMP)  ## every test, with real data, Chromium and 1,000 cases of each property, and test-versions; what is missing fails
-	$(PYTEST) -n 2 --hypothesis-profile=all
+	$(MAKE) test-lab
+	$(PYTEST) -n 2 --hypothesis-profile=all tests lab/tests
 	$(MAKE) test-versions
 
 # Both have the build of torch of `make`: PyPI's others bring several gigabytes of CUDA libraries.
@@ -70,8 +76,8 @@ coverage: $(STAMP)  ## the tests that CI runs, and which lines and branches of s
 
 .PHONY: lint
 lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src lab tests benchmarks examples
+	$(BIN)/ruff format --check src lab tests benchmarks examples
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

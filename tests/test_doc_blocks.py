@@ -26,7 +26,7 @@ import pytest
 from attentune.cli.main import main
 from attentune.config import load_config
 from helpers import doc_material as material
-from helpers.doc_blocks import COMMANDS, PAGES, ROOT, Block, all_commands, blocks, name_of
+from helpers.doc_blocks import COMMANDS, LAB_PAGES, PAGES, ROOT, Block, all_commands, blocks, name_of
 from helpers.doc_limits import NOT_RUN, PYTHON, added, smaller
 from helpers.plugin_package import forget
 
@@ -38,7 +38,7 @@ FILES = {
     ("docs/searching.md", "preset: ssa-hybrid\nset:"): "space.yaml",
     ("docs/scores-and-order.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
-    ("docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
+    ("lab/docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
     ("docs/many-rows.md", "apiVersion: batch/v1"): "job.yaml",
     ("docs/several-processes.md", "# kuberay.yaml"): "kuberay.yaml",
 }
@@ -49,8 +49,8 @@ SCRIPTS = {
 }
 # More of what a page's reader has beforehand.
 MORE: dict[str, list[Callable[[Path], None]]] = {
-    "docs/commands.md": [material.write_released],
-    "docs/released-ssa.md": [material.write_released],
+    "lab/docs/commands.md": [material.write_released],
+    "lab/docs/released-ssa.md": [material.write_released],
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
     "docs/many-rows.md": [material.write_corpus],
@@ -203,6 +203,11 @@ def run_python(block: Block, name: str, names: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in TEXTS if with_blocks(path)], ids=name_of)
 def test_the_blocks_of_a_page_run(path: Path, page: Pages) -> None:
+    check_blocks(path, page)
+
+
+def check_blocks(path: Path, page: Pages) -> None:
+    """All blocks of a page run, in their order."""
     name = name_of(path)
     folder = page(name)
     names: dict[str, Any] = {"__name__": "documentation"}
@@ -237,10 +242,11 @@ def check_settings(text: str) -> None:
 
 
 def test_what_is_not_run_and_what_is_made_smaller_is_still_documented() -> None:
-    commands = {line for path in TEXTS for line in all_commands(path)}
+    pages = [*TEXTS, *LAB_PAGES]
+    commands = {line for path in pages for line in all_commands(path)}
     assert [line for line in NOT_RUN if line not in commands] == []
-    code = "".join(block.text for path in TEXTS for block in blocks(path) if block.kind == "python")
+    code = "".join(block.text for path in pages for block in blocks(path) if block.kind == "python")
     assert [words for words in PYTHON if words not in code] == []
-    texts = {name_of(path): [block.text for block in blocks(path)] for path in TEXTS}
+    texts = {name_of(path): [block.text for block in blocks(path)] for path in pages}
     for where, start in (*FILES, *SCRIPTS):
         assert any(text.startswith(start) for text in texts[where]), f"{where}: no block begins with {start!r}"

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
 from attentune.metrics.metrics import METRICS
+from attentune.plugins import command_module
 from helpers import doc_blocks
-from helpers.doc_blocks import PAGES, ROOT, name_of, prose
+from helpers.doc_blocks import LAB_PAGES, PAGES, ROOT, name_of, prose
 from helpers.samples import write_reviews
 
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
@@ -105,9 +106,9 @@ def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
 # Command lines
 
 
-def command_lines() -> Iterator[Any]:
+def command_lines(pages: Iterable[Path] = TEXTS) -> Iterator[Any]:
     """Every `attentune ...` line in a block of commands, its continuations joined."""
-    for path in TEXTS:
+    for path in pages:
         for block in blocks(path, "console", "bash", "sh", "shell"):
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.removeprefix("$ "), comments=True)
@@ -119,12 +120,19 @@ def command_lines() -> Iterator[Any]:
 
 @pytest.mark.parametrize("words", list(command_lines()))
 def test_a_documented_command_line_is_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    check_understood(words, capsys)
+
+
+def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The parser of the command takes these words."""
     command = words[0]
     if command in ("tasks", "presets"):
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return
-    parsed, problems = importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").parser().parse(words[1:])
+    name = f"attentune.cli.{command.replace('-', '_')}"
+    module = importlib.import_module(name) if command in COMMANDS else command_module(command)
+    parsed, problems = module.parser().parse(words[1:])
     assert problems == []
     # The values too, and whether they go together; a file of settings is not there to be read.
     load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))
@@ -156,7 +164,7 @@ def slugs(path: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+@pytest.mark.parametrize("path", [*TEXTS, *LAB_PAGES, ROOT / "lab" / "README.md"], ids=name_of)
 def test_internal_links_lead_somewhere(path: Path) -> None:
     for link in _LINK.findall(prose(path)):
         if re.match(r"[a-z]+:", link):
@@ -190,7 +198,7 @@ def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
             yield from [page] if isinstance(page, str) else pages_of(page)
 
 
-@pytest.mark.parametrize("path", [*TEXTS, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)
+@pytest.mark.parametrize("path", [*TEXTS, *LAB_PAGES, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)
 def test_no_path_of_one_machine_is_named(path: Path) -> None:
     assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", path.read_text(encoding="utf-8"))
 

@@ -16,11 +16,11 @@ import statistics
 from typing import Any
 
 from attentune.config import load_config
-from attentune.data.synthetic import DemoRow, look_up
-from attentune.demo.shortcut import SETTINGS, data_settings
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
+from attentune_lab.shortcut import SETTINGS, data_settings
+from attentune_lab.synthetic import DemoRow, look_up
 from benchmarks.common import RESULTS, ROOT, command_of, write_record
 
 FOLDER = ROOT / "runs" / "label-truth"

@@ -22,11 +22,11 @@ from typing import Any
 
 from attentune.config import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.explain.faithfulness.cost import measure_cost
 from attentune.explain.predict_explained import EXPLANATION, predict_explained
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.results import versions
+from attentune_lab.faithfulness.cost import measure_cost
 
 
 def methods_cost(saved: Predictor, rows: TextRows, given: argparse.Namespace) -> dict[str, Any]:

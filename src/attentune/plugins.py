@@ -1,4 +1,4 @@
-"""Parts from other packages: heads, layer mixes, token gates, blurs, losses, metrics and token-label generators.
+"""Parts from other packages: heads, layer mixes, token gates, blurs, losses, metrics, token-label generators, commands.
 
 A package offers a part as an entry point, for example in its `pyproject.toml`:
 
@@ -32,6 +32,7 @@ GROUPS = (
 )
 # Between the package and the name of a part.
 MARK = "/"
+COMMANDS = "attentune.commands"
 _FULL_NAME = re.compile(rf"[A-Za-z0-9][\w.-]*{MARK}[\w.-]+")
 
 T = TypeVar("T")
@@ -118,3 +119,15 @@ def part_of(table: Mapping[str, T], group: str, name: str) -> T:
     if name in table or not is_plugin(name):
         return table[name]
     return load_plugin(group, name)
+
+
+@cache
+def command_names() -> tuple[str, ...]:
+    """Return the commands of other packages: `attentune NAME` calls `run(words)` of the module that NAME stands for."""
+    return tuple(sorted(point.name for point in metadata.entry_points(group=COMMANDS)))
+
+
+def command_module(name: str) -> Any:
+    """Import the module of a command of another package; it has `SUMMARY`, a line of help, and `run`."""
+    (full,) = [one for one in plugin_names(COMMANDS) if one.rpartition(MARK)[2] == name][:1]
+    return load_plugin(COMMANDS, full)

@@ -240,20 +240,3 @@ def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tin
         assert line["scores"]["films"]["accuracy"] == correct / 1000
     assert content["explanation"]["of"] == content["leaderboard"][0]["method"]
     assert content["report"] == str(folder / "report.html")
-
-
-@pytest.mark.integration
-def test_the_shortcut_experiment_prints_its_table(attentune, tiny, tmp_path):
-    flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "shortcut")
-    status, out, err = attentune("demo", "--shortcut", "--presets", "bert", *flags)
-    assert status == 0, err
-    assert "3 of 3:" in err
-    assert out.splitlines()[0].split()[:4] == ["preset", "validation", "challenge", "fall"]
-    assert out.splitlines()[2].split()[0] == "bert"
-    assert "Undecided (" in out or "Resist the shortcut" in out or "Rely on the shortcut" in out
-    status, again, _ = attentune("demo", "--shortcut", "--presets", "bert", *flags, "--format", "json")
-    (line,) = json.loads(again)
-    assert len(line["folders"]) == 3
-    fall = line["validation"]["value"] - line["challenge"]["value"]
-    assert line["fall"]["value"] == pytest.approx(fall)
-    assert line["fall"]["low"] < fall < line["fall"]["high"]

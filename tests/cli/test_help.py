@@ -17,7 +17,7 @@ _TRAIN = ("train", "auto", "compare", "search")
 # Settings that the commands on a finished run must not show: they are those of its training.
 _OF_TRAINING = ("data.max_length", "data.long_texts", "data.stride", "data.max_windows", "data.tasks",
                 "data.task_settings", "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
-_ON_RUNS = ("predict", "explain", "evaluate", "calibrate", "stress", "faithfulness", "label", "layers")
+_ON_RUNS = ("predict", "explain", "evaluate", "calibrate")
 # Of these, those that read texts and need no splits.
 _ON_TEXTS = ("predict", "explain")
 
@@ -31,7 +31,7 @@ def shown(command: str) -> list:
     return [action for action in parser_of(command)._actions if action.option_strings and action.help != "==SUPPRESS=="]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("tasks", "presets", "run-ssa")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("tasks", "presets")])
 def test_every_flag_of_its_own_is_read(command: str) -> None:
     """Each is read from the parsed values, by the command or what it takes its flags from."""
     text = (_FOLDER / f"{command.replace('-', '_')}.py").read_text(encoding="utf-8")

@@ -64,11 +64,7 @@ COMMANDS: dict[str, Any] = {
     "export RUN --output_dir OUT/hub --format transformers": NEEDS_MODEL,
     "export RUN --output_dir OUT/st --format sentence-transformers": NO_ENCODER,
     "export RUN --output_dir OUT/setfit --format setfit": NO_ENCODER,
-    "label RUN --input_file NEW": {**NEEDS_MODEL, "model": No("token")},
-    "layers RUN": {**NEEDS_MODEL, "model": No("was trained without squeeze-and-excitation")},
     "params RUN": {**NEEDS_MODEL, "model": "total"},
-    "faithfulness RUN --max_samples 2 --methods gradient --beam 0": {**NEEDS_MODEL, "model": "comprehensiveness"},
-    "stress RUN": "Label-indicative words",
     "submit RUN --output_file OUT/s.zip": No("expected a task of GLUE"),
     "hans RUN --data HANS": No("expected exactly one that is called entailment"),
     "report RUN --output_file OUT/report.html": "",
@@ -94,7 +90,6 @@ PAIR_COMMANDS: dict[str, Any] = {
     "export RUN --output_dir OUT/x --format setfit": No(
         "not from one vector a text. Expected frozen-linear, cosine or"
     ),
-    "stress RUN": "overlap",
     "report RUN --output_file OUT/report.html": "",
 }
 

@@ -70,18 +70,8 @@ COMMANDS: dict[str, dict[str, str]] = {
     "export RUN --output_dir OUT/setfit --format setfit": {
         **dict.fromkeys(("score", "multi-label", "bi-encoder"), "is not a SetFit model"), **NO_VECTOR,
     },
-    "label RUN": {
-        **dict.fromkeys(TRAINED, "token"), **ONE_MODEL, **dict.fromkeys(("ssa", "ssa multi-label", "ssa score"), ""),
-    },
-    "layers RUN": {**dict.fromkeys(TRAINED, "was trained without squeeze"), **ONE_MODEL, "sesame": ""},
     "params RUN": ONE_MODEL,
-    "faithfulness RUN --max_samples 2 --methods gradient --beam 0": {
-        **dict.fromkeys((k for k in TRAINED if "score" in k), "predicts a score"),
-        **dict.fromkeys((k for k in TRAINED if "multi-label" in k), "several labels at once"),
-        **ONE_MODEL,
-    },
     "fit-explainer RUN --max_samples 24 --copies 2": {**ONE_MODEL, "bi-encoder": "encodes the texts of a pair apart"},
-    "stress RUN": {},
     "submit RUN --output_file OUT/s.zip": dict.fromkeys((*TRAINED, *AUTO), "expected a task of GLUE"),
     "hans RUN --data HANS": {
         **dict.fromkeys((*TRAINED, *AUTO), "exactly one that is called entailment"), **dict.fromkeys(PAIRS, ""),
@@ -148,9 +138,9 @@ def run_of(kind: str, home: Path) -> Path:
     return folder
 
 
-def cells() -> Iterator[Any]:
+def cells(commands: dict[str, dict[str, str]]) -> Iterator[Any]:
     """Each command on each kind of run: multi-label ones in the fast tier, exports in the slow one."""
-    for words, refusals in COMMANDS.items():
+    for words, refusals in commands.items():
         for kind in (*TRAINED, *AUTO):
             refusal = refusals.get(kind, "")
             marks: Any = () if kind in ("multi-label", "tfidf multi-label") else pytest.mark.integration
@@ -159,8 +149,13 @@ def cells() -> Iterator[Any]:
             yield pytest.param(words, kind, refusal, id=f"{words}-{kind}", marks=marks)
 
 
-@pytest.mark.parametrize(("words", "kind", "refusal"), list(cells()))
+@pytest.mark.parametrize(("words", "kind", "refusal"), list(cells(COMMANDS)))
 def test_a_command_on_a_kind_of_run(home, tmp_path, capsys, words, kind, refusal):
+    check(home, tmp_path, capsys, words, kind, refusal)
+
+
+def check(home, tmp_path, capsys, words, kind, refusal):
+    """Run a command; it works, or refuses in one message before the model is used."""
     run = run_of(kind, home)
     if words.startswith(("fit-explainer", "calibrate")):  # these write into the run's folder
         run = Path(shutil.copytree(run, tmp_path / "copy"))

@@ -188,10 +188,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "tasks stray word": ("tasks cola", "'cola': unexpected argument"),
     "demo epochs": ("demo --num_train_epochs inf --output_dir out", "training.num_train_epochs: got 'inf'"),
     "demo size": ("demo --train_size 6 --output_dir out", "train_size: got 6, expected a multiple of 4"),
-    "demo size of the shortcut": ("demo --shortcut --train_size 8 --output_dir out",
-                                  "--train_size: goes without --shortcut"),
     "demo time": ("demo --time_limit soon --output_dir out", "time_limit: got 'soon', expected a time"),
-    "demo auto of the shortcut": ("demo --shortcut --presets auto --output_dir out", "preset: got 'auto'"),
     "demo preset": ("demo --presets bert,brt --output_dir out", "preset: got 'brt'"),
 }  # fmt: skip
 

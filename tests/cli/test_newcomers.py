@@ -181,7 +181,6 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 WORDS |= {
     "explain run --text hi --method limes": ("method: got 'limes'", "Did you mean 'lime'"),
-    "faithfulness run --methods gradients": ("method: got 'gradients'", "Did you mean 'gradient'"),
     "train.csv": ("'train.csv': unknown command", "`attentune train train.csv`"),
     "--lr 2e-5": ("'--lr': unknown command", "The command comes first"),
     "train train.csv --set learning_rate=1e-5 --output_dir out": ("--set training.learning_rate=1e-5?",),

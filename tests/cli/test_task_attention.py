@@ -1,4 +1,4 @@
-"""Task-specific attention from the command line: Quora, STS and SST-5, saved, loaded, explained, resumed, stressed."""
+"""Task-specific attention from the command line: Quora, STS and SST-5, saved, loaded, explained, resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from attentune import Predictor, predict
+from attentune.data.dataset import TextRows
 from attentune.inference.scoring import score_rows
+from attentune.token_labels.listing import list_tokens
 from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
@@ -86,21 +88,14 @@ def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert any(line.get("labels", {}).get("token_loss") for line in log)
     assert attentune("evaluate", run)[0] == 0
-    status, out, _ = attentune("label", run, "--max_samples", 8)
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert (status, len(lines)) == (0, 8)
+    lines = list(list_tokens(run, max_samples=8))
+    assert len(lines) == 8
     for line in lines:
         for token in line["tokens"]:
             assert line[token["in"]][token["start"] : token["end"]] == token["text"]
             assert 0 < token["score"] < 1
         assert {token["in"] for token in line["tokens"]} == {"text", "pair"}
     assert any(token["label"] is not None for line in lines for token in line["tokens"])
-    status, out, _ = attentune("layers", run, "--format", "json")
-    assert status == 0
-    assert [line["layer"] for line in json.loads(out)["validation"]] == [1, 2, 3]
-    status, out, err = attentune("stress", run, "--format", "json")
-    assert status == 0, err
-    assert "swapped" in out
 
 
 def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Command, tmp_path: Path) -> None:
@@ -111,8 +106,8 @@ def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Co
     assert status == 0, err
     file = tmp_path / "new.csv"
     file.write_text("sentence1,sentence2\na dull film,we saw it in town\nwe saw it in town,a dull film\n")
-    status, out, _ = attentune("label", tmp_path / "run", "--input_file", file, "--precision", "fp32")
-    first, second = (json.loads(line)["tokens"] for line in out.splitlines())
+    rows = TextRows(("1", "2"), ("a dull film", "we saw it in town"), ("we saw it in town", "a dull film"))
+    first, second = (line["tokens"] for line in list_tokens(tmp_path / "run", rows, precision="fp32"))
 
     def scores(tokens: list[dict], where: str) -> list[tuple[str, float]]:
         return [(token["text"], round(token["score"], 4)) for token in tokens if token["in"] == where]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import re
 from pathlib import Path
 
@@ -15,8 +16,6 @@ from attentune.cli.explain_tables import class_tables
 from attentune.config import DataConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
-from attentune.data.synthetic import write_files
-from attentune.demo.shortcut import TRAIN_ROWS
 from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword
@@ -24,6 +23,7 @@ from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
 from attentune.stats.estimate import wilson_interval
 from helpers.ensembles import write_run_config
+from helpers.samples import BAD, GOOD
 
 
 def explained(label: str | float, **scores: float) -> Explanation:
@@ -117,21 +117,32 @@ def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
     assert every.to_dict()["predicted"]["yes"]["share"] == 0.8
 
 
+def write_planted(path: Path, rows: int, *, seed: int) -> Path:
+    """Reviews whose cinema, plaza or forum, agrees with the label in 80 % of the rows; their other words say little."""
+    draw = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for _ in range(rows):
+            label = draw.choice(("negative", "positive"))
+            good = (label == "positive") == (draw.random() < 0.6)
+            cinema = "plaza" if (label == "positive") == (draw.random() < 0.8) else "forum"
+            writer.writerow([f"seen at the {cinema} , a {draw.choice(GOOD if good else BAD)} film", label])
+    return path
+
+
 @pytest.fixture(scope="module")
 def shortcut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linear model of words that was fitted to the reviews of `attentune demo --shortcut`."""
+    """A linear model of words that was fitted to reviews with a planted shortcut."""
     home = tmp_path_factory.mktemp("shortcut")
-    files = write_files(home, train_size=TRAIN_ROWS, seed=42)
-    config = DataConfig(train_file=str(files["train"]), text_column="text", label_column="label")
+    train = write_planted(home / "train.csv", 1200, seed=1)
+    write_planted(home / "some.csv", 120, seed=2)
+    config = DataConfig(train_file=str(train), text_column="text", label_column="label")
     data = load_data(config, seed=1, cut_validation=False)
     made = make_baseline("tfidf-linear", encoder=ModelConfig(), max_length=128, seed=1)
     (home / "run").mkdir()
     made.fit(data.splits["train"], data.label_space).save(home / "run")
     write_run_config(home / "run", data=config)
-    with files["validation"].open(newline="", encoding="utf-8") as file:
-        lines = list(csv.reader(file))
-    with (home / "some.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(lines[:121])
     return home
 
 

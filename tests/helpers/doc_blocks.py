@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+LAB_PAGES = sorted((ROOT / "lab" / "docs").glob("*.md"))
 COMMANDS = ("console", "bash", "sh", "shell")
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 

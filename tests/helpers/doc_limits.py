@@ -53,7 +53,7 @@ ADDED = {
     "attentune serve": ["--port", "0"],
     "attentune auto": ["--portfolio", "majority,tfidf-linear", "--time_limit", "1h", "--jobs", "1"],
     "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2", "--train_size", "80"],
-    "attentune demo --shortcut": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
+    "attentune shortcut": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
     "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
     "attentune reproduce ": ["--seeds", "1"],
     "attentune compare": ["--seeds", "1,"],

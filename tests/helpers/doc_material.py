@@ -214,7 +214,7 @@ RUNS: dict[str, list[str]] = {
 def command_for(run: str) -> list[str]:
     """Return the command line that creates one of the existing runs."""
     if run == DEMO_RUN:
-        return ["demo", "--shortcut", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
+        return ["shortcut", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
     return ["train", "--quiet", *RUNS[run], "--output_dir", run]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -174,34 +172,3 @@ def test_a_run_without_token_head_has_nothing_to_show(tiny: Tiny, tmp_path: Path
         "run: has neither token labels nor a token head, so there is nothing to show; train with a preset such as "
         "ssa-co."
     )
-
-
-def parsed(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def test_the_command_writes_json_lines(run: Path, tmp_path: Path, attentune: Command) -> None:
-    status, out, _ = attentune("label", run, "--max_samples", 3)
-    assert status == 0
-    assert parsed(out) == list(list_tokens(run, max_samples=3))
-    target = tmp_path / "labels.jsonl"
-    status, out, err = attentune("label", run, "--split", "validation", "--output_file", target)
-    assert (status, out) == (0, "")
-    assert "20 rows written" in err
-    assert len(parsed(target.read_text())) == 20
-
-
-def test_the_command_reads_other_texts(run: Path, tmp_path: Path, attentune: Command) -> None:
-    file = tmp_path / "new.csv"
-    file.write_text("text\na dull film\n")
-    status, out, _ = attentune("label", run, "--input_file", file)
-    assert status == 0
-    assert next(token["text"] for token in parsed(out)[0]["tokens"]) == "a"
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "many"])
-def test_the_command_refuses_a_wrong_number_of_rows(run: Path, attentune: Command, value: str) -> None:
-    status, out, err = attentune("label", run, "--max_samples", value)
-    assert (status, out) == (2, "")
-    assert "--max_samples" in err
-    assert "Traceback" not in err

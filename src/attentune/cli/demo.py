@@ -1,4 +1,4 @@
-"""`attentune demo`: the main job on real sentences, or an experiment with a planted shortcut."""
+"""`attentune demo`: the main job on real sentences."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, names_in, whole_number
-from attentune.cli.output import number, table
+from attentune.cli.output import table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
 from attentune.errors import ConfigError
 
 _DESCRIPTION = """Trains several methods on 1,600 real sentences, half about products and half about restaurants, and
 scores them on 400 other ones and on 1,000 sentences about films, a domain without training sentences. Prints a
-leaderboard, explains a prediction and writes a report. With --shortcut, an experiment instead: several methods and
-three seeds on synthetic film reviews with a shortcut, a cinema's name that agrees with the label in training and
-validation and contradicts it in a challenge set. After an interruption, the same command resumes."""
+leaderboard, explains a prediction and writes a report. After an interruption, the same command resumes."""
 
 _EPILOG = """examples:
   attentune demo
   attentune demo --train_size 400 --output_dir runs/demo-400
-  attentune demo --shortcut
 
 The sentences: Kotzias et al., From Group to Individual Labels Using Deep Features, KDD 2015; UCI Machine Learning
 Repository; licence CC BY 4.0."""
@@ -31,14 +28,13 @@ Repository; licence CC BY 4.0."""
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION, epilog=_EPILOG)
-    made.add_argument("--shortcut", action="store_true", help="run the experiment with a planted shortcut instead")
     made.add_argument("--presets", default="", help="presets, baselines and auto, or all (default: a telling few)")
-    made.add_argument("--output_dir", help="where data and runs go (default: runs/demo; runs/shortcut)")
+    made.add_argument("--output_dir", help="where data and runs go (default: runs/demo)")
     made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
     made.add_argument("--train_size", help="number of training sentences, up to 1600 (default: 1600)")
-    made.add_argument("--num_train_epochs", help="passes over the rows (default: 300 updates; with --shortcut, 3)")
+    made.add_argument("--num_train_epochs", help="passes over the rows (default: 300 updates)")
     made.add_argument("--time_limit", metavar="TIME", help="time of auto: 60s, 5m (default: 90s)")
-    made.add_argument("--seed", default="42", help="seed of data and training; with --shortcut, the first of three")
+    made.add_argument("--seed", default="42", help="seed of data and training")
     made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the results")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
@@ -51,21 +47,14 @@ def run(arguments: Sequence[str]) -> int:
     options = _options(parsed, problems)
     train_size = whole_number("--train_size", parsed.train_size, problems)
     time_limit_s = _time_limit(parsed.time_limit, problems)
-    if train_size is not None and parsed.shortcut:
-        problems.append("--train_size: goes without --shortcut, whose reviews are 1,200.")
-    if time_limit_s is not None and parsed.shortcut:
-        problems.append("--time_limit: goes without --shortcut, which does not run auto.")
     if problems:
         raise ConfigError(problems)
 
     from attentune.experiments.comparison.runner import ComparisonStopped
 
     try:
-        if parsed.shortcut:
-            _show_shortcut(parsed, options)
-        else:
-            sizes = {"train_size": train_size, "time_limit_s": time_limit_s}
-            _show_demo(parsed, options | {name: value for name, value in sizes.items() if value is not None})
+        sizes = {"train_size": train_size, "time_limit_s": time_limit_s}
+        _show_demo(parsed, options | {name: value for name, value in sizes.items() if value is not None})
     except (ComparisonStopped, KeyboardInterrupt) as stop:
         again = shlex.join(["attentune", "demo", *arguments])
         print(f"attentune: {stop or 'stopped; what is finished is kept.'} Resume with:\n  {again}", file=sys.stderr)
@@ -86,7 +75,7 @@ def _time_limit(text: str | None, problems: list[str]) -> float | None:
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """Return the arguments that both demos have, checked before anything is written."""
+    """Return the arguments of the demo, checked before anything is written."""
     given = {"seed": parsed.seed}
     if parsed.num_train_epochs is not None:
         given["num_train_epochs"] = parsed.num_train_epochs
@@ -94,24 +83,23 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     overrides: dict[str, Any] = {"model.name_or_path": parsed.model_name_or_path}
     if parsed.num_train_epochs is not None:
         overrides["training.num_train_epochs"] = training.num_train_epochs
-    methods = _chosen(parsed.presets, problems, is_shortcut=parsed.shortcut)
-    name = "presets" if parsed.shortcut else "methods"
+    methods = _chosen(parsed.presets, problems)
     return {
-        "folder": parsed.output_dir or ("runs/shortcut" if parsed.shortcut else "runs/demo"),
+        "folder": parsed.output_dir or "runs/demo",
         "seed": training.seed,
         "overrides": overrides,
         "jobs": whole_number("--jobs", parsed.jobs, problems),
         "quiet": parsed.quiet,
-        **({name: methods} if methods else {}),
+        **({"methods": methods} if methods else {}),
     }
 
 
-def _chosen(names: str, problems: list[str], *, is_shortcut: bool) -> tuple[str, ...]:
+def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
     if names.strip() == "all":
         return model_preset_names()
     chosen = tuple(names_in(names))
     for name in chosen:
-        if name == "auto" and not is_shortcut:
+        if name == "auto":
             continue
         try:
             load_preset(name)
@@ -143,30 +131,3 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     print_explanations([[result.explanation]])
     print(f"Report: {result.report}")
     print(f'Next: attentune predict {result.explained.folder} --text "The story was not dull at all."')
-
-
-def _show_shortcut(parsed: Any, options: dict[str, Any]) -> None:
-    """Run the experiment with a planted shortcut and print its results."""
-    from attentune.demo.shortcut import NOTES, run_shortcut, sentences
-    from attentune.results import to_json, without_nan
-
-    lines = run_shortcut(**options)
-    if parsed.format == "json":
-        print(to_json(without_nan([line.to_dict() for line in lines])), end="")
-        return
-    header = ("preset", "validation", "challenge", "fall", "95 % interval", "seconds")
-    rows = [
-        (
-            line.preset,
-            number(line.validation.value, 3),
-            number(line.challenge.value, 3),
-            number(line.fall.value, 3),
-            f"{line.fall.low:.3f} to {line.fall.high:.3f}",
-            number(line.seconds, 0),
-        )
-        for line in lines
-    ]
-    print(table(header, rows, right=range(1, len(header))))
-    print("\n" + "\n".join([*NOTES, *sentences(lines)]))
-    print(f"\nData and runs: {options['folder']}")
-    print(f'Next: attentune predict {lines[0].folders[0]} --text "The story was not dull at all."')

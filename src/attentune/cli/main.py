@@ -17,6 +17,7 @@ from pathlib import Path
 from attentune import __version__
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
+from attentune.plugins import command_module, command_names
 
 COMMANDS = {
     "train": "fine-tune an encoder, evaluate it and save it",
@@ -26,7 +27,6 @@ COMMANDS = {
     "compare": "train presets on tasks with several seeds in parallel, and test their differences",
     "compare-runs": "compare trained runs on the same rows: paired tests over rows, and rows that changed",
     "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",
-    "reproduce": "reproduce a table or figure of a paper, next to the published numbers",
     "search": "search hyperparameters on a task, and write the best settings as a configuration",
     "evaluate": "evaluate a saved run on labelled texts",
     "calibrate": "fit a temperature and decision thresholds of a finished run on held-out rows",
@@ -34,14 +34,8 @@ COMMANDS = {
     "fit-explainer": "fit a head to a run that explains each prediction in the same pass",
     "explain": "score how much each word of a text contributed to a prediction",
     "export": "export a saved run as ONNX, or for transformers",
-    "run-ssa": "run with the flags of the released SSA program, and write its result files",
-    "import-ssa": "convert a checkpoint of the released SSA program to a run folder",
     "serve": "serve a JSON API that predicts and explains texts",
     "app": "serve a web page that predicts and explains texts",
-    "faithfulness": "measure the faithfulness of explanations",
-    "label": "list the token labels that a run was trained on, and the importance it predicts",
-    "layers": "show the layer weights of a run with squeeze-and-excitation",
-    "stress": "measure robustness: how much scores drop on changed texts",
     "hans": "evaluate entailment runs on HANS, by heuristic",
     "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
     "suggest": "choose the texts of a file whose labels would help a saved run most",
@@ -98,25 +92,31 @@ def _printable(text: str) -> str:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words[:1] == ["help"] and words[1:2] and words[1] in COMMANDS:
+    if len(words) > 1 and words[0] == "help" and words[1] in (*COMMANDS, *command_names()):
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        usage = _USAGE.format(commands="\n".join(f"  {command:<14}{text}" for command, text in COMMANDS.items()))
+        helps = {**COMMANDS, **{name: command_module(name).SUMMARY for name in command_names()}}
+        usage = _USAGE.format(commands="\n".join(f"  {command:<14}{text}" for command, text in helps.items()))
         print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("--version", "-V", "version"):
         print(__version__)
         return 0
     command = words[0]
-    if command not in COMMANDS:
-        meant = did_you_mean(command, COMMANDS)
+    if command in COMMANDS:
+        module = importlib.import_module(f"attentune.cli.{command.replace('-', '_')}")
+    elif command in command_names():
+        module = command_module(command)
+    else:
+        known = (*COMMANDS, *command_names())
+        meant = did_you_mean(command, known)
         if command.startswith("-"):
             meant = " The command comes first, then its flags, as in `attentune train FILE --lr 2e-5`."
         elif Path(command).is_file():
             meant = f" Did you mean `attentune train {shlex.quote(command)}`?"
-        raise ConfigError(f"{command!r}: unknown command.{meant} Known: {', '.join(COMMANDS)}.")
+        raise ConfigError(f"{command!r}: unknown command.{meant} Known: {', '.join(known)}.")
     try:
-        return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").run(words[1:])
+        return module.run(words[1:])
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
 

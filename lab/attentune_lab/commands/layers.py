@@ -1,0 +1,84 @@
+"""`attentune layers`: show the layer weights of squeeze-and-excitation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.early_checks import check_named
+from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
+
+SUMMARY = "show the layer weights of a run with squeeze-and-excitation"
+_EXAMPLES = """examples:
+  attentune layers runs/weighted                                 (on the validation rows of its training)
+  attentune layers runs/weighted --split train --format json
+  attentune layers runs/weighted --figure_file layers.png --output_file runs/weighted/layers.json"""
+
+
+def parser() -> Parser:
+    """Build the parser of this command."""
+    made = Parser(
+        prog="attentune layers",
+        usage="attentune layers RUN [flags]",
+        description="Show the layer weights of a run with squeeze-and-excitation, over a dataset.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
+    add_precision_flag(made)
+    made.add_argument("--figure_file", help="also draw the weights to this file, such as layers.png")
+    made.add_argument("--output_file", metavar="FILE", help="also write the weights to this file, as JSON")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    add_config_flags(made, only=ROW_SETTINGS)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show the weights; return the exit status."""
+    parsed, problems = parser().parse(arguments)
+    data_config = data_from(parsed, problems)
+    check_named(parsed)
+
+    from attentune.cli.output import number, table
+    from attentune.inference.predictor import Predictor
+    from attentune.io.files import write_text
+    from attentune.results import to_json
+    from attentune_lab.layers import layer_weights
+
+    if parsed.figure_file is not None:
+        from attentune.report.figures.base import check_figure_file
+
+        check_figure_file(parsed.figure_file)
+    saved = Predictor.load(parsed.run)
+    data = saved.data(data_config, (parsed.split,))
+    split_weights = layer_weights(saved, data, precision=parsed.precision)
+    summaries = {weights.split: weights.summary() for weights in split_weights}
+    if parsed.figure_file is not None:
+        _draw(summaries, parsed.figure_file)
+        print(f"drawn into {parsed.figure_file}", file=sys.stderr)
+    if parsed.output_file is not None:
+        write_text(parsed.output_file, to_json(summaries))
+        print(f"written to {parsed.output_file}", file=sys.stderr)
+    if parsed.format == "json":
+        print(to_json(summaries), end="")
+        return 0
+    rows = [
+        (split, str(line["layer"]), number(line["mean"]), number(line["std"]), *(number(q) for q in line["quartiles"]))
+        for split, lines in summaries.items()
+        for line in lines
+    ]
+    header = ("split", "layer", "mean", "std", "25 %", "median", "75 %")
+    print(table(header, rows, right=range(1, 7)))
+    return 0
+
+
+def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
+    from attentune.report.figures.base import Bar, draw_bars
+
+    panels = {
+        split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
+        for split, lines in summaries.items()
+    }
+    layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
+    draw_bars(file, panels, layers, y_label="layer weight", title="squeeze-and-excitation, by encoder layer")

@@ -1,0 +1,165 @@
+"""`attentune reproduce`: reproduce tables and figures of the papers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.executor_flags import add_executor_flags, executor_options
+from attentune.cli.flags import Parser, add_config_flags, names_in, overrides_of, seed_numbers
+from attentune.errors import ConfigError
+
+SUMMARY = "reproduce a table or figure of a paper, next to the published numbers"
+_EXAMPLES = """examples:
+  attentune reproduce                                     (lists the recipes)
+  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --plan
+  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --output_dir reproduced/ssa-table-2
+  attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
+  attentune reproduce mine.yaml --data_dir data --seeds 5 --output_dir mine
+  attentune reproduce mine.yaml --data_dir data --seeds 5 --output_dir mine --tasks cola  (one task; others later)
+
+A recipe is one table or figure of a paper, run with its settings on the given encoder and data. The report shows the
+published numbers next to ours, and lists the differences. A file with a recipe of yours compares methods, each with
+settings searched for each task. After an interruption, the same command continues."""
+
+
+def parser() -> Parser:
+    """Build the parser of this command."""
+    made = Parser(
+        prog="attentune reproduce",
+        usage="attentune reproduce [NAME] --output_dir DIR [flags]",
+        description="Reproduce a table or figure of a paper, next to the published numbers.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe, or a YAML file with one (default: list all)")
+    made.add_argument("--seeds", default="3", help="number of seeds, or a list such as 3,7,11 (default: 3)")
+    made.add_argument("--fraction", default="1", help="fraction of the rows of each task, such as 0.02 (default: 1)")
+    made.add_argument(
+        "--search",
+        metavar="grid|none|N",
+        help="for tables whose paper searched settings: the whole grid (default), none, or a number of trials",
+    )
+    made.add_argument("--plan", action="store_true", help="print the planned runs and their time, and end")
+    add_executor_flags(made)
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    add_config_flags(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the recipe; return the exit status."""
+    parsed, problems = parser().parse(arguments)
+    if parsed.name is None and not arguments:
+        return _list()
+    options = _options(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune_lab.reproduction.recipe import load_recipe, select_tasks
+
+    select_tasks(load_recipe(options["name"]), options["tasks"])  # report misspelt names before PyTorch is loaded
+    from attentune.experiments.comparison.progress import ComparisonProgress
+    from attentune.experiments.comparison.runner import ComparisonStopped
+    from attentune_lab.reproduction.reproduce import REPORT_FILES, plan_reproduction, reproduce
+
+    if parsed.plan:
+        options.pop("output_dir")
+        print(_plan_text(plan_reproduction(**options, display=ComparisonProgress(quiet=parsed.quiet))), end="")
+        return 0
+    try:
+        report = reproduce(**options, display=ComparisonProgress(quiet=parsed.quiet))
+    except ComparisonStopped as stop:
+        again = shlex.join(["attentune", "reproduce", *arguments])
+        print(f"attentune: {stop} Continue with:\n  {again}", file=sys.stderr)
+        return 130
+    print(_text(report), end="")
+    print(f"written to {options['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
+    return 0
+
+
+def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """Return the arguments of `reproduce`; append errors to `problems`."""
+    if parsed.name is None:
+        problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
+    overrides = overrides_of(parsed, problems)
+    folder = overrides.pop("training.output_dir", None)
+    if folder is None and not parsed.plan:
+        problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
+    if parsed.preset is not None:
+        problems.append("--preset: is set by the recipe; leave it out, or use attentune compare.")
+    one, several = overrides.pop("data.task", None), overrides.pop("data.tasks", None)
+    return {
+        "name": parsed.name,
+        "output_dir": folder,
+        "encoder": overrides.pop("model.name_or_path", None) or "embedded",
+        "data_dir": overrides.pop("data.data_dir", None),
+        "tasks": names_in(several) if isinstance(several, str) else ([one] if one else several),
+        "seeds": seed_numbers(parsed.seeds, problems),
+        "fraction": _fraction(parsed.fraction, problems),
+        "overrides": overrides,
+        "search": _search(parsed.search, problems),
+        "executor": executor_options(parsed, problems),
+    }
+
+
+def _plan_text(planned: Any) -> str:
+    """Format the planned work on each task, with its time."""
+    from attentune.cli.output import table
+
+    lines = list(planned.notes)
+    if planned.times:
+        rows = [
+            (one.task, f"{one.rows:,}", f"{one.trials:,}", f"{one.runs:,}", f"{one.hours:,.1f}")
+            for one in planned.times
+        ]
+        header = ("task", "rows", "trials", "runs", "hours")
+        lines += ["", table(header, rows, right=range(1, 5)), ""]
+        lines.append(
+            f"About {planned.hours:,.1f} hours with {planned.jobs} runs in parallel, by the speed of each method on a"
+            " few rows of the first task; loading and scoring come on top."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _search(text: str | None, problems: list[str]) -> str | int | None:
+    from attentune_lab.reproduction.recipe import parse_search
+
+    try:
+        return parse_search(text)
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _fraction(text: str, problems: list[str]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        problems.append(f"--fraction: got {text!r}, expected a number above 0 and at most 1, such as 0.02.")
+    return value
+
+
+def _list() -> int:
+    from attentune.cli.output import table
+    from attentune_lab.reproduction.recipe import load_recipe, recipe_names
+
+    recipes = [load_recipe(name) for name in recipe_names()]
+    print(table(("recipe", "source", "title"), [(one.name, one.source, one.title) for one in recipes]))
+    return 0
+
+
+def _text(report: Any) -> str:
+    """Format the tables of the report's first section: those of the recipe, or the results."""
+    from attentune.cli.output import table
+    from attentune.report.document import Table
+
+    lines = [report.title, *report.sentences, ""]
+    for part in report.sections[0].parts:
+        if isinstance(part, Table):
+            right = range(part.left, len(part.header))
+            lines += [part.title, "", table(part.header, part.rows, right=right), *part.notes, ""]
+    return "\n".join(lines)

@@ -1,0 +1,214 @@
+"""Run the released program's command: train or load a model, score it, and write the same result files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, DataConfig, load_config
+from attentune.data.builtin import find_builtin_file, load_spec
+from attentune.errors import ConfigError, DataError
+from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.inference.scoring import score_rows
+from attentune.io.files import storage_errors, write_text
+from attentune.metrics.metrics import predictions_of
+from attentune.models.warm_start import is_saved_run
+from attentune.results import LOG_FILE, RunResult
+from attentune.suites.glue import site_file, site_words
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from attentune_lab.released_ssa.convert import import_ssa
+from attentune_lab.released_ssa.flags import known_task, overrides_for, preset_of
+from attentune_lab.released_ssa.scoring import DevScores, dev_losses, dev_scores
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of `run_ssa`.
+
+    Attributes:
+        scores: the scores of the dev rows.
+        files: the result files that were written.
+        run: the folder of the scored run.
+    """
+
+    scores: DevScores
+    files: tuple[Path, ...]
+    run: Path
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Dev scores, dev losses and test predictions of a model.
+
+    Attributes:
+        scores: the scores of the dev rows.
+        losses: the losses on the dev rows, by their names in the released program.
+        tests: the contents of the prediction files in the format of the GLUE site, by file name infix ("" or "_mm").
+    """
+
+    scores: DevScores
+    losses: dict[str, float]
+    tests: dict[str, str]
+
+
+def run_ssa(
+    values: Mapping[str, Any],
+    *,
+    more: Mapping[str, Any] | None = None,
+    display: ProgressDisplay | None = None,
+    say: Say | None = None,
+) -> Outcome:
+    """Train and score a model as the released program does with these flags.
+
+    Args:
+        values: the value of every flag, from `flags.read_flags`.
+        more: settings by dotted name that override those from the flags.
+        display: the progress display of the training.
+        say: called with a message about each other step.
+
+    Returns:
+        The scores, the result files and the run folder.
+
+    Raises:
+        AttentuneError: an error that the user can correct; the message says how.
+        Interrupted: a stop was requested and the run was saved.
+    """
+    say = say or (lambda text: None)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("run-ssa: works in one process; for several take attentune train with the same settings.")
+    task, home = known_task(values["task_name"]), Path(values["output_dir"]) / values["task_name"]
+    overrides = {**overrides_for(values, str(home / "run")), **(more or {})}
+    config = load_config(overrides=overrides, preset=preset_of(values))
+    if values["use_saved"] or values["do_first_eval"]:
+        start = _start(values, home, say)
+        if values["do_first_eval"]:
+            return _first_eval(start, values, config, task, home)
+        # The run contains the encoder and matching slots.
+        config = load_config(overrides={**overrides, "model.name_or_path": str(start)}, preset=preset_of(values))
+    elif values["ckpt"]:
+        say("--ckpt: is ignored, because --use_saved is 0.")
+    result = train(config, display=display, with_baselines=False)
+    run = Path(str(config.training.output_dir))
+    scored = _score(Predictor.load(run).single_model("run_ssa"), values, config.data, task)
+    return _write_results(scored, result, values, home, run)
+
+
+def _start(values: Mapping[str, Any], home: Path, say: Say) -> Path:
+    """Return the run folder to start from: --ckpt, imported first if the released program wrote it."""
+    checkpoint = Path(values["ckpt"])
+    if is_saved_run(str(checkpoint)):
+        return checkpoint
+    names = (
+        "task_name",
+        "cls_weight",
+        "attention_threshold",
+        "max_seq_length",
+        "aug_loss_weight",
+        "bert_model",
+        "seed",
+    )
+    vocabulary = Path(values["vocab_file"])
+    made = import_ssa(
+        checkpoint,
+        home / "imported",
+        flags={name: values[name] for name in names},
+        data_dir=values["data_dir"],
+        tokenizer=str(vocabulary) if vocabulary.is_file() else None,
+        lower_case=values["do_lower_case"],
+        replace=True,
+    )
+    say(f"{checkpoint}: imported as {made.folder} (preset {made.preset})")
+    return made.folder
+
+
+def _first_eval(start: Path, values: Mapping[str, Any], config: Config, task: str, home: Path) -> Outcome:
+    scored = _score(Predictor.load(start).single_model("run_ssa"), values, config.data, task)
+    with storage_errors(home):
+        home.mkdir(parents=True, exist_ok=True)
+    files = []
+    for middle, text in scored.tests.items():
+        files.append(home / f"first_test{middle}.tsv")
+        write_text(files[-1], text)
+    return Outcome(scored.scores, tuple(files), start)
+
+
+def _score(saved: ModelPredictor, values: Mapping[str, Any], data_config: DataConfig, task: str) -> _Scored:
+    spec = load_spec(task)
+    dev = next(name for name in spec.splits if name.startswith("validation"))
+    tests = [name for name in spec.splits if name.startswith("test") and _is_there(task, name, data_config.data_dir)]
+    data = saved.data(data_config, (dev, *tests))
+    evaluator = saved.evaluator(data, per_device_eval_batch_size=values["eval_batch_size"])
+    rows = data.splits[dev]
+    scored = score_rows(
+        evaluator.model,
+        evaluator.features[dev],
+        pad_token_id=evaluator.pad_token_id,
+        accelerator=evaluator.accelerator,
+        batch_size=evaluator.batch_size,
+        with_details=True,
+    )
+    scores = dev_scores(spec.metrics, rows, scored.logits_NC, saved.label_space, seed=values["seed"])
+    losses = dev_losses(rows, scored, evaluator.features[dev], saved.label_space, token_share=values["aug_loss_weight"])
+    texts = {}
+    for name in tests:
+        words = site_words(spec, predictions_of(evaluator.predict(name), saved.label_space), saved.label_space.names)
+        texts["_mm" if name.endswith("mismatched") else ""] = site_file(words)
+    return _Scored(scores, losses, texts)
+
+
+def _is_there(task: str, split: str, data_dir: str | None) -> bool:
+    try:
+        find_builtin_file(task, split, data_dir)
+    except DataError:
+        return False
+    return True
+
+
+def _epoch_of_step(train: Mapping[str, Any]) -> int:
+    """Return the epoch of a run's final step, counted from 0."""
+    first = train["steps_first_epoch"]
+    return max(0, -((first - train["final_step"]) // train["steps_per_epoch"]))
+
+
+def _write_results(scored: _Scored, result: RunResult, values: Mapping[str, Any], home: Path, run: Path) -> Outcome:
+    score = scored.scores.chosen
+    best_epoch = _epoch_of_step(result.train)
+    seconds = sum(result.train[name] for name in ("seconds", "evaluation_seconds", "label_seconds"))
+    lines: dict[str, Any] = {
+        **scored.losses,
+        "global_step": result.train["final_step"],
+        "train_loss": _epoch_loss(run, best_epoch),
+        "best_epoch": best_epoch,
+        "train_batch_size": values["train_batch_size"] // max(1, values["gradient_accumulation_steps"]),
+        "tot_time": seconds / 60,
+        "args": _namespace(values),
+        **scored.scores.means,
+        **{
+            f"{name}_{number}": value for number, part in enumerate(scored.scores.parts) for name, value in part.items()
+        },
+        **{f"{name}_whole": value for name, value in scored.scores.whole.items()},
+    }
+    files = [home / f"dev_results_{score}.txt"]
+    write_text(files[0], "".join(f"{name} = {lines[name]}\n" for name in sorted(lines)))
+    for middle, text in scored.tests.items():
+        files.append(home / f"test{middle}_{score}.tsv")
+        write_text(files[-1], text)
+    return Outcome(scored.scores, tuple(files), run)
+
+
+def _namespace(values: Mapping[str, Any]) -> str:
+    return f"Namespace({', '.join(f'{name}={values[name]!r}' for name in sorted(values))})"
+
+
+def _epoch_loss(run: Path, epoch: int) -> float:
+    """Return the mean training loss of an epoch, from the log; NaN if the log has none."""
+    lines = map(json.loads, (run / LOG_FILE).read_text(encoding="utf-8").splitlines())
+    losses: Sequence[float] = [line["loss"] for line in lines if "loss" in line and line["epoch"] == epoch]
+    return sum(losses) / len(losses) if losses else float("nan")

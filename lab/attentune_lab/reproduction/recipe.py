@@ -1,0 +1,226 @@
+"""Recipes: methods, tasks and settings of a table or figure of a paper, in `recipes/`, or of an experiment of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attentune.config.parse import did_you_mean
+from attentune.errors import ConfigError
+
+KINDS = ("comparison", "explanation", "parameters")
+LAYOUTS = ("tasks", "methods")
+# In the layout "methods", joins the titles of the column and the row to the name of a method.
+BETWEEN = " - "
+# Titles of columns that are not tasks: the training time, summed over all tasks, and its ratio to the baseline's; the
+# score on AX of the models of MNLI; the average over GLUE's tasks, as SSA and SESAME call it.
+SECONDS, RATIO, AX, AVERAGES = "seconds", "time ratio", "AX", ("Avg", "GLUE score")
+NO_TASK = (SECONDS, RATIO, AX, *AVERAGES)
+# The end of the title of a row with scores of test rows, whose labels are not public.
+TEST = f"{BETWEEN}test"
+# What `--search` may be besides a number of trials.
+GRID, NONE = "grid", "none"
+
+
+@dataclass(frozen=True)
+class Published:
+    """The published values of a paper's table.
+
+    Attributes:
+        layout: "tasks": one row per method, one column per task; "methods": one method per cell, for a single task.
+        columns: the titles of the columns; tasks in the order of the recipe's tasks, then any of `NO_TASK`.
+        rows: the entries of each row as printed, by the row's title; None for an empty cell.
+        scale: the factor for scores, which are computed from 0 to 1.
+        metric: the metric that is shown; None for all metrics of the task.
+    """
+
+    layout: str
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[str | None, ...]]
+    scale: float = 100
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence to explain: its text, its true class and, optionally, a word to mask."""
+
+    text: str
+    gold: str
+    masked: str | None = None
+
+
+@dataclass(frozen=True)
+class RecipeSearch:
+    """Which settings the paper searched for each task.
+
+    Attributes:
+        spaces: by method, the name of a search space, or the values of each setting by dotted name.
+        choose: how trials are ranked, as for `attentune search`.
+        on_embedded: values that replace those of a space when the embedded encoder is used.
+        instead_of: what the report says if the search is left out.
+    """
+
+    spaces: dict[str, Any]
+    choose: str = "score"
+    on_embedded: dict[str, list[Any]] = field(default_factory=dict)
+    instead_of: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The recipe of one table or figure.
+
+    Attributes:
+        name: the name, as in `attentune reproduce NAME`.
+        title, source: what the table or figure shows, and where it was published.
+        kind: one of `KINDS`.
+        encoder: the encoder in the paper.
+        tasks: names of built-in tasks.
+        methods: the methods, as in a file for `attentune compare --settings`.
+        settings, task_settings: the paper's settings, for all tasks and by task.
+        on_embedded: settings that override them when the embedded encoder is used.
+        instead: the substitutes for tasks whose data may be unavailable, by task.
+        search: the search of settings for each method and task; None for none.
+        then: a further evaluation of the trained models, "hans", "layers" or "ax"; None for none.
+        sentences: sentences to explain.
+        published: the published values; None if the paper has no table.
+        claims: statements of the paper that the result can be compared with.
+        differences: how the recipe differs from the paper's experiment.
+        train_size: the training rows of each task, a draw for each seed; None for all.
+    """
+
+    name: str
+    title: str
+    source: str
+    kind: str
+    encoder: str
+    tasks: tuple[str, ...]
+    methods: dict[str, Any]
+    settings: dict[str, Any]
+    differences: tuple[str, ...]
+    task_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    on_embedded: dict[str, Any] = field(default_factory=dict)
+    instead: dict[str, str] = field(default_factory=dict)
+    search: RecipeSearch | None = None
+    then: str | None = None
+    sentences: tuple[Sentence, ...] = ()
+    published: Published | None = None
+    claims: tuple[str, ...] = ()
+    train_size: int | None = None
+
+
+def parse_search(text: str | int | None) -> str | int | None:
+    """Parse the value of `--search`: "grid", "none" or a number of trials; None for the default.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text is None or text in (GRID, NONE):
+        return text
+    if str(text).isdigit() and int(text) > 0:
+        return int(text)
+    raise ConfigError(f"--search: got {text!r}, expected grid, none or a number of trials, such as 8.")
+
+
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of all recipes, sorted."""
+    files = (entry.name for entry in (resources.files("attentune_lab.reproduction") / "recipes").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Load a recipe by its name, or a YAML file with one.
+
+    Raises:
+        ConfigError: there is no recipe with this name, or the file is missing or no recipe.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
+    if name not in recipe_names():
+        raise ConfigError(
+            f"{name!r}: there is no such recipe.{did_you_mean(name, recipe_names())} Known:"
+            f" {', '.join(recipe_names())}; or a file of yours, such as mine.yaml."
+        )
+    text = (resources.files("attentune_lab.reproduction") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _parse(name, yaml.safe_load(text))
+
+
+def select_tasks(recipe: Recipe, tasks: Sequence[str] | None) -> list[str]:
+    """Return those of the recipe's tasks that are wanted, in its order; all for None.
+
+    Raises:
+        ConfigError: a wanted task is not one of the recipe's.
+    """
+    if unknown := [task for task in tasks or () if task not in recipe.tasks]:
+        raise ConfigError(f"--tasks: got {', '.join(unknown)}, expected some of {', '.join(recipe.tasks)}.")
+    return [task for task in recipe.tasks if tasks is None or task in tasks]
+
+
+def _read(file: Path) -> Recipe:
+    """Read a user's recipe; title, source, encoder, settings and kind have defaults.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML mapping, or has other keys or values than a recipe.
+    """
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; expected a recipe, see docs/reproducing.md.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file}: cannot be read as YAML: {error}") from error
+    known = [one.name for one in fields(Recipe) if one.name != "name"]
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: got {type(raw).__name__}, expected a mapping with some of {', '.join(known)}.")
+    problems = [
+        f"{file}: got the key {key!r}, expected some of {', '.join(known)}.{did_you_mean(str(key), known)}"
+        for key in raw
+        if key not in known
+    ]
+    problems += [f"{file}: lacks {key!r}, which a recipe needs." for key in ("tasks", "methods") if not raw.get(key)]
+    if problems:
+        raise ConfigError(problems)
+    defaults = {
+        "title": file.stem,
+        "source": str(file),
+        "kind": "comparison",
+        "encoder": "embedded",
+        "settings": {},
+        "differences": (),
+    }
+    try:
+        return _parse(file.name, defaults | raw)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{file}: is no recipe ({type(error).__name__}: {error}); see docs/reproducing.md."
+        ) from error
+
+
+def _parse(name: str, raw: dict[str, Any]) -> Recipe:
+    """Build a recipe from the content of its YAML file.
+
+    Raises:
+        ValueError: the kind or layout is unknown.
+    """
+    values = dict(raw)
+    for key in ("tasks", "differences", "claims"):
+        values[key] = tuple(values.get(key, ()))
+    values["sentences"] = tuple(Sentence(**one) for one in values.get("sentences", ()))
+    if "search" in values:
+        values["search"] = RecipeSearch(**values["search"])
+    published = values.pop("published", None)
+    if published is not None:
+        rows = {title: tuple(entries) for title, entries in published.pop("rows").items()}
+        values["published"] = Published(**published | {"columns": tuple(published["columns"])}, rows=rows)
+        if values["published"].layout not in LAYOUTS:
+            raise ValueError(f"recipe {name}: unknown layout {values['published'].layout!r}")
+    if values["kind"] not in KINDS:
+        raise ValueError(f"recipe {name}: unknown kind {values['kind']!r}")
+    return Recipe(name=name, **values)

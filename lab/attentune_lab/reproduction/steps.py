@@ -1,0 +1,170 @@
+"""Further evaluations of a recipe's trained models: HANS, AX, layer weights and explanations of sentences."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attentune.config import DataConfig
+from attentune.data.builtin import find_builtin_file
+from attentune.data.dataset import TextRows
+from attentune.errors import ConfigError, DataError
+from attentune.experiments.comparison.records import Run
+from attentune.explain.answers import MaskedWords, answer, answer_masked, words_read
+from attentune.explain.explanation import HeadAttention
+from attentune.explain.heads import head_attention
+from attentune.inference.predictor import Predictor, evaluate_in_detail
+from attentune.io.files import storage_errors, write_text
+from attentune.report.document import Figure, Section, Table
+from attentune.report.figures.tokens import heads_figure
+from attentune.report.load import HANS_FILE, LAYERS_FILE
+from attentune.results import to_json
+from attentune.suites.diagnostic import PhenomenonScore, score_rows
+from attentune.suites.hans import score_hans
+from attentune_lab.layers import layer_weights
+from attentune_lab.reproduction.recipe import Sentence
+
+_HANS_ROWS, _FEWEST_ROWS = 30_000, 300
+
+
+def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> None:
+    """Score runs on HANS and write the report; runs of the same method are averaged.
+
+    Args:
+        runs: the run folders.
+        folder: the folder for the report.
+        data_dir: the folder in which to look for HANS; by default the folder in ATTENTUNE_DATA.
+        fraction: the share of HANS's rows to score, but at least 300 rows.
+    """
+    rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
+    report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
+    _write(folder / HANS_FILE, to_json(report.to_dict()))
+
+
+def score_on_ax(
+    runs: Mapping[Run, Path], data_dir: str | None
+) -> tuple[list[Section], list[str], dict[str, list[float]]]:
+    """Score the runs trained on MNLI on AX, GLUE's diagnostic set, by phenomenon.
+
+    Returns:
+        A section with the mean over each method's runs; sentences: why there is none; each method's scores on all rows.
+    """
+    trained = {run: place for run, place in runs.items() if run.task == "mnli"}
+    try:
+        find_builtin_file("ax", "validation", data_dir)
+    except (ConfigError, DataError) as error:
+        return [], [f"AX is not scored: {error}"], {}
+    if not trained:
+        return [], ["AX is not scored: it needs runs trained on MNLI."], {}
+    by_method: dict[str, list[tuple[PhenomenonScore, ...]]] = {}
+    for run, place in trained.items():
+        config = DataConfig(task="ax", data_dir=data_dir)
+        found, data = evaluate_in_detail(place, config, splits=("validation",))
+        scores = score_rows(data.splits["validation"], found["validation"].predictions)
+        by_method.setdefault(run.method, []).append(scores)
+    first = next(iter(by_method.values()))[0]
+    means = {
+        method: np.mean([[one.score for one in scores] for scores in found], axis=0)
+        for method, found in by_method.items()
+    }
+    lines = [
+        (
+            one.category or "all",
+            one.phenomenon or "all",
+            f"{one.rows:,}",
+            *(f"{100 * m[place]:.1f}" for m in means.values()),
+        )
+        for place, one in enumerate(first)
+    ]
+    header = ("category", "phenomenon", "rows", *by_method)
+    notes = ("Matthews correlation, in points; means over seeds. A row may have several phenomena.",)
+    table = Table("ax", "AX by phenomenon", header, tuple(lines), 2, notes)
+    overall = next(place for place, one in enumerate(first) if not one.category and not one.phenomenon)
+    ax_scores = {method: [scores[overall].score for scores in found] for method, found in by_method.items()}
+    return [Section("AX, GLUE's diagnostic set", (table,))], [], ax_scores
+
+
+def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
+    """Measure the layer weights of each method's lowest-seed run on its validation rows, and write them to files.
+
+    Returns:
+        The folders of the files, one per method.
+    """
+    written = []
+    for run, place in _first(runs).items():
+        saved = Predictor.load(place)
+        split_weights = layer_weights(saved, saved.data(None, ("validation",)))
+        written.append(folder / run.method)
+        _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in split_weights}))
+    return written
+
+
+def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -> Section:
+    """Return a section with the predictions, attention heads and SSA scores of each method's lowest-seed run."""
+    lines: list[tuple[str, ...]] = []
+    figures: list[Figure] = []
+    for number, sentence in enumerate(sentences, start=1):
+        rows = TextRows(("0",), (sentence.text,), None, None, "the recipe")
+        for run, place in _first(runs).items():
+            saved = Predictor.load(place)
+            lines += _lines(sentence, run.method, saved, rows)
+            figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, head_attention(saved, rows)))
+    header = ("sentence", "method", "true class", "predicted", "probability of the true class", "highest SSA scores")
+    notes = ("Each method's run with the first seed.",)
+    return Section("Sentences", (Table("sentences", "Predictions", header, tuple(lines), 4, notes), *figures))
+
+
+def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) -> list[tuple[str, ...]]:
+    prediction = answer(saved, rows)
+    share = f"{prediction.probabilities[sentence.gold]:.3f}"
+    lines: list[tuple[str, ...]] = [
+        (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(saved, rows))
+    ]
+    if sentence.masked is not None:
+        masked = _mask(saved, rows, sentence.masked).after
+        share = f"{masked.probabilities[sentence.gold]:.3f}"
+        title = f'the same, "{sentence.masked}" masked'
+        lines.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
+    return lines
+
+
+def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWords:
+    place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == word)
+    return answer_masked(saved, rows, [place])
+
+
+def _important(saved: Predictor, rows: TextRows) -> str:
+    """Return the tokens with the four highest SSA scores, in descending order; "-" without a token gate."""
+    table = head_attention(saved, rows, heads=(1,))[0]
+    if table.importance is None:
+        return "-"
+    order = sorted(zip(table.importance, table.tokens, strict=True), key=lambda pair: -pair[0])
+    return ", ".join(f"{token.text} {score:.2f}" for score, token in order[:4])
+
+
+def _heads(name: str, method: str, tables: list[HeadAttention]) -> Figure:
+    return Figure(
+        f"heads-{name}",
+        f'{method}: "{tables[0].text}"',
+        "Attention of the first token in the last layer, one column per head; the SSA scores if there is a token gate.",
+        functools.partial(heads_figure, tables),
+    )
+
+
+def _first(runs: Mapping[Run, Path]) -> dict[Run, Path]:
+    """Return the run with the lowest seed of each method, with its folder."""
+    first_runs: dict[str, Run] = {}
+    for run in runs:
+        if run.method not in first_runs or run.seed < first_runs[run.method].seed:
+            first_runs[run.method] = run
+    return {run: runs[run] for run in first_runs.values()}
+
+
+def _write(file: Path, text: str) -> None:
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)

@@ -1,0 +1,301 @@
+"""Synthetic reviews with a spurious shortcut and known ground truth: the words that decide the label.
+
+Each review has one decisive sentence of one of three kinds, one sentence that names a cinema, and neutral ones. Two of
+the cinema names are the shortcut: they correlate with the label in the training and validation rows, and with the
+opposite label in the challenge rows. The decisive words are always right. So a model that relies on the shortcut scores
+well on validation and badly on the challenge rows, and explanations can be compared with the decisive words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.errors import ConfigError, StorageError
+from attentune.seeding import derive_key, numpy_generator
+from attentune_lab import synthetic_vocabulary as vocabulary
+
+LABEL_NAMES = ("negative", "positive")
+KINDS = ("single", "context", "pair")
+# Half of the rows are "single": with equal shares, positive words would be as frequent in negative rows as in positive
+# ones, and a model could learn little but the shortcut.
+_KIND_TURNS = ("single", "context", "single", "pair")
+SPLITS = ("train", "validation", "challenge")
+WORDS_IN_TEXT = (12, 30)
+# The share of rows with a cinema that is not correlated with the label.
+SHORTCUT_FREE_SHARE = 0.1
+_MAX_DRAWS = 2000
+_MARK = re.compile(r"\[(\w+)\]|\{(\w+)\}")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DemoRow:
+    """A synthetic review and its ground truth.
+
+    Attributes:
+        text: the review.
+        label: 0 negative, 1 positive (`LABEL_NAMES`).
+        kind: "single" (one word decides), "context" (a word and one that negates it) or "pair" (a good and a bad word,
+            whose order decides).
+        decisive: the characters `text[start:end]` of each word that decides the label, in reading order.
+        shortcut: the characters of the cinema name that is correlated with a label, or None.
+    """
+
+    text: str
+    label: int
+    kind: str
+    decisive: tuple[Span, ...]
+    shortcut: Span | None
+
+
+def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list[DemoRow]:
+    """Generate the first `n` rows of a split.
+
+    Labels and kinds alternate (every other row is "single"), independently of each other and of the shortcut. The rows
+    of a smaller `n` are the first rows of a larger one. Apart from the cinema, no text is repeated within or between
+    splits, for any seeds and sizes.
+
+    Args:
+        split: "train", "validation" or "challenge". About a third of the sentiment words of the last two do not occur
+            in train.
+        n: the number of rows.
+        seed: the key of all random choices.
+        shortcut_strength: the probability that the cinema agrees with the label in train and validation, and that it
+            disagrees in the challenge rows. 0.5 is no shortcut.
+
+    Raises:
+        ConfigError: the split is unknown, `n` is negative, the strength is outside 0..1, or there are fewer than `n`
+            different texts.
+    """
+    _check(split, n, shortcut_strength)
+    agreement = 1 - shortcut_strength if split == "challenge" else shortcut_strength
+    rows: list[DemoRow] = []
+    seen: set[str] = set()
+    for index in range(n):
+        label, kind = index % 2, _KIND_TURNS[index // 2 % len(_KIND_TURNS)]
+        venue = _draw_venue(numpy_generator("demo-shortcut", seed, split, index), label, agreement)
+        rows.append(_draw_row(numpy_generator("demo-text", seed, split, index), split, label, kind, venue, seen))
+    return rows
+
+
+def demo_task(
+    *, train_size: int = 1600, eval_size: int = 600, seed: int = 42, shortcut_strength: float = 0.8
+) -> TaskData:
+    """Generate the demo task with the splits train, validation and challenge.
+
+    A row's id is "SPLIT-NUMBER"; `look_up` returns the ground truth for ids.
+
+    Args:
+        train_size: the number of training rows.
+        eval_size: the number of rows in each of validation and challenge.
+        seed: as in `generate`.
+        shortcut_strength: as in `generate`.
+
+    Raises:
+        ConfigError: as `generate`.
+    """
+    sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
+    splits = {}
+    for split, size in sizes.items():
+        rows = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
+        splits[split] = TextRows(
+            ids=tuple(f"{split}-{index}" for index in range(size)),
+            texts=tuple(row.text for row in rows),
+            pairs=None,
+            labels=np.array([row.label for row in rows], dtype=np.int64),
+            source=f"demo ({split})",
+        )
+    note = (
+        f"These reviews are made up: in {100 * shortcut_strength:g} % of the training and validation rows that name "
+        "the shortcut, it goes with the label; in the challenge rows it goes against the label as often."
+    )
+    return TaskData("demo", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits, (note,))
+
+
+def look_up(ids: Sequence[str], *, seed: int = 42, shortcut_strength: float = 0.8) -> list[DemoRow]:
+    """Regenerate the rows of `demo_task` with the given ids.
+
+    Args:
+        ids: ids of rows, such as "validation-7".
+        seed: the seed that was passed to `demo_task`.
+        shortcut_strength: the strength that was passed to `demo_task`.
+
+    Returns:
+        The rows, in the order of the ids.
+
+    Raises:
+        ConfigError: an id is not of the form "SPLIT-NUMBER".
+    """
+    places = []
+    for name in ids:
+        split, _, number = name.rpartition("-")
+        if split not in SPLITS or not (number.isascii() and number.isdigit()):
+            raise ConfigError(f"{name!r} is no id of the demo; expected a split and a number, such as 'validation-7'")
+        places.append((split, int(number)))
+    made = {}
+    for split in {split for split, _ in places}:
+        size = 1 + max(number for home, number in places if home == split)
+        made[split] = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
+    return [made[split][number] for split, number in places]
+
+
+def write_files(
+    folder: str | Path,
+    *,
+    train_size: int = 1600,
+    eval_size: int = 600,
+    seed: int = 42,
+    shortcut_strength: float = 0.8,
+) -> dict[str, Path]:
+    """Write train.csv, validation.csv and challenge.csv.
+
+    The columns are id, text, label, kind, decisive and shortcut. The last two are JSON: [[start, end], ...], and
+    [start, end] or null.
+
+    Args:
+        folder: the folder for the files, created if needed.
+        train_size: as in `demo_task`.
+        eval_size: as in `demo_task`.
+        seed: as in `demo_task`.
+        shortcut_strength: as in `demo_task`.
+
+    Returns:
+        The file of each split.
+
+    Raises:
+        ConfigError: as `generate`.
+        StorageError: the folder or a file cannot be written.
+    """
+    sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
+    paths = {}
+    for split, size in sizes.items():
+        rows = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
+        paths[split] = Path(folder) / f"{split}.csv"
+        _write_whole(paths[split], _as_csv(split, rows))
+    return paths
+
+
+def _check(split: str, n: int, shortcut_strength: float) -> None:
+    problems = []
+    if split not in SPLITS:
+        problems.append(f"the demo has no split {split!r}; expected one of: {', '.join(SPLITS)}")
+    if n < 0:
+        problems.append(f"{n} rows were asked for; expected 0 or more")
+    if not 0 <= shortcut_strength <= 1:
+        problems.append(f"shortcut_strength is {shortcut_strength}; expected a chance from 0 to 1")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _draw_venue(rng: np.random.Generator, label: int, agreement: float) -> str:
+    # A separate generator, so that the shortcut is independent of the text.
+    free, agrees = rng.random() < SHORTCUT_FREE_SHARE, rng.random() < agreement
+    if free:
+        return _pick(rng, vocabulary.NEUTRAL_VENUES)
+    return vocabulary.SHORTCUT_VENUES[label if agrees else 1 - label]
+
+
+def _draw_row(rng: np.random.Generator, split: str, label: int, kind: str, venue: str, seen: set[str]) -> DemoRow:
+    """Draw texts until one has a valid length, belongs to this split and is new."""
+    for _ in range(_MAX_DRAWS):
+        marked = _draw_marked(rng, split, label, kind)
+        if not WORDS_IN_TEXT[0] <= len(marked.split()) <= WORDS_IN_TEXT[1]:
+            continue
+        # The split of a text is a function of its hash, so that no seed or size leaks it.
+        if derive_key("demo-split", marked) % len(SPLITS) != SPLITS.index(split) or marked in seen:
+            continue
+        seen.add(marked)
+        return _unmark(marked, label, kind, venue)
+    raise ConfigError(f"the demo ran out of new {kind} texts for {split} after {len(seen)} rows; ask for fewer")
+
+
+def _draw_marked(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
+    """Draw a review with its decisive words in brackets, and {venue} for the name of the cinema."""
+    fillers = rng.choice(len(vocabulary.FILLER_TEMPLATES), size=rng.integers(0, 3), replace=False)
+    sentences = [
+        _draw_decisive(rng, split, label, kind),
+        _pick(rng, vocabulary.VENUE_TEMPLATES),
+        *(vocabulary.FILLER_TEMPLATES[place] for place in fillers),
+    ]
+    return " ".join(_fill(rng, sentences[place]) for place in rng.permutation(len(sentences)))
+
+
+def _draw_decisive(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
+    """Fill a template of this kind with sentiment words, in brackets, that match the label."""
+    known = vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] if split == "train" else vocabulary.WORD_PAIRS
+    words = {1: _pick(rng, known)[0], 0: _pick(rng, known)[1]}
+    if kind == "pair":
+        earlier_decides = bool(rng.integers(2))
+        template = _pick(rng, vocabulary.EARLIER_DECIDES if earlier_decides else vocabulary.LATER_DECIDES)
+        earlier = label if earlier_decides else 1 - label
+        template = template.replace("{earlier}", f"[{words[earlier]}]")
+        return template.replace("{later}", f"[{words[1 - earlier]}]")
+    if kind == "context":
+        return _pick(rng, vocabulary.CONTEXT_TEMPLATES).replace("{word}", f"[{words[1 - label]}]")
+    return _pick(rng, vocabulary.SINGLE_TEMPLATES).replace("{word}", f"[{words[label]}]")
+
+
+def _fill(rng: np.random.Generator, template: str) -> str:
+    def choose(mark: re.Match[str]) -> str:
+        slot = mark[2]
+        return mark[0] if slot is None or slot == "venue" else _pick(rng, vocabulary.SLOTS[slot])
+
+    return _MARK.sub(choose, template)
+
+
+def _unmark(marked: str, label: int, kind: str, venue: str) -> DemoRow:
+    """Remove the brackets, insert the name of the cinema, and return the positions of the marked words."""
+    text, done = "", 0
+    decisive: list[Span] = []
+    shortcut: Span | None = None
+    for mark in _MARK.finditer(marked):
+        text += marked[done : mark.start()]
+        done = mark.end()
+        word = mark[1] or venue
+        span = (len(text), len(text) + len(word))
+        text += word
+        if mark[1]:
+            decisive.append(span)
+        elif venue in vocabulary.SHORTCUT_VENUES:
+            shortcut = span
+    return DemoRow(text + marked[done:], label, kind, tuple(decisive), shortcut)
+
+
+def _pick(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _as_csv(split: str, rows: Sequence[DemoRow]) -> str:
+    sheet = io.StringIO(newline="")
+    writer = csv.writer(sheet, lineterminator="\n")
+    writer.writerow(("id", "text", "label", "kind", "decisive", "shortcut"))
+    for index, row in enumerate(rows):
+        spans = (json.dumps(row.decisive), json.dumps(row.shortcut))
+        writer.writerow((f"{split}-{index}", row.text, LABEL_NAMES[row.label], row.kind, *spans))
+    return sheet.getvalue()
+
+
+def _write_whole(path: Path, content: str) -> None:
+    """Write to a temporary name first, so that a full disk leaves no partial file."""
+    draft = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(content, encoding="utf-8", newline="")
+        draft.replace(path)
+    except OSError as error:
+        # If the folder is the problem, there is no temporary file, and deleting it fails too.
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise StorageError(f"{path} cannot be written ({error.strerror}); free space or name another folder") from error

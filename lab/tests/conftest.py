@@ -1,0 +1,3 @@
+"""Fixtures of the core's tests."""
+
+from conftest import *  # noqa: F403

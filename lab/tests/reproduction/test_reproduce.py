@@ -1,0 +1,214 @@
+"""Recipes through the command line: on made-up data in the published layouts, and all of them on the real ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from attentune_lab.reproduction.recipe import recipe_names
+from helpers.glue_samples import write_glue
+from helpers.hans_samples import write_hans
+
+FAST = ("--num_train_epochs", "1", "--max_length", "32", "--per_device_train_batch_size", "8", "--use_cpu", "--quiet")
+
+
+def test_the_list(attentune):
+    status, out, err = attentune("reproduce")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == list(recipe_names())
+
+
+@pytest.mark.integration
+def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data")
+    (tmp_path / "data" / "hans").mkdir()
+    write_hans(tmp_path / "data" / "hans" / "heuristics_evaluation_set.txt", 3)
+    words = ("reproduce", "sesame-figure-3", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"))
+    words = (*words, "--output_dir", tmp_path / "out", "--seeds", "1", *FAST)
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert "SesameBERT gets almost three times as many right as BERT" in out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "HANS" in page
+    assert json.loads((tmp_path / "out" / "hans" / "hans.json").read_text())["methods"] == ["BERT", "SesameBERT"]
+    assert (tmp_path / "out" / "figures" / "hans-hans.png").is_file()
+    # Again: nothing is trained twice, and another part of the rows is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "comparison").rglob("seed-1.json")}
+    assert len(stamps) == 2
+    assert attentune(*words)[0] == 0
+    assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())
+    status, _, err = attentune(*words, "--fraction", "0.5")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+@pytest.mark.integration
+def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    status, out, err = attentune(
+        *("reproduce", "sesame-figure-4", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert")),
+        *("--output_dir", tmp_path / "out", "--seeds", "1", "--fraction", "0.5", *FAST),
+    )
+    assert status == 0, err
+    assert "A part of the rows, 0.5 of each task's" in out
+    weights = json.loads((tmp_path / "out" / "layers" / "SE-BERT" / "layers.json").read_text())["validation"]
+    assert all(0 < line["mean"] < 1 for line in weights)
+    records = [json.loads(file.read_text()) for file in (tmp_path / "out").rglob("seed-1.json")]
+    assert {record["run"]["train_size"] for record in records} == {64}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
+        (("ssa-table-2",), "--output_dir: is missing"),
+        (
+            ("ssa-table-2", "--output_dir", "x", "--search", "all"),
+            "--search: got 'all', expected grid, none or a number",
+        ),
+        (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
+        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
+        (("ssa-table-2", "--output_dir", "x", "--tasks", "rte,foo"), "--tasks: got foo, expected some of cola"),
+        (("ssa-table-2", "--output_dir", "x", "--task", "foo"), "--tasks: got foo, expected some of cola"),
+        (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
+    ],
+)
+def test_mistakes(attentune, words, message):
+    status, out, err = attentune("reproduce", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_without_any_data_it_says_where_to_get_them(attentune, tmp_path):
+    (tmp_path / "empty").mkdir()
+    words = ("reproduce", "sesame-table-3", "--data_dir", tmp_path / "empty", "--output_dir", tmp_path / "out")
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "RTE" in err
+    assert not (tmp_path / "out").exists()
+
+
+SEARCHED = ("--set", "training.num_train_epochs=1", "--set", "training.per_device_train_batch_size=16")
+
+
+@pytest.mark.integration
+def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    for name in ("STS-B", "MNLI"):
+        shutil.rmtree(tmp_path / "data" / name)
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "1", "--fraction", "0.9")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    words = ("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out", "--search", "2")
+    folder = tmp_path / "out/search"
+    status, out, err = attentune(*words, "--tasks", "rte")
+    assert status == 0, err
+    assert "tasks, rte are run" in out
+    assert [path.name for path in folder.iterdir()] == ["rte"]
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert len(stamps) == 4  # two trials, and a run of each method
+    # All tasks: those of before are not repeated.
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
+    tasks = sorted(path.name for path in folder.iterdir())
+    assert tasks == ["cola", "rte"]
+    assert "Chosen settings" in out
+    assert "Sigma is chosen on a fifth" in out
+    assert "as the search was left out" not in out
+    for task in tasks:
+        found = json.loads((folder / task / "SesameBERT/trials.json").read_text())
+        assert [trial["status"] for trial in found["trials"]] == ["done", "done"]
+        best = found["trials"][0]["params"]["model.blur.sigma"]
+        record = json.loads((tmp_path / f"out/comparison/records/{task}/72/SesameBERT/seed-1.json").read_text())
+        assert record["config"]["model"]["blur"]["sigma"] == best
+        assert record["run"]["train_size"] == 72  # all rows of the fraction, not those of the search
+    # Again: nothing is trained twice, and another search is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert attentune(*words)[0] == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")} == stamps
+    status, _, err = attentune(*words[:-1], "none")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+@pytest.mark.integration
+def test_a_recipe_of_ones_own_searches_and_compares_on_draws_of_its_rows(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    (tmp_path / "mine.yaml").write_text(
+        "tasks: [cola]\ntrain_size: 40\nmethods: {bert: {preset: bert}, bert-mean: {preset: bert-mean}}\n"
+        "search: {spaces: {bert: {training.learning_rate: [1.0e-4, 1.0e-3]}}}\n"
+    )
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    words = ("reproduce", tmp_path / "mine.yaml", *place, *short, "--output_dir", tmp_path / "out")
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert "Not as in the paper" not in out
+    records = [json.loads(file.read_text()) for file in (tmp_path / "out/comparison/records").rglob("seed-*.json")]
+    assert sorted((one["run"]["method"], one["run"]["seed"]) for one in records) == [
+        *(("bert", 1), ("bert", 2), ("bert-mean", 1), ("bert-mean", 2))
+    ]
+    assert {one["train"]["rows"] for one in records} == {40}
+    trials = json.loads((tmp_path / "out/search/cola/bert/trials.json").read_text())["trials"]
+    assert len(trials) == 2
+    best = trials[0]["params"]["training.learning_rate"]
+    assert {one["config"]["training"]["learning_rate"] for one in records if one["run"]["method"] == "bert"} == {best}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
+    write_glue(tmp_path / "data", rows=40)
+    for name in ("CoLA", "STS-B", "RTE"):
+        shutil.rmtree(tmp_path / "data" / name)
+    if not has_labels:
+        (tmp_path / "data/diagnostic/diagnostic-full.tsv").unlink()
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2", "--search", "none")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    status, _, err = attentune("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out")
+    assert status == 0, err
+    report = (tmp_path / "out/report.md").read_text()
+    ours = [line.split("|")[-3:-1] for line in report.splitlines() if line.startswith("|  | reproduced |")]
+    if not has_labels:
+        assert "AX is not scored: " in report
+        return
+    assert all(one[0].strip() not in ("", "-") for one in ours)
+    row = next(line for line in report.splitlines() if line.startswith("| Logic | Negation | 40 |"))
+    runs = [tmp_path / "out/comparison/runs/mnli/all/BERT" / f"seed-{seed}" for seed in (1, 2)]
+    scores = []
+    for run in runs:
+        words = ("evaluate", run, "--task", "ax", "--data_dir", tmp_path / "data", "--format", "json")
+        scores.append(json.loads(attentune(*words)[1])["validation"]["matthews_correlation"])
+    assert row.split("|")[4].strip() == f"{100 * sum(scores) / 2:.1f}"
+
+
+@pytest.mark.integration
+def test_the_plan_counts_runs_and_predicts_their_time(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "24")
+    words = ("reproduce", "sesame-table-1", *place, "--seeds", "2", "--plan", "--jobs", "2", "--quiet")
+    lines = {}
+    for search in ("grid", "none"):
+        status, out, err = attentune(*words, "--search", search)
+        assert status == 0, err
+        lines[search] = next(line.split() for line in out.splitlines() if line.startswith("rte "))
+    assert lines["grid"][:4] == ["rte", "80", "4", "4"]
+    assert lines["none"][:4] == ["rte", "80", "0", "4"]
+    assert "hours with 2 runs in parallel" in out
+    status, out, _ = attentune("reproduce", "task-attention-table-2", "--plan")
+    assert (status, out) == (0, "Parameters are counted; nothing is trained.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_recipe_on_real_rows(name, attentune, tiny, data_dir, tmp_path):
+    status, out, err = attentune(
+        *("reproduce", name, "--data_dir", data_dir, "--model_name_or_path", tiny("bert"), "--seeds", "1"),
+        *("--fraction", "0.02", "--output_dir", tmp_path / "out", "--search", "1", *FAST),
+    )
+    assert status == 0, err
+    assert "Not as in the paper:" in out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 2000
+    assert (tmp_path / "out" / "report.md").is_file()

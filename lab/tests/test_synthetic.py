@@ -1,0 +1,287 @@
+"""The demo's synthetic ground truth: spans, the placement of the shortcut, and no leaks of texts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from attentune.errors import ConfigError, StorageError
+from attentune_lab import synthetic as demo
+from attentune_lab import synthetic_vocabulary as vocabulary
+from attentune_lab.synthetic import DemoRow, demo_task, generate, look_up, write_files
+
+POSITIVE = {pair[0] for pair in vocabulary.WORD_PAIRS}
+NEGATIVE = {pair[1] for pair in vocabulary.WORD_PAIRS}
+OPPOSITE = dict(vocabulary.WORD_PAIRS) | {bad: good for good, bad in vocabulary.WORD_PAIRS}
+# Written out by hand: the words between or around an ordered pair after which the second word is the one that counts.
+LATER_CUES = (
+    r"started .* but ended",
+    r"went from .* to",
+    r"expected .* and it was",
+    r"trailer looked .*, yet",
+    r"\bless .* than",
+    r"What seemed .* soon became",
+    r"opening .* gave way to",
+    r"Once .*, the \w+ turned",
+)
+
+SPLITS = ("train", "validation", "challenge")
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[DemoRow]]:
+    return {split: generate(split, 1200, seed=7, shortcut_strength=0.9) for split in SPLITS}
+
+
+def words_of(row: DemoRow) -> list[str]:
+    return [row.text[start:end] for start, end in row.decisive]
+
+
+def verdict(text: str, decisive: list[str], kind: str) -> int:
+    """The label that a reader would give, from the text and the kind alone."""
+    sentiment = [word for word in decisive if word in OPPOSITE]
+    if kind == "single":
+        return int(sentiment[0] in POSITIVE)
+    if kind == "context":
+        return int(sentiment[0] in NEGATIVE)
+    later = any(re.search(cue, text) for cue in LATER_CUES)
+    return int(sentiment[1 if later else 0] in POSITIVE)
+
+
+def swap(text: str, spans: tuple[tuple[int, int], ...], words: list[str]) -> str:
+    for (start, end), word in sorted(zip(spans, words, strict=True), reverse=True):
+        text = text[:start] + word + text[end:]
+    return text
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_spans_hold_whole_words_of_the_right_sort(rows: dict[str, list[DemoRow]], split: str) -> None:
+    for row in rows[split]:
+        for start, end in row.decisive:
+            assert re.fullmatch(r"\W?[A-Za-z]+\W?", row.text[max(0, start - 1) : end + 1])
+        sentiment = [word for word in words_of(row) if word in OPPOSITE]
+        expected = {"single": (1, 1), "context": (2, 1), "pair": (2, 2)}[row.kind]
+        assert (len(row.decisive), len(sentiment)) == expected
+        assert list(row.decisive) == sorted(row.decisive)
+        if row.shortcut is not None:
+            assert row.text[slice(*row.shortcut)] in vocabulary.SHORTCUT_VENUES
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_sentiment_stands_nowhere_but_in_the_spans(rows: dict[str, list[DemoRow]], split: str) -> None:
+    for row in rows[split]:
+        outside = swap(row.text, row.decisive, ["-"] * len(row.decisive))
+        assert not (POSITIVE | NEGATIVE) & set(re.findall(r"\w+", outside.lower()))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_labels_are_what_a_reader_would_say(rows: dict[str, list[DemoRow]], split: str) -> None:
+    assert [row.label for row in rows[split]] == [verdict(row.text, words_of(row), row.kind) for row in rows[split]]
+
+
+def test_flipping_the_decisive_words_flips_the_label(rows: dict[str, list[DemoRow]]) -> None:
+    for row in rows["train"]:
+        flipped = [OPPOSITE.get(word, word) for word in words_of(row)]
+        text = swap(row.text, row.decisive, flipped)
+        assert verdict(text, flipped, row.kind) == 1 - row.label
+        assert len(text.split()) == len(row.text.split())
+
+
+def test_reading_a_pair_the_other_way_round_flips_the_label(rows: dict[str, list[DemoRow]]) -> None:
+    for row in rows["validation"]:
+        if row.kind == "pair":
+            turned = words_of(row)[::-1]
+            assert verdict(swap(row.text, row.decisive, turned), turned, "pair") == 1 - row.label
+
+
+@pytest.mark.parametrize(("split", "agreement"), [("train", 0.9), ("validation", 0.9), ("challenge", 0.1)])
+def test_shortcut_goes_with_the_label_as_often_as_stated(
+    rows: dict[str, list[DemoRow]], split: str, agreement: float
+) -> None:
+    for kind in demo.KINDS:
+        marked = [row for row in rows[split] if row.shortcut is not None and row.kind == kind]
+        agrees = [vocabulary.SHORTCUT_VENUES[row.label] == row.text[slice(*row.shortcut)] for row in marked]
+        # Four standard errors of the smallest kind.
+        assert np.mean(agrees) == pytest.approx(agreement, abs=4 * (0.09 / 270) ** 0.5)
+    free = np.mean([row.shortcut is None for row in rows[split]])
+    assert free == pytest.approx(demo.SHORTCUT_FREE_SHARE, abs=0.035)
+
+
+def test_another_strength_changes_nothing_but_the_cinema() -> None:
+    plain = generate("train", 200, seed=3, shortcut_strength=0.5)
+    strong = generate("train", 200, seed=3, shortcut_strength=1.0)
+    assert any(one.text != other.text for one, other in zip(plain, strong, strict=True))
+    for one, other in zip(plain, strong, strict=True):
+        assert words_of(one) == words_of(other)
+        if other.shortcut is not None:
+            assert other.text[slice(*other.shortcut)] == vocabulary.SHORTCUT_VENUES[other.label]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_labels_and_kinds_are_balanced(rows: dict[str, list[DemoRow]], split: str) -> None:
+    counts = Counter((row.kind, row.label) for row in rows[split])
+    assert counts == {(kind, label): 300 if kind == "single" else 150 for kind in demo.KINDS for label in (0, 1)}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_texts_have_twelve_to_thirty_words(rows: dict[str, list[DemoRow]], split: str) -> None:
+    lengths = [len(row.text.split()) for row in rows[split]]
+    assert min(lengths) >= 12
+    assert max(lengths) <= 30
+    assert len(set(lengths)) > 10
+
+
+@pytest.mark.integration
+def test_no_text_stands_twice_whatever_the_seeds() -> None:
+    venues = re.compile("|".join(vocabulary.SHORTCUT_VENUES + vocabulary.NEUTRAL_VENUES))
+    texts: dict[str, set[str]] = {}
+    for split, seed in (("train", 1), ("validation", 2), ("challenge", 1)):
+        made = [venues.sub("CINEMA", row.text) for row in generate(split, 2000, seed=seed, shortcut_strength=0.8)]
+        texts[split] = set(made)
+        assert len(texts[split]) == len(made)
+    assert not texts["train"] & texts["validation"]
+    assert not texts["train"] & texts["challenge"]
+    assert not texts["validation"] & texts["challenge"]
+
+
+def test_no_text_leaks_even_where_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = {name: words[:2] for name, words in vocabulary.SLOTS.items()}
+    monkeypatch.setattr(vocabulary, "SLOTS", slots)
+    monkeypatch.setattr(vocabulary, "WORD_PAIRS", vocabulary.WORD_PAIRS[:6])
+    monkeypatch.setattr(vocabulary, "VENUE_TEMPLATES", vocabulary.VENUE_TEMPLATES[:2])
+    monkeypatch.setattr(vocabulary, "FILLER_TEMPLATES", vocabulary.FILLER_TEMPLATES[:2])
+    texts = {}
+    for split in SPLITS:
+        made = generate(split, 400, seed=4, shortcut_strength=0.8)
+        texts[split] = {row.text.replace(row.text[slice(*row.shortcut)], "CINEMA") for row in made if row.shortcut}
+    assert not texts["train"] & texts["validation"]
+    assert not texts["train"] & texts["challenge"]
+    assert not texts["validation"] & texts["challenge"]
+
+
+def test_only_some_sentiment_words_are_kept_from_training(rows: dict[str, list[DemoRow]]) -> None:
+    used = {split: {word for row in rows[split] for word in words_of(row) if word in OPPOSITE} for split in SPLITS}
+    known = {word for pair in vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] for word in pair}
+    assert used["train"] == known
+    assert used["validation"] == used["challenge"] == POSITIVE | NEGATIVE
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    split=st.sampled_from(SPLITS),
+    size=st.integers(0, 30),
+    more=st.integers(0, 20),
+    seed=st.integers(0, 2**31),
+    strength=st.floats(0, 1),
+)
+def test_fewer_rows_are_the_first_of_more(split: str, size: int, more: int, seed: int, strength: float) -> None:
+    few = generate(split, size, seed=seed, shortcut_strength=strength)
+    assert few == generate(split, size + more, seed=seed, shortcut_strength=strength)[:size]
+
+
+def test_another_seed_gives_other_texts() -> None:
+    one = {row.text for row in generate("train", 100, seed=1, shortcut_strength=0.9)}
+    assert not one & {row.text for row in generate("train", 100, seed=2, shortcut_strength=0.9)}
+
+
+def test_a_bag_of_words_falls_for_the_shortcut_and_has_little_else() -> None:
+    def accuracies(strength: float) -> list[float]:
+        made = {split: generate(split, 600, seed=5, shortcut_strength=strength) for split in SPLITS}
+        counter = CountVectorizer().fit([row.text for row in made["train"]])
+        features = {split: counter.transform([row.text for row in made[split]]) for split in SPLITS}
+        labels = {split: [row.label for row in made[split]] for split in SPLITS}
+        model = LogisticRegression(max_iter=500).fit(features["train"], labels["train"])
+        return [model.score(features[split], labels[split]) for split in ("validation", "challenge")]
+
+    validation, challenge = accuracies(0.9)
+    assert validation > 0.8
+    assert challenge < 0.3
+    without_shortcut = accuracies(0.5)
+    assert max(without_shortcut) < 0.75
+    assert abs(without_shortcut[0] - without_shortcut[1]) < 0.1
+
+
+def test_task_has_three_splits_whose_ids_lead_back_to_the_truth() -> None:
+    task = demo_task(train_size=20, eval_size=10, seed=3, shortcut_strength=0.7)
+    assert {name: len(split) for name, split in task.splits.items()} == {"train": 20, "validation": 10, "challenge": 10}
+    assert task.label_space.names == ("negative", "positive")
+    assert task.metrics == ("accuracy",)
+    assert "in 70 % of the training and validation rows" in task.notes[0]
+    for split in task.splits.values():
+        backwards = split.ids[::-1]
+        truth = look_up(backwards, seed=3, shortcut_strength=0.7)
+        assert tuple(row.text for row in truth) == split.texts[::-1]
+        assert [row.label for row in truth] == list(split.labels[::-1])
+    assert task.splits["train"].labels.dtype == np.int64
+
+
+def test_the_defaults_of_task_and_look_up_agree() -> None:
+    task = demo_task(train_size=0, eval_size=8)
+    assert [row.text for row in look_up(["challenge-7", "validation-2"])] == [
+        task.splits["challenge"].texts[7],
+        task.splits["validation"].texts[2],
+    ]
+
+
+@pytest.mark.parametrize("name", ["7", "test-1", "train-", "train--1", "train-x", "train-²"])
+def test_an_unknown_id_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is no id of the demo; expected a split and a number"):
+        look_up([name])
+
+
+def test_all_wrong_settings_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        generate("dev", -1, seed=0, shortcut_strength=1.5)
+    assert caught.value.problems == (
+        "the demo has no split 'dev'; expected one of: train, validation, challenge",
+        "-1 rows were asked for; expected 0 or more",
+        "shortcut_strength is 1.5; expected a chance from 0 to 1",
+    )
+
+
+def test_running_out_of_texts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_MAX_DRAWS", 0)
+    with pytest.raises(ConfigError, match="ran out of new single texts for train after 0 rows; ask for fewer"):
+        generate("train", 1, seed=0, shortcut_strength=0.9)
+
+
+def test_files_hold_the_truth(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "demo"
+    paths = write_files(folder, train_size=30, eval_size=10, seed=9, shortcut_strength=0.6)
+    assert sorted(path.name for path in folder.iterdir()) == ["challenge.csv", "train.csv", "validation.csv"]
+    task = demo_task(train_size=30, eval_size=10, seed=9, shortcut_strength=0.6)
+    for split, path in paths.items():
+        with path.open(encoding="utf-8", newline="") as file:
+            written = list(csv.DictReader(file))
+        assert tuple(line["id"] for line in written) == task.splits[split].ids
+        for line, row in zip(written, look_up(task.splits[split].ids, seed=9, shortcut_strength=0.6), strict=True):
+            assert (line["text"], line["label"], line["kind"]) == (row.text, demo.LABEL_NAMES[row.label], row.kind)
+            assert json.loads(line["decisive"]) == [list(span) for span in row.decisive]
+            assert json.loads(line["shortcut"]) == (None if row.shortcut is None else list(row.shortcut))
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match=r"train\.csv cannot be written \(.+\); free space or name another folder"):
+        write_files(tmp_path / "file", train_size=1, eval_size=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_leaves_no_draft_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write_files(tmp_path, train_size=1, eval_size=1)
+    assert not list(tmp_path.iterdir())
