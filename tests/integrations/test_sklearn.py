@@ -9,14 +9,16 @@ import shutil
 import numpy as np
 import pandas
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import attentune
-from attentune.integrations.sklearn import AttentuneClassifier, AttentuneRegressor, texts_of
+from attentune.integrations.sklearn import AttentuneAuto, AttentuneClassifier, AttentuneRegressor, texts_of
 from attentune.integrations.sklearn_input import labels_of
 from helpers.samples import BAD, FILLER, GOOD
 
@@ -51,6 +53,39 @@ def test_it_learns_and_predicts_as_the_run_does(fast):
     told = attentune.predict(model.run_, texts[:5])
     assert model.predict(texts[:5]).tolist() == [one["prediction"] for one in told]
     assert shares[:, 1] == pytest.approx([one["probabilities"]["good"] for one in told], abs=1e-6)
+
+
+BITS = np.array([[place % 2, place // 2 % 2] for place in range(16)])
+LISTS = [["kind"], ["kind", "rude"]] * 8
+
+
+@pytest.mark.parametrize("estimator", [AttentuneClassifier, AttentuneRegressor, AttentuneAuto])
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        (BITS, r"got an array of shape \(16, 2\) instead"),
+        (BITS.tolist(), r"got an array of shape \(16, 2\) instead"),
+        (pandas.DataFrame(BITS), r"got an array of shape \(16, 2\) instead"),
+        (csr_matrix(BITS), r"got a sparse matrix of shape \(16, 2\) instead"),
+        (LISTS, r"got \['kind', 'rude'\] in row 1 instead.*multi_label"),
+        (np.array(LISTS, dtype=object), r"got \['kind'\] in row 0 instead"),
+        (pandas.Series(LISTS), r"got \['kind'\] in row 0 instead"),
+        ([{"kind"}, {"rude"}] * 8, r"got \{'kind'\} in row 0 instead"),
+        (None, "got None instead"),
+    ],
+)
+def test_several_labels_a_row_are_refused_as_by_scikit_learn(estimator, labels, got):
+    with pytest.raises(ValueError, match=f"y should be a 1d array, {got}"):
+        estimator().fit([f"text {place}" for place in range(16)], labels)
+
+
+def test_one_column_of_labels_is_flattened_with_scikit_learns_warning():
+    texts, labels = reviews(40)
+    column = np.array(labels)[:, None]
+    for y in (column, pandas.DataFrame(column), column.tolist()):
+        with pytest.warns(DataConversionWarning, match="column-vector y was passed"):
+            model = AttentuneClassifier(preset="tfidf-linear").fit(texts, y)
+        assert model.score(texts, labels) > 0.9
 
 
 @pytest.mark.parametrize("kind", [int, bool])

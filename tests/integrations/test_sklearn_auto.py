@@ -41,6 +41,8 @@ def test_it_learns_and_survives_pickling(quick, tmp_path):
     texts, labels = reviews(60)
     model = AttentuneAuto(**quick, output_dir=tmp_path / "run").fit(texts, labels)
     assert model.score(texts, labels) > 0.9
+    with pytest.raises(ValueError, match="class 7, which was not fitted"):
+        model.score(texts, np.where(labels == 1, 7, labels))
     assert model.classes_.tolist() == [0, 1]
     shares_NC = model.predict_proba(texts[:5])
     assert shares_NC.sum(axis=1) == pytest.approx(np.ones(5))

@@ -23,7 +23,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import split_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-from attentune.integrations.sklearn_input import labels_of, scores_of, texts_of, weights_of
+from attentune.integrations.sklearn_input import check_one_column, labels_of, scores_of, texts_of, weights_of
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
 from attentune.training.checkpoint import checkpoint_folders
@@ -392,10 +392,11 @@ class AttentuneAuto(_TextEstimator):
 
     def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray]:
         """Return the label space of y, and class ids or scores."""
-        values_N = np.asarray(y)
-        has_fractions = values_N.dtype.kind == "f" and bool(np.any(values_N != np.floor(values_N)))
         if self.task_type not in (None, "classification", "regression"):
             raise ValueError(f"task_type: got {self.task_type!r}, expected classification or regression.")
+        check_one_column(y)
+        values_N = np.asarray(y)
+        has_fractions = values_N.dtype.kind == "f" and bool(np.any(values_N != np.floor(values_N)))
         if self.task_type == "regression" or (self.task_type is None and has_fractions):
             return LabelSpace("regression"), scores_of(values_N)
         self.classes_, labels_N = np.unique(labels_of(y), return_inverse=True)
@@ -427,9 +428,14 @@ class AttentuneAuto(_TextEstimator):
         """Return the metric that decided, on these rows."""
         from attentune.metrics.metrics import METRICS
 
-        labels_N = np.asarray(y)
-        if self.run_.label_space.task_type != "regression":
-            labels_N = np.searchsorted(self.classes_, labels_N)
+        if self.run_.label_space.task_type == "regression":
+            labels_N = scores_of(y)
+        else:
+            names_N = labels_of(y)
+            unknown = sorted(set(names_N.tolist()) - set(self.classes_.tolist()), key=str)
+            if unknown:
+                raise ValueError(f"y: got the class {unknown[0]!r}, which was not fitted on.")
+            labels_N = np.searchsorted(self.classes_, names_N)
         predictions_N = predictions_of(self._logits(X), self.run_.label_space)
         return METRICS[self.result_.metric].score(labels_N, predictions_N)  # type: ignore[attr-defined]
 

@@ -21,6 +21,7 @@ def labels_of(y: Any) -> np.ndarray:
     Raises:
         ValueError: y is not one column, or holds gaps, fractions, infinity, bytes, or texts beside numbers.
     """
+    check_one_column(y)
     _check_labels(y)
     labels_N = column_or_1d(np.asarray(y), warn=True)
     if labels_N.dtype.kind == "f":
@@ -28,6 +29,27 @@ def labels_of(y: Any) -> np.ndarray:
         check_each(labels_N.tolist(), "y", lambda label: label == np.floor(label), expected)
     _warn_of_twins(labels_N)
     return labels_N
+
+
+def check_one_column(y: Any) -> None:
+    """Refuse several labels a row where NumPy would make one object of them; equal lists are left to scikit-learn.
+
+    Raises:
+        ValueError: y is None or sparse, or its rows hold lists of unequal lengths, or sets.
+    """
+    if y is None or issparse(y):
+        got = "None" if y is None else f"a sparse matrix of shape {y.shape}"
+        raise ValueError(f"y should be a 1d array, got {got} instead.")
+    if hasattr(y, "ndim") and y.ndim != 1:
+        return
+    for place, value in enumerate(y):
+        if isinstance(value, (set, frozenset, dict)) or (
+            isinstance(value, (list, tuple, np.ndarray)) and (hasattr(y, "ndim") or len(value) != len(y[0]))
+        ):
+            raise ValueError(
+                f"y should be a 1d array, got {str(value)[:60]} in row {place} instead. Several labels a row are"
+                " trained from a file: attentune train --task_type multi_label."
+            )
 
 
 def _check_labels(y: Any) -> None:
@@ -81,6 +103,7 @@ def scores_of(y: Any) -> np.ndarray:
     Raises:
         ValueError: y is not one column of numbers, or holds NaN or infinity.
     """
+    check_one_column(y)
     values_N = column_or_1d(np.asarray(y), warn=True)
     if values_N.dtype.kind not in "iuf":
         check_each(values_N.tolist(), "y", _is_number, "a number in each row; NaN and None are none")
