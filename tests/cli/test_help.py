@@ -31,7 +31,7 @@ def shown(command: str) -> list:
     return [action for action in parser_of(command)._actions if action.option_strings and action.help != "==SUPPRESS=="]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("tasks", "presets")])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_of_its_own_is_read(command: str) -> None:
     """Each is read from the parsed values, by the command or what it takes its flags from."""
     text = (_FOLDER / f"{command.replace('-', '_')}.py").read_text(encoding="utf-8")

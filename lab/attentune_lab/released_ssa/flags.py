@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config.parse import coerce
+from attentune.config.parse import coerce, did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 
@@ -130,7 +130,8 @@ def known_task(name: str) -> str:
     if task not in TASKS:
         raise ConfigError(
             f"--task_name: got {name!r}, expected one of the released program's tasks: CoLA, MNLI, MRPC, QNLI, QQP,"
-            " RTE, SST-2, STS-B, WNLI. For other data: attentune train --preset ssa-hybrid-released"
+            f" RTE, SST-2, STS-B, WNLI.{did_you_mean(name, TASKS)} For other"
+            " data: attentune train --preset ssa-hybrid-released"
         )
     return task
 

@@ -126,7 +126,10 @@ def parse_search(text: str | int | None) -> str | int | None:
         return text
     if str(text).isdigit() and int(text) > 0:
         return int(text)
-    raise ConfigError(f"--search: got {text!r}, expected grid, none or a number of trials, such as 8.")
+    raise ConfigError(
+        f"--search: got {text!r}, expected grid, none or a number of trials, such as 8."
+        f"{did_you_mean(str(text), ('grid', 'none'))}"
+    )
 
 
 @cache

@@ -63,6 +63,8 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
     ("words", "message"),
     [
         (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
+        (("ssa-tabel-2", "--output_dir", "x"), "Did you mean 'ssa-table-2'?"),
+        (("ssa-table-2", "--search", "grdi", "--output_dir", "x"), "Did you mean 'grid'?"),
         (("ssa-table-2",), "--output_dir: is missing"),
         (
             ("ssa-table-2", "--output_dir", "x", "--search", "all"),

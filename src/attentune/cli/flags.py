@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attentune.cli.other_tools import ALIASES, hint
-from attentune.config import Config, load_config
-from attentune.config.parse import coerce, did_you_mean
+from attentune.config import Config, load_config, to_flat
+from attentune.config.parse import coerce, did_you_mean, nearest
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 
@@ -84,7 +84,28 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}. See {self.prog} --help.")
+        end = "" if message.endswith("?") else "."
+        raise ConfigError([*self._unknown(), f"{message}{end} See {self.prog} --help."])
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            said = f"got {value!r}, expected one of {', '.join(known)}.{did_you_mean(value, known)}"
+            raise argparse.ArgumentError(action, said.removesuffix("."))
+
+    def _known(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def _unknown(self) -> list[str]:
+        """Return a message for each unknown flag of the command line, for where argparse stops at another mistake."""
+        known = self._known()
+        flags = [word.split("=")[0] for word in self._words if word.startswith("--") and " " not in word.split("=")[0]]
+        return [self._unknown_flag(flag, known) for flag in flags if flag not in (*known, "--")]
+
+    def _unknown_flag(self, flag: str, known: Sequence[str]) -> str:
+        if flag in _GONE:
+            return f"{flag}: {_GONE[flag]}"
+        return f"{flag}: unknown flag.{self._hint(flag, known)} See {self.prog} --help."
 
     def _hint(self, flag: str, known: Sequence[str]) -> str:
         """Return what is meant by an unknown flag, if that can be told."""
@@ -103,7 +124,8 @@ class Parser(argparse.ArgumentParser):
         known = {flag: action for action in self._actions for flag in action.option_strings}
         before = next((word for word in reversed(words[: words.index(argument)]) if word.startswith("--")), None)
         if argument.startswith("-"):
-            return " Flags have two hyphens and a whole word, such as --output_dir."
+            such = nearest(f"-{argument}".split("=")[0], known) or "--output_dir"
+            return f" Flags have two hyphens and a whole word, such as {such}."
         if before in known and "," in str(known[before].metavar):
             first = words[words.index(before) + 1]
             return f" Several values have commas between them; did you mean {before} {first},{argument}?"
@@ -122,20 +144,18 @@ class Parser(argparse.ArgumentParser):
         empty = [argument for argument in arguments if argument.startswith("--") and argument.endswith("=--")]
         if empty:
             raise ConfigError([f"{argument}: expected a value after the equals sign." for argument in empty])
-        words = [_normalised(argument) for argument in arguments]
+        self._words = words = [_normalised(argument) for argument in arguments]
         parsed, unknown = self.parse_known_args(words)
         file = getattr(parsed, _FILE.lower(), None)
         if any(before in unknown and word == file for before, word in itertools.pairwise(words)):
             setattr(parsed, _FILE.lower(), None)  # the value of an unknown flag, not a file
-        known = [flag for action in self._actions for flag in action.option_strings]
+        known = self._known()
         setattr(parsed, _COMMAND, self.prog.split()[-1])
         problems = []
         for argument in unknown:
             flag = argument.split("=")[0]
-            if flag in _GONE:
-                problems.append(f"{flag}: {_GONE[flag]}")
-            elif flag.startswith("--"):
-                problems.append(f"{flag}: unknown flag.{self._hint(flag, known)} See {self.prog} --help.")
+            if flag.startswith("--"):
+                problems.append(self._unknown_flag(flag, known))
             elif not problems:
                 problems.append(
                     f"{argument!r}: unexpected argument.{self._place(argument, words)} See {self.prog} --help."
@@ -156,6 +176,22 @@ def with_section(text: str) -> str:
     name, equals, values = text.partition("=")
     setting = None if "." in name else _setting_of(f"--{name.strip().replace('-', '_')}")
     return text if setting is None or not equals else f"{setting}={values}"
+
+
+def _near_setting(name: str) -> str | None:
+    """Return the dotted name of the setting that is nearest to a name without a section; None if none is near."""
+    settings = {setting.rpartition(".")[2]: setting for setting in reversed(to_flat(Config()))}
+    near = nearest(name.strip().replace("-", "_"), settings)
+    return None if near is None else settings[near]
+
+
+def _elsewhere(name: str) -> str | None:
+    """Return the setting of the same name in another section, where the named section has none such."""
+    section, _, key = name.partition(".")
+    own = next((cls for known, cls in _SECTIONS if known == section), None)
+    if own is None or key in {field.name for field in dataclasses.fields(own)}:
+        return None
+    return _setting_of(f"--{key.replace('-', '_')}")
 
 
 def _normalised(argument: str) -> str:
@@ -263,8 +299,12 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
         name, equals, value = pair.partition("=")
         if not equals or "." not in name:
             meant = with_section(pair)
+            if meant == pair and equals and (near := _near_setting(name)) is not None:
+                meant = f"{near}={value}"
             such = f"Did you mean --set {meant}?" if meant != pair else "such as --set training.seed=1"
             problems.append(f"--set {pair}: expected SECTION.KEY=VALUE{'.' if meant != pair else ','} {such}")
+        elif (near := _elsewhere(name.strip())) is not None:
+            problems.append(f"--set {name.strip()}: there is no such setting. Did you mean {near!r}?")
         else:
             given[name.strip()] = value
     flags = {name: value for name, value in values.items() if "." in name and value is not None}

@@ -92,7 +92,7 @@ def _printable(text: str) -> str:
 
 
 def _dispatch(words: list[str]) -> int:
-    if len(words) > 1 and words[0] == "help" and words[1] in (*COMMANDS, *command_names()):
+    if words[:1] == ["help"] and words[1:2] and not words[1].startswith("-"):
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         helps = {**COMMANDS, **{name: command_module(name).SUMMARY for name in command_names()}}

@@ -11,12 +11,17 @@ from attentune.config import load_preset, preset_names
 from attentune.errors import ConfigError
 
 
+def parser() -> Parser:
+    """Build the parser of this command."""
+    made = Parser(prog="attentune presets", description="List the presets (methods) for --preset, or show one.")
+    made.add_argument("name", nargs="?", help="show the settings of this preset")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    return made
+
+
 def run(arguments: Sequence[str]) -> int:
     """List the presets, or show one; return the exit status."""
-    parser = Parser(prog="attentune presets", description="List the presets (methods) for --preset, or show one.")
-    parser.add_argument("name", nargs="?", help="show the settings of this preset")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    parsed, problems = parser.parse(arguments)
+    parsed, problems = parser().parse(arguments)
     if problems:
         raise ConfigError(problems)
     presets = {name: load_preset(name) for name in ([parsed.name] if parsed.name else preset_names())}

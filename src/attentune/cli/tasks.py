@@ -10,14 +10,19 @@ from attentune.cli.output import table
 from attentune.errors import ConfigError
 
 
-def run(arguments: Sequence[str]) -> int:
-    """List the built-in tasks; return the exit status."""
-    parser = Parser(
+def parser() -> Parser:
+    """Build the parser of this command."""
+    made = Parser(
         prog="attentune tasks",
         description="List the built-in tasks; --format json adds where their files come from.",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    parsed, problems = parser.parse(arguments)
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """List the built-in tasks; return the exit status."""
+    parsed, problems = parser().parse(arguments)
     if problems:
         raise ConfigError(problems)
     from attentune.data.builtin import load_spec, spec_names

@@ -23,8 +23,20 @@ _NULL = {"null", "none", "~", ""}
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known word, or an empty string if none is near."""
-    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(word, known)
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that was probably meant, whatever its case; None if none is near.
+
+    Words of the same letters come first ("lable" is "label", not "table"), those that begin with the word come last.
+    """
+    spelt, names = str(word).lower(), {name.lower(): name for name in known}
+    near = difflib.get_close_matches(spelt, names, n=10, cutoff=0.6)
+    near.sort(key=lambda name: sorted(name) != sorted(spelt))
+    begun = [name for name in names if name.startswith(spelt)] if len(spelt.lstrip("-")) > 2 else []
+    return next((names[name] for name in (*near, *sorted(begun, key=len))), None)
 
 
 def format_value(value: Any, limit: int = 200) -> str:

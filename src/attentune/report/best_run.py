@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config, to_flat
+from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import RunRecord, is_packed, read_records
@@ -117,7 +118,9 @@ def _task(folder: Path, records: Sequence[RunRecord], task: str | None) -> str:
         raise ConfigError(f"--best: {folder} has the tasks {', '.join(tasks)}; name one with --task {tasks[0]}.")
     name = load_spec(task).name
     if name not in tasks:
-        raise ConfigError(f"--task: got {task!r}, expected one of {folder}: {', '.join(tasks)}.")
+        raise ConfigError(
+            f"--task: got {task!r}, expected one of {folder}: {', '.join(tasks)}.{did_you_mean(name, tasks)}"
+        )
     return name
 
 

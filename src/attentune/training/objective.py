@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
@@ -312,6 +313,7 @@ def _class_weights(
         # scikit-learn's rule; a class without training rows gets weight 0, which no row uses.
         values = [count / (len(names) * number) if number else 0.0 for number in counts]
         return torch.tensor(values, dtype=torch.float32)
+    near = did_you_mean(wanted, ("balanced",)) if isinstance(wanted, str) else ""
     if isinstance(wanted, str):
         wanted = [part.strip() for part in wanted.split(",")]
     if isinstance(wanted, Mapping):
@@ -325,6 +327,6 @@ def _class_weights(
     if len(values) != len(names) or any(not np.isfinite(value) or value < 0 for value in values) or not any(values):
         raise ConfigError(
             f"objective.class_weights: got {wanted!r}, expected balanced, or {len(names)} numbers of at least 0,"
-            f" one for each of {', '.join(names)}."
+            f" one for each of {', '.join(names)}.{near}"
         )
     return torch.tensor(values, dtype=torch.float32)

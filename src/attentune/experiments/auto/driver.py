@@ -28,6 +28,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from attentune.config import Config
+from attentune.config.parse import did_you_mean
 from attentune.data.checks.doctor import examine, summary_lines
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
@@ -173,7 +174,8 @@ def _check_options(run: _AutoRun) -> None:
     if run.config.training.output_dir is None:
         problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
     if run.deliver not in DELIVERIES:
-        problems.append(f"--deliver: got {run.deliver!r}, expected best or single.")
+        near = did_you_mean(run.deliver, DELIVERIES)
+        problems.append(f"--deliver: got {run.deliver!r}, expected best or single.{near}")
     if run.folds is not None and run.folds < 2:
         problems.append(f"folds: got {run.folds}, expected at least 2, or none to choose it by the time.")
     if run.jobs is not None and run.jobs < 1:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -90,7 +91,8 @@ class ExecutorOptions:
         """
         problems = []
         if self.executor not in EXECUTORS:
-            problems.append(f"--executor: got {self.executor!r}, expected one of {', '.join(EXECUTORS)}.")
+            near = did_you_mean(self.executor, EXECUTORS)
+            problems.append(f"--executor: got {self.executor!r}, expected one of {', '.join(EXECUTORS)}.{near}")
         if self.jobs is not None and self.jobs < 1:
             problems.append(f"--jobs: got {self.jobs}, expected a whole number of at least 1.")
         if self.cpus_per_run < 1:

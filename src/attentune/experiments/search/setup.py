@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, to_flat
+from attentune.config.parse import did_you_mean
 from attentune.data.extra import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
@@ -191,7 +192,11 @@ def _sampler_config(space: Space, options: SearchOptions, seed: int) -> SamplerC
 
 
 def _unknown(flag: str, value: str, known: Sequence[str]) -> list[str]:
-    return [] if value in known else [f"--{flag}: got {value!r}, expected one of {', '.join(known)}."]
+    return (
+        []
+        if value in known
+        else [f"--{flag}: got {value!r}, expected one of {', '.join(known)}.{did_you_mean(value, known)}"]
+    )
 
 
 def _check_options(options: SearchOptions) -> None:
