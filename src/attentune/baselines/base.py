@@ -70,6 +70,10 @@ class Baseline(ABC):
             return np.zeros((0, self.label_space.num_labels))
         return np.asarray(self._logits(rows), dtype=np.float64)
 
+    def cut_lengths(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) the tokens that are read of a row that is longer; 0 for a row that is read whole."""
+        return np.zeros(len(rows), dtype=np.int64)
+
     def save(self, folder: Path) -> None:
         """Write `baseline.json` and `baseline.safetensors` into an existing folder."""
         if self.label_space is None:

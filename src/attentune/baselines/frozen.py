@@ -113,7 +113,9 @@ class FrozenEncoder:
             UnsupportedEncoderError: the encoder cannot be loaded.
             DataError: a text holds an unpaired surrogate.
         """
-        return self._timed(self._vectors, texts) if len(texts) else np.zeros((0, self.width), dtype=np.float32)
+        if not len(texts):
+            return np.zeros((0, self.width), dtype=np.float32)
+        return np.ascontiguousarray(self._timed(self._vectors, texts)[:, :-1])
 
     def alignments(self, rows: TextRows) -> np.ndarray:
         """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair.
@@ -123,7 +125,21 @@ class FrozenEncoder:
             DataError: a text holds an unpaired surrogate.
         """
         pairs = list(zip(*_both_texts(rows), strict=True))
-        return self._timed(self._alignments, pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
+        if not pairs:
+            return np.zeros((0, NUM_FEATURES), dtype=np.float32)
+        return np.ascontiguousarray(self._timed(self._alignments, pairs)[:, :-1])
+
+    def cut_vectors(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) bool: whether a text was truncated for `vectors`; after these, nothing is encoded again."""
+        if not len(rows):
+            return np.zeros(0, dtype=bool)
+        both = rows.texts if rows.pairs is None else (*rows.texts, *rows.pairs)
+        return self._timed(self._vectors, both)[:, -1].reshape(-1, len(rows)).max(axis=0) > 0
+
+    def cut_alignments(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) bool: whether a text was truncated for `alignments`; after these, nothing is encoded again."""
+        pairs = list(zip(*_both_texts(rows), strict=True))
+        return self._timed(self._alignments, pairs)[:, -1] > 0 if pairs else np.zeros(0, dtype=bool)
 
     def _timed(self, kept: _Kept, keys: Sequence[Hashable]) -> np.ndarray:
         started = time.perf_counter()
@@ -194,12 +210,16 @@ class FrozenEncoder:
         return self._loaded
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
-        for places, hidden, mask_BT in self._batches(self._tokens(texts), np.arange(len(texts))):
-            vectors_ND[places] = _means(hidden[-1], mask_BT).cpu().numpy()
-        return vectors_ND
+        """Return the vectors, followed by 1 for texts that are truncated, else 0."""
+        features = self._tokens(texts)
+        vectors_NF = np.zeros((len(texts), self.width + 1), dtype=np.float32)
+        vectors_NF[:, -1] = features.cut_lengths(self.max_length) > 0
+        for places, hidden, mask_BT in self._batches(features, np.arange(len(texts))):
+            vectors_NF[places, :-1] = _means(hidden[-1], mask_BT).cpu().numpy()
+        return vectors_NF
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
+        """Return the features, followed by 1 for pairs of which a text is truncated, else 0."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
         features = self._tokens(list(numbers))
         pairs_N2 = np.array([[numbers[first], numbers[second]] for first, second in pairs])
@@ -207,7 +227,8 @@ class FrozenEncoder:
         for part in chunks(features.lengths[pairs_N2].sum(axis=1).tolist(), _HELD_TOKENS):
             states = self._token_states(features, np.unique(pairs_N2[part]))
             made += [alignment_features(states[first], states[second]) for first, second in pairs_N2[part].tolist()]
-        return np.stack(made)
+        is_cut_N = (features.cut_lengths(self.max_length) > 0)[pairs_N2].any(axis=1)
+        return np.column_stack([np.stack(made), is_cut_N.astype(np.float32)])
 
     def _token_states(self, features: Features, rows: np.ndarray) -> dict[int, TokenStates]:
         made = {}
@@ -327,6 +348,13 @@ class OnFrozenEncoder(Baseline):
         assert self.label_space is not None
         return self._model.logits(self._features(rows).astype(np.float64), self.label_space)
 
+    def cut_lengths(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) the maximum length for rows with a longer text, else 0."""
+        return np.where(self._cut(rows), self.frozen.max_length, 0)
+
+    def _cut(self, rows: TextRows) -> np.ndarray:
+        return self.frozen.cut_vectors(rows)
+
     def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         assert self._model is not None
         encoder = self.frozen.encoder
@@ -403,6 +431,9 @@ class TokenAlignment(_OnPairs):
 
     def _features(self, rows: TextRows) -> np.ndarray:
         return self.frozen.alignments(rows)
+
+    def _cut(self, rows: TextRows) -> np.ndarray:
+        return self.frozen.cut_alignments(rows)
 
     def _num_features(self) -> int:
         return NUM_FEATURES

@@ -14,7 +14,7 @@ from attentune.baselines.registry import load_baseline
 from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
 from attentune.inference.evaluator import Evaluator
-from attentune.inference.predictor import ModelPredictor, Predictor, saved_config
+from attentune.inference.predictor import ModelPredictor, Predictor, TextsRead, saved_config
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,11 @@ class BaselinePredictor(Predictor):
         """Make an evaluator of these rows."""
         self._check_pairs(data)
         return BaselineEvaluator(
-            splits=data.splits, label_space=self.label_space, metrics=data.metrics, baseline=self.baseline
+            splits=data.splits,
+            label_space=self.label_space,
+            metrics=data.metrics,
+            baseline=self.baseline,
+            read=self.read,
         )
 
     def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
@@ -54,13 +58,24 @@ class BaselinePredictor(Predictor):
 
 @dataclass(kw_only=True)
 class BaselineEvaluator(Evaluator):
-    """Predicts and scores splits with a baseline."""
+    """Predicts and scores splits with a baseline.
+
+    Attributes:
+        baseline: the baseline.
+        read: counts the rows.
+    """
 
     baseline: Baseline
+    read: TextsRead
+
+    def cut_lengths(self, split: str) -> np.ndarray:
+        """Return (N,) the maximum length of a frozen encoder for longer rows, else 0."""
+        return self.baseline.cut_lengths(self.splits[split])
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Predict a split at once."""
         logits_NC = self.baseline.logits(self.splits[split])
+        self.read.add(self.cut_lengths(split))
         if progress is not None:
             progress(len(logits_NC))
         return logits_NC

@@ -189,7 +189,6 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     from attentune.attribution.base import Settings
     from attentune.explain.explainer import free_methods
     from attentune.explain.texts import explain_rows
-    from attentune.inference.predictor import ModelPredictor
 
     methods = _methods(parsed, saved)
     free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
@@ -208,8 +207,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         precision=parsed.precision,
         progress=_progress(len(rows) * len(methods)),
     )
-    if isinstance(saved, ModelPredictor):
-        tell_cut_texts(saved)
+    tell_cut_texts(saved)
     if parsed.by_class:
         return _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]

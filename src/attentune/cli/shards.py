@@ -176,10 +176,11 @@ def _one_shard(output: Any, plan: Any, shard: int, task: Callable[..., Any]) -> 
         print(f"{output.place(name)} is already written.", file=sys.stderr)
         return 0
     with stop_on_signal() as stop:
-        rows = task(output.path, shard, stop=stop)
-    if rows is None:
+        read = task(output.path, shard, stop=stop)
+    if read is None:
         return 130
-    print(f"{rows:,} rows written to {output.place(name)}", file=sys.stderr)
+    print(f"{read.rows:,} rows written to {output.place(name)}", file=sys.stderr)
+    _tell_cut(read)
     return 0
 
 
@@ -197,14 +198,30 @@ def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) 
                 f"{len(plan.shards) - len(missing)} of {len(plan.shards)} shards are already written.", file=sys.stderr
             )
         if missing:
+            from attentune.inference.predictor import TextsRead
+
+            every = TextsRead()
             with stop_on_signal() as stop, _progress(plan, missing) as count:
+
+                def written(shard: int, read: TextsRead) -> None:
+                    nonlocal every
+                    every += read
+                    count(shard, read.rows)
+
                 executor = make_executor(options, logs, [{}], reuse=True)
                 try:
-                    run_shards(task, output, plan, executor, stop=stop, written=count)
+                    run_shards(task, output, plan, executor, stop=stop, written=written)
                 except ShardsStopped:
                     return 130
+                finally:
+                    _tell_cut(every)
     print(f"{plan.rows:,} rows in {len(plan.shards)} shards written to {output.path}", file=sys.stderr)
     return 0
+
+
+def _tell_cut(read: Any) -> None:
+    if (note := read.note()) is not None:
+        print(note, file=sys.stderr)
 
 
 @contextlib.contextmanager

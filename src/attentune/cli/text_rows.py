@@ -107,7 +107,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
 
 def tell_cut_texts(saved: Any) -> None:
     """Say on standard error how many texts were longer than the run reads."""
-    if (note := saved.cut_note()) is not None:
+    if (note := saved.read.note()) is not None:
         print(note, file=sys.stderr)
 
 

@@ -66,6 +66,10 @@ class Features:
             digest.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
 
+    def cut_lengths(self, limit: int) -> np.ndarray:
+        """Return (N,) int64: the limit for rows of more tokens, which were truncated to it, else 0."""
+        return np.where(self.full_lengths > limit, limit, 0)
+
     def row(self, index: int) -> slice:
         """Return the slice of row `index` in the flat arrays."""
         return slice(int(self.starts[index]), int(self.starts[index + 1]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword, word_spans
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
@@ -264,6 +265,7 @@ class WordExplainer(BaseExplainer):
         self._saved, self._precision = saved, precision
         self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
         self._predicted = 0
+        self._uncounted = Counter(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
         self._tokens: Explainer | None = None
         spans = [self._words(row) for row in range(len(rows))]
         self.scorer: WordScorer = WordScorer(word_features(rows, spans), saved.label_space, self._predict, rows, spans)
@@ -274,7 +276,14 @@ class WordExplainer(BaseExplainer):
 
     def _predict(self, rows: TextRows) -> np.ndarray:
         self._predicted += len(rows)
-        return predict_rows(self._saved, rows, precision=self._precision)
+        read, before = self._saved.read, replace(self._saved.read)
+        evaluator = self._saved.predictor(TaskData("rows", self._space, (), {"rows": rows}), precision=self._precision)
+        logits_NC, cut_N = evaluator.predict("rows"), evaluator.cut_lengths("rows")
+        # Each row counts as read once, the copies of it not at all.
+        keys = zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True)
+        read.rows, read.cut = before.rows, before.cut
+        read.add(np.repeat(cut_N, [self._uncounted.pop(key, 0) for key in keys]))
+        return logits_NC
 
     def attributions(
         self,

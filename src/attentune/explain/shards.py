@@ -11,7 +11,7 @@ from attentune.data.writers import OutputColumn
 from attentune.experiments.shards.task import Computed, ShardKind, prediction_names, prediction_values, write_shard
 from attentune.explain.predict_explained import EXPLANATION, predict_explained
 from attentune.explain.texts import explain_rows
-from attentune.inference.predictor import Predictor, Progress
+from attentune.inference.predictor import Predictor, Progress, TextsRead
 from attentune.training.signals import StopRequest
 
 
@@ -67,11 +67,11 @@ PREDICT_EXPLAINED = ShardKind(_predicted_columns, _predict)
 EXPLAIN = ShardKind(_explained_columns, _explain)
 
 
-def predict_explained_shard(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+def predict_explained_shard(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
     """Predict a shard with the importance of each word, as a task of an executor."""
     return write_shard(PREDICT_EXPLAINED, folder, shard, stop)
 
 
-def explain_shard(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+def explain_shard(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
     """Explain a shard, as a task of an executor."""
     return write_shard(EXPLAIN, folder, shard, stop)

@@ -109,11 +109,6 @@ class _LoadedMembers:
         self.keeps = sum(file.stat().st_size for file in weights) <= KEPT_BYTES
         self._loaded: dict[str, Predictor] = {}
 
-    @property
-    def in_memory(self) -> Sequence[Predictor]:
-        """The runs that are kept."""
-        return tuple(self._loaded.values())
-
     def load(self, folder: str) -> Predictor:
         """Return a member's run.
 
@@ -192,10 +187,6 @@ class EnsemblePredictor(Predictor):
             splits=data.splits, label_space=self.label_space, metrics=data.metrics, ensemble=self, make=make
         )
 
-    def cut_note(self) -> str | None:
-        """Return the sentence of the first member in memory that has read longer texts."""
-        return next((note for run in self.loaded.in_memory if (note := run.cut_note()) is not None), None)
-
     def single_model(self, purpose: str) -> ModelPredictor:
         """Refuse: an ensemble is several models."""
         example = next((name for member in self.members for name in member.folders), "")
@@ -212,23 +203,32 @@ class EnsembleEvaluator(Evaluator):
 
     Attributes:
         make: from a member's run and rows to its evaluator.
+        cut: for each predicted split, the greatest of the members' `cut_lengths`.
     """
 
     ensemble: EnsemblePredictor
     make: Callable[[Predictor, TaskData], Evaluator]
+    cut: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def cut_lengths(self, split: str) -> np.ndarray:
+        """Return (N,) the tokens that some member reads of a row that is longer, else 0."""
+        return self.cut.get(split, super().cut_lengths(split))
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Predict with each run and combine the logits; `progress` counts a row once all runs have predicted it."""
         rows, task_type = self.splits[split], self.label_space.task_type
         shared = _SharedProgress(progress, self.ensemble.num_runs)
-        by_member = {}
+        by_member, cut = {}, super().cut_lengths(split)
         for member in self.ensemble.members:
             bag = []
             for folder in member.folders:
                 run = self.ensemble.loaded.load(folder)
                 made = self.make(run, TaskData(split, run.label_space, tuple(self.metrics), {split: rows}))
                 bag.append(made.predict(split, shared.add))
+                cut = np.maximum(cut, made.cut_lengths(split))
             by_member[member.name] = mean_logits(bag, task_type)
+        self.cut[split] = cut
+        self.ensemble.read.add(cut)
         return self.ensemble.fusion.apply(by_member)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
@@ -37,6 +38,13 @@ class Evaluator(ABC):
     @abstractmethod
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Compute the (N, C) logits of a split; `predict` also checks and keeps them."""
+
+    def cut_lengths(self, split: str) -> np.ndarray:
+        """Return (N,) the tokens that are read of a row that is longer; 0 for a row that is read whole.
+
+        Of an ensemble: as known after `predict`.
+        """
+        return np.zeros(len(self.splits[split]), dtype=np.int64)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Compute the (N, C) logits of a split.
@@ -99,6 +107,11 @@ class ModelEvaluator(Evaluator):
     pad_token_id: int
     batch_size: int | None
     encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)
+
+    def cut_lengths(self, split: str) -> np.ndarray:
+        """Return (N,) the maximum length of the model for longer rows, else 0."""
+        config: Any = self.model.config
+        return self.features[split].cut_lengths(config.max_seq_length)
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Run the model over a split."""

@@ -143,9 +143,10 @@ class Predictor(ABC):
             ConfigError: the run is a baseline or an ensemble; the message says what to do instead.
         """
 
-    def cut_note(self) -> str | None:
-        """Return a sentence on the texts read so far that were longer than the run reads; None if there were none."""
-        return None
+    @functools.cached_property
+    def read(self) -> TextsRead:
+        """What was read so far."""
+        return TextsRead()
 
     def with_columns(self, config: DataConfig) -> DataConfig:
         """Return settings of custom data with the columns that the run was trained on, where none are given."""
@@ -196,18 +197,27 @@ class Predictor(ABC):
 
 @dataclass
 class TextsRead:
-    """How many rows a model has read, and how many of them only in part."""
+    """How many rows a run has read, how many of them only in part, and how many tokens of these."""
 
     rows: int = 0
     cut: int = 0
+    limit: int = 0
 
-    def note(self, limit: int) -> str | None:
-        """Return a sentence on the rows that are longer than `limit` tokens, if there were any."""
+    def add(self, cut_lengths: np.ndarray) -> None:
+        """Count rows; see `Evaluator.cut_lengths`."""
+        self += TextsRead(len(cut_lengths), int(np.count_nonzero(cut_lengths)), int(cut_lengths.max(initial=0)))
+
+    def __iadd__(self, other: TextsRead) -> TextsRead:
+        self.rows, self.cut, self.limit = self.rows + other.rows, self.cut + other.cut, max(self.limit, other.limit)
+        return self
+
+    def note(self) -> str | None:
+        """Return a sentence on the rows that were longer than the run reads, if there were any."""
         if not self.cut:
             return None
         return (
-            f"{self.cut:,} of {self.rows:,} texts ({self.cut / self.rows:.1%}) have more than {limit} tokens; the rest"
-            " was not read. A run that is trained with --long_texts windows or a larger --max_length reads it."
+            f"{self.cut:,} of {self.rows:,} texts ({self.cut / self.rows:.1%}) have more than {self.limit} tokens; the"
+            " rest was not read. A run that is trained with --long_texts windows or a larger --max_length reads it."
         )
 
 
@@ -217,14 +227,6 @@ class ModelPredictor(Predictor):
 
     model: AttentuneForSequenceClassification
     tokenizer: Tokenizer
-
-    @functools.cached_property
-    def read(self) -> TextsRead:
-        """What was read so far."""
-        return TextsRead()
-
-    def cut_note(self) -> str | None:
-        return self.read.note(self.model.config.max_seq_length)
 
     @functools.cached_property
     def attribution_head(self) -> AttributionHead | None:
@@ -286,8 +288,7 @@ class ModelPredictor(Predictor):
         lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
         features = {name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
         for part in features.values():
-            self.read.rows += len(part)
-            self.read.cut += int((part.full_lengths > self.model.config.max_seq_length).sum())
+            self.read.add(part.cut_lengths(self.model.config.max_seq_length))
         return features
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
@@ -477,11 +478,8 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
 def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
     """Predict the split "input" of an evaluator; return for each row what `predict` does."""
     answers = prediction_dicts(evaluator.predict("input"), evaluator.label_space)
-    if isinstance(evaluator, ModelEvaluator):
-        config: Any = evaluator.model.config
-        limit, lengths_N = config.max_seq_length, evaluator.features["input"].full_lengths
-        for row in np.flatnonzero(lengths_N > limit).tolist():
-            answers[row]["truncated"] = True
+    for row in np.flatnonzero(evaluator.cut_lengths("input")).tolist():
+        answers[row]["truncated"] = True
     return answers
 
 

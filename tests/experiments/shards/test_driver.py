@@ -18,6 +18,7 @@ from attentune.errors import CheckpointError, DataError, StorageError
 from attentune.experiments.execution.executor import MAX_KILLS, WorkerKilled
 from attentune.experiments.shards.driver import BadShards, ShardsStopped, run_shards
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, ShardRequest, read_plan
+from attentune.inference.predictor import TextsRead
 from attentune.io.urls import OutputFolder
 from attentune.training.signals import StopRequest
 
@@ -70,15 +71,22 @@ def plan(output: OutputFolder) -> ShardPlan:
     return ShardPlan(request, Columns("text", id="id"), ("id", "stars"), (10 * SHARDS,), shards)
 
 
-def task(folder: str, shard: int, *, stop: StopRequest) -> int:
+def task(folder: str, shard: int, *, stop: StopRequest) -> TextsRead:
     (Path(folder) / f"part-{shard:05d}-of-{SHARDS:05d}.csv").write_text(str(shard))
-    return 10
+    return TextsRead(10)
 
 
 def run(output: OutputFolder, plan: ShardPlan, executor: Any, stop: StopRequest | None = None) -> list[tuple[int, int]]:
     written: list[tuple[int, int]] = []
     try:
-        run_shards(task, output, plan, executor, stop=stop or StopRequest(), written=lambda *one: written.append(one))
+        run_shards(
+            task,
+            output,
+            plan,
+            executor,
+            stop=stop or StopRequest(),
+            written=lambda shard, read: written.append((shard, read.rows)),
+        )
     finally:
         assert executor.is_shut_down
     return written
@@ -131,7 +139,7 @@ def test_a_shard_whose_workers_are_always_killed_ends_the_command(output: Output
 def test_a_shard_whose_job_is_pre_empted_is_repeated(output: OutputFolder, plan: ShardPlan) -> None:
     times: Counter[int] = Counter()
 
-    def pre_empted(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+    def pre_empted(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
         times[shard] += 1
         return None if shard == 2 and times[shard] < least else task(folder, shard, stop=stop)
 
@@ -188,7 +196,7 @@ def test_a_stop_request_ends_the_command(output: OutputFolder, plan: ShardPlan) 
 def test_a_stop_request_during_the_last_shard_ends_the_command(output: OutputFolder, plan: ShardPlan) -> None:
     stop = StopRequest()
 
-    def stopped(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+    def stopped(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
         request.requested = shard == SHARDS - 1
         return None if request.requested else task(folder, shard, stop=stop)
 

@@ -12,6 +12,7 @@ from attentune.errors import CheckpointError, DataError
 from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.experiments.execution.memory import resident_bytes
 from attentune.experiments.shards.plan import ShardPlan
+from attentune.inference.predictor import TextsRead
 from attentune.io.urls import OutputFolder
 from attentune.training.signals import StopRequest
 
@@ -19,10 +20,10 @@ from attentune.training.signals import StopRequest
 _POLL_S, _WAIT_S = 0.2, 30.0
 # A shard is not repeated after so many workers were asked to stop during it.
 _MAX_STOPS = 20
-# A task of an executor: (folder, shard, stop=...) -> rows, or None after a stop request.
-ShardTask = Callable[..., int | None]
-# Called with a shard and its rows once its file is written.
-Written = Callable[[int, int], None]
+# A task of an executor: (folder, shard, stop=...) -> rows that were read, or None after a stop request.
+ShardTask = Callable[..., TextsRead | None]
+# Called with a shard and the rows that were read once its file is written.
+Written = Callable[[int, TextsRead], None]
 
 
 class ShardsStopped(Exception):
@@ -72,7 +73,7 @@ def run_shards(
             for future in done:
                 shard = running.pop(future)
                 try:
-                    rows = future.result()
+                    read = future.result()
                 except WorkerKilled as error:
                     kills[shard] += 1
                     if kills[shard] >= MAX_KILLS:
@@ -83,8 +84,8 @@ def run_shards(
                 except DataError as error:
                     bad[shard] = error
                 else:
-                    if rows is not None:
-                        written(shard, rows)
+                    if read is not None:
+                        written(shard, read)
                     elif stop.requested:
                         raise ShardsStopped
                     else:  # its job was pre-empted, or has reached its time limit

@@ -26,7 +26,7 @@ from attentune.data.ranges import (
 from attentune.data.writers import OutputColumn, read_written, row_writer
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, read_plan, run_fingerprint
-from attentune.inference.predictor import Predictor, Progress, predict_rows
+from attentune.inference.predictor import Predictor, Progress, TextsRead, predict_rows
 from attentune.io.urls import OutputFolder, StoredFile, find_files
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.training.signals import StopRequest
@@ -51,7 +51,7 @@ class ShardKind:
     reads_labels: bool = False
 
 
-def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> int | None:
+def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> TextsRead | None:
     """Compute a shard and write its file.
 
     Args:
@@ -61,7 +61,7 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
         stop: once a stop is requested, nothing is written.
 
     Returns:
-        The number of rows; None after a stop request.
+        The rows that were read; None after a stop request.
 
     Raises:
         DataError: a row is invalid, or the input has changed.
@@ -73,6 +73,7 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
     plan = _read_plan(folder, file)
     request = plan.request
     saved = _loaded_run(request.run, request.run_fingerprint, output.place(PLAN_FILE))
+    before = replace(saved.read)
     sources = {part.source: _unchanged(request.sources[part.source]) for part in plan.shards[shard]}
     types = schema_of(request.sources[0], plan.kept)
     reader = label_reader(None, saved.label_space, request.data.label_separator)
@@ -96,7 +97,7 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
                     to.add(values, kept if places is None else kept.take(places))
     except _Stopped:
         return None
-    return plan.rows_of(shard)
+    return TextsRead(plan.rows_of(shard), saved.read.cut - before.cut, saved.read.limit)
 
 
 class _Stopped(Exception):
@@ -214,12 +215,12 @@ PREDICT = ShardKind(_prediction_columns, _predict)
 EVALUATE = ShardKind(_evaluation_columns, _evaluate, reads_labels=True)
 
 
-def predict_shard(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+def predict_shard(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
     """Predict a shard, as a task of an executor."""
     return write_shard(PREDICT, folder, shard, stop)
 
 
-def evaluate_shard(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+def evaluate_shard(folder: str, shard: int, *, stop: StopRequest) -> TextsRead | None:
     """Predict a shard of labelled rows, as a task of an executor."""
     return write_shard(EVALUATE, folder, shard, stop)
 
