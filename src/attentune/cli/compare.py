@@ -155,18 +155,22 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """Print the table of scores, and the verdicts below it."""
     from attentune.report.analysis import compare_methods
     from attentune.report.load import recorded_runs
+    from attentune.report.overview.answer import answer_of
     from attentune.results import to_json
 
     cells = cells_of(records)
-    # Printed first, so that the table appears even if a file of predictions is damaged.
+    # Before the predictions are read, so that the table appears even if a file of them is damaged.
     if parsed.format == "text":
         print(_text(cells), end="", flush=True)
     verdicts = compare_methods(recorded_runs(Path(folder), records), parsed.baseline) if records else None
     if parsed.format == "json":
         empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
-        print(to_json({"cells": cells, **(empty if verdicts is None else verdicts.to_dict())}), end="")
-    elif verdicts is not None and (text := verdicts.text()):
-        print(f"\n{text}", end="")
+        answer = [] if verdicts is None else answer_of(verdicts)
+        print(
+            to_json({"answer": answer, "cells": cells, **(empty if verdicts is None else verdicts.to_dict())}), end=""
+        )
+    elif verdicts is not None:
+        print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:

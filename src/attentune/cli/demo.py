@@ -118,6 +118,7 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     result = run_demo(**options)
     if parsed.format == "json":
         content = {
+            "answer": list(result.answer),
             "leaderboard": [line.to_dict() for line in ranked(result.lines)],
             "explanation": {"of": result.explained.method, **result.explanation.to_dict()},
             "report": str(result.report),
@@ -125,6 +126,7 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
         print(to_json(without_nan(content)), end="")
         return
     header, rows = cells(result.lines)
+    print("\n".join(result.answer) + "\n")
     print(table(header, rows, right=range(1, len(header))))
     print("\n" + "\n".join(NOTES))
     print(f"\nWhy {result.explained.method} predicts what it does:\n")

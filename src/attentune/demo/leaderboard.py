@@ -19,12 +19,14 @@ from attentune.report.explanations import prediction_text
 from attentune.report.figures.points import PointRow, rows_alt, rows_figure
 from attentune.report.highlight import score_text
 from attentune.report.load import RecordedRun, ReportData
-from attentune.report.sections.contents import make_report
+from attentune.report.sections.contents import counts_sentence, make_report
 from attentune.report.writing import check_report_file, write_report
 from attentune.stats.estimate import wilson_interval
 
 # The two test sets, by the splits of a run: other sentences of the training domains, and those of a new domain.
 HELD_OUT, FILMS = "held out", NEW_DOMAIN
+# The baseline that gives one answer for all rows: a floor, which is in tables but not in figures.
+CONSTANT = "majority"
 TEST_SETS = {"validation": HELD_OUT, "test": FILMS}
 NOTES = (
     f"held out: sentences about {' and '.join(TRAIN_DOMAINS)} that were not used in training; {FILMS}: a domain without"
@@ -142,6 +144,7 @@ def demo_report(
         baseline: the method that the others are compared with; None for the first one.
     """
     report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run)), {}, {}), baseline)
+    counts = counts_sentence([run.record for run in runs], tuple(TEST_SETS.values()), "test set")
     lines = [run.line() for run in runs]
     header, rows = cells(lines)
     leaderboard = Table("leaderboard", "Leaderboard", header, tuple(rows))
@@ -159,12 +162,13 @@ def demo_report(
         Section("An explained sentence", (words,), (prediction,)),
     )
     others = tuple(section for section in report.sections if section.title not in _LEFT_OUT)
-    # The last sentence of a comparison's summary has the versions; the others count its runs.
-    return dataclasses.replace(report, title=title, sentences=report.sentences[-1:], sections=(*own, *others))
+    # The last sentence of a comparison's report has the versions; the first counts a run for each test set.
+    return dataclasses.replace(report, title=title, sentences=(counts, report.sentences[-1]), sections=(*own, *others))
 
 
 def _figure(lines: Sequence[Line]) -> Figure:
-    panels = {name: [_point(line, name, lines.index(line)) for line in ranked(lines)] for name in (HELD_OUT, FILMS)}
+    shown = [line for line in ranked(lines) if line.method != CONSTANT] or ranked(lines)
+    panels = {name: [_point(line, name, lines.index(line)) for line in shown] for name in (HELD_OUT, FILMS)}
     return Figure(
         "leaderboard",
         "Accuracy on both test sets",

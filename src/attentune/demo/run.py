@@ -47,12 +47,14 @@ class DemoResult:
         lines: one per method, in the order of the methods.
         explained: the line of the method whose prediction is explained: the one that is best on the held-out sentences.
         explanation: of `EXPLAINED_SENTENCE`.
+        answer: which method is best on each test set, in sentences.
         report: the file of the report.
     """
 
     lines: tuple[Line, ...]
     explained: Line
     explanation: Explanation
+    answer: tuple[str, ...]
     report: Path
 
 
@@ -120,7 +122,7 @@ def run_demo(
         title=f"The demo on real sentences: {folder}",
         baseline=BASELINE if BASELINE in methods else None,
     )
-    return DemoResult(lines, explained, explanation, write_page(report, folder))
+    return DemoResult(lines, explained, explanation, report.answer, write_page(report, folder))
 
 
 def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from attentune.metrics.glue_average import GLUE_TASKS, glue_average
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
 from attentune.report.load import RecordedRun
-from attentune.stats.compare import compare_all
+from attentune.stats.compare import compare_all, compare_pairs
 from attentune.stats.runs import Runs
 from attentune.stats.verdict import Comparison
 
@@ -45,9 +46,32 @@ class Cell:
     runs: Runs | None
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the method is the baseline that gives one answer for all rows."""
+        return any(run.record.config.get("baseline") == "majority" for run in self.recorded)
+
+    @property
     def size_text(self) -> str:
         """Return the size as text: "250", "1,000" or "all"."""
         return self.size if self.size == "all" else f"{int(self.size):,}"
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The best model on one task and training set size, by its mean score.
+
+    Attributes:
+        best: its scores.
+        others: the other models compared with it, by their means, best first.
+    """
+
+    best: Runs
+    others: tuple[Comparison, ...]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether all other models are shown to be worse."""
+        return bool(self.others) and all(one.shown and one.difference < 0 for one in self.others)
 
 
 @dataclass(frozen=True)
@@ -100,9 +124,11 @@ class Verdicts:
     Attributes:
         baseline: the method that the others are compared with.
         methods: all methods, in order.
+        models: the methods without the constant answer, which is a floor and compared only if it is the baseline.
         cells: by task, size and method.
         comparisons: one per task, size and method other than the baseline, on the task's first metric and validation
             split, corrected together for multiple testing.
+        leads: the best model of each task and size, with its comparisons corrected together.
         others: the same on each further metric and split of a task, corrected together: a family of their own.
         averages: by training size and method, the mean over GLUE tasks by seed, if there are several such tasks.
         notes: remarks that concern several comparisons.
@@ -110,8 +136,10 @@ class Verdicts:
 
     baseline: str
     methods: tuple[str, ...]
+    models: tuple[str, ...]
     cells: tuple[Cell, ...]
     comparisons: tuple[Comparison, ...]
+    leads: tuple[Lead, ...]
     others: tuple[OtherComparison, ...]
     averages: tuple[AverageCell, ...]
     notes: tuple[str, ...]
@@ -178,7 +206,7 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
 
     Args:
         recorded: the runs; methods and tasks keep the order of their first run.
-        baseline: a method's name; None for the first method.
+        baseline: a method's name; None for the first model.
 
     Raises:
         ConfigError: no method has this name.
@@ -190,15 +218,40 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
     if baseline is not None and baseline not in methods:
         hint = did_you_mean(baseline, methods)
         raise ConfigError(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
-    baseline = methods[0] if baseline is None else baseline
     name_sizes = len({run.record.run.size for run in recorded}) > 1
     cells: list[Cell] = []
     notes: list[str] = []
     for task in dict.fromkeys(run.record.run.task for run in recorded):
         cells += _cells([run for run in recorded if run.record.run.task == task], methods, name_sizes, notes)
-    comparisons = compare_all(_comparable(cells, baseline, notes), baseline)
-    others = tuple(_other_comparisons(cells, baseline, name_sizes))
-    return Verdicts(baseline, methods, tuple(cells), tuple(comparisons), others, _averages(cells), tuple(notes))
+    constants = {cell.method for cell in cells if cell.is_constant}
+    models = tuple(method for method in methods if method not in constants) or methods
+    baseline = models[0] if baseline is None else baseline
+    compared = [cell for cell in cells if cell.method in (*models, baseline)]
+    return Verdicts(
+        baseline,
+        methods,
+        models,
+        tuple(cells),
+        tuple(compare_all(_comparable(compared, baseline, notes), baseline)),
+        _leads([cell for cell in cells if cell.method in models]),
+        tuple(_other_comparisons(compared, baseline, name_sizes)),
+        _averages(cells),
+        tuple(notes),
+    )
+
+
+def _leads(cells: Sequence[Cell]) -> tuple[Lead, ...]:
+    """Return the best model of each task and size that has a score."""
+    columns: dict[tuple[str, str], list[Runs]] = {}
+    for cell in cells:
+        if cell.runs is not None and cell.runs.seeds():
+            columns.setdefault((cell.task, cell.size), []).append(cell.runs)
+    ranked = [
+        sorted(runs, key=lambda one: statistics.fmean(map(one.score, one.seeds())), reverse=runs[0].greater_is_better)
+        for runs in columns.values()
+    ]
+    compared = iter(compare_pairs([(runs[0], other) for runs in ranked for other in runs[1:]]))
+    return tuple(Lead(runs[0], tuple(itertools.islice(compared, len(runs) - 1))) for runs in ranked)
 
 
 def _other_comparisons(cells: Sequence[Cell], baseline: str, name_sizes: bool) -> Iterator[OtherComparison]:

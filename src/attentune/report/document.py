@@ -105,8 +105,9 @@ class Report:
 
     Attributes:
         title: the first line.
-        sentences: the summary below the title.
+        sentences: what the report is about: the numbers of methods, tasks and runs, and versions.
         sections: in order.
+        answer: the first sentences: the best model, and whether its lead is shown.
         results: the results as records with one set of keys, for CSV.
         overview: what only the HTML page shows, before the sections; None for a page of sections.
     """
@@ -114,6 +115,7 @@ class Report:
     title: str
     sentences: tuple[str, ...]
     sections: tuple[Section, ...]
+    answer: tuple[str, ...] = ()
     results: tuple[Mapping[str, object], ...] = ()
     overview: Overview | None = None
 

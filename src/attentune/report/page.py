@@ -12,7 +12,7 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from attentune.report.document import Figure, Report, Section, Table, slug
+from attentune.report.document import Figure, Report, Section, Table, slug, with_minus
 from attentune.report.figures.base import figure_bytes
 from attentune.report.overview.contents import SHORT_LABELS, VERDICT_HEADER, Overview
 from attentune.report.templating import html_templates, one_line
@@ -41,7 +41,6 @@ def render_html(report: Report) -> str:
         title=report.title if overview is None else f"{overview.question} {report.title}",
         overview=overview,
         sections=sections,
-        sentences=[overview.facts] if overview is not None else report.sentences,
         contents=_contents(overview, sections),
         verdict_header=VERDICT_HEADER,
         verdict_notes=_verdict_notes(report),
@@ -164,6 +163,7 @@ def score_parts(text: str) -> list[str]:
 
 html_templates.filters |= {
     "score_parts": score_parts,
+    "with_minus": with_minus,
     "short_label": lambda name: SHORT_LABELS.get(name, name),
     "slug": slug,
     "inline_svg": inline_svg,

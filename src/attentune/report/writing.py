@@ -99,7 +99,9 @@ def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
 def render_latex(report: Report, figures: Mapping[str, str]) -> str:
     """Render LaTeX tables to include in a paper with \\input; see `render_markdown`."""
     sections = _printed_sections(report, figures)
-    return latex_templates.get_template("report.tex.jinja").render(sections=sections, figures=figures)
+    return latex_templates.get_template("report.tex.jinja").render(
+        answer=report.answer, sections=sections, figures=figures
+    )
 
 
 def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Section]:

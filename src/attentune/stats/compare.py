@@ -110,7 +110,13 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
     missing = [one for one in runs if (one.task, one.metric) not in baselines]
     if missing:
         raise ConfigError(_no_baseline(missing, baseline))
-    pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
+    return compare_pairs(
+        [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline], alpha=alpha
+    )
+
+
+def compare_pairs(pairs: Sequence[tuple[Runs, Runs]], *, alpha: float = 0.05) -> list[Comparison]:
+    """Compare each pair of a baseline and a method, with Holm's correction over all pairs."""
     family = sum(len(_pair(*pair).seeds) >= 2 for pair in pairs)
     comparisons = [compare_runs(*pair, alpha=alpha, family=max(family, 1)) for pair in pairs]
     corrected = holm([one.p for one in comparisons])

@@ -12,6 +12,7 @@ from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.load import collect
 from attentune.report.overview.answer import _open_sentence, answer_of, question_of
 from attentune.report.overview.heatmap import heat_map
+from attentune.report.overview.tasks import task_panels
 from attentune.report.sections.contents import make_report
 from helpers.made_records import Run, answers, predictions, write_comparison, write_record
 
@@ -21,59 +22,119 @@ def verdicts_of(folder: Path, chances: dict[str, float], **options: Any) -> Verd
     return compare_methods(collect([str(folder)]).runs, "bert")
 
 
-def test_a_shown_difference_is_told_with_its_interval(tmp_path: Path) -> None:
+def interval(low: float, high: float) -> str:
+    return f"95 % interval {100 * low:.1f} to {100 * high:.1f}"
+
+
+def test_a_shown_lead_is_told_with_its_interval(tmp_path: Path) -> None:
     found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85})
     (one,) = found.comparisons
-    low, high = 100 * one.low, 100 * one.high
-    assert question_of(found) == "Is good better than bert on rte?"
+    assert question_of(found) == "Which of 2 methods is best for rte?"
     assert answer_of(found) == (
-        f"Yes: good is better on rte by {100 * one.difference:.1f} points (95 % CI {low:.1f} to {high:.1f}).",
+        f"good is best for rte: accuracy {100 * one.method_mean:.1f}, {100 * one.difference:.1f} points above bert"
+        f" ({interval(one.low, one.high)}): shown.",
     )
 
 
-def test_several_differences_are_counted_and_the_rest_is_left_open(tmp_path: Path) -> None:
-    found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "bad": 0.2, "same": 0.6}, tasks=("rte", "sst2"))
-    assert question_of(found) == "Is any of 3 methods better than bert on 2 tasks?"
-    first, second = answer_of(found)
-    assert first.startswith("Yes in 2 of 6 comparisons: good is better on ")
-    assert "; bad is worse on " in first
-    assert second.startswith("For the other 2 no difference is shown, which does not mean that there is none: with 3")
-    assert second.endswith("points (the median of these comparisons) to be found four times in five.")
+def test_a_lead_over_the_next_best_model_is_not_one_over_a_worse_baseline(tmp_path: Path) -> None:
+    found = verdicts_of(tmp_path, {"bert": 0.4, "alike": 0.8, "also": 0.8})
+    first, second, third = answer_of(found)
+    assert all(one.shown for one in found.comparisons)
+    assert first.startswith("also is best for rte: accuracy 7")
+    assert " points above alike (" in first
+    assert first.endswith("): not shown.")
+    assert second.startswith("Not shown does not mean equal: with 3 seeds, a true difference has to be ")
+    assert third.startswith("2 of 2 differences to bert are shown: ")
 
 
-def test_no_difference_is_not_told_as_equality(tmp_path: Path) -> None:
-    one = verdicts_of(tmp_path / "one", {"bert": 0.6, "same": 0.6})
-    assert answer_of(one)[0].startswith("No difference is shown: same scores 5")
-    assert answer_of(one)[0].endswith("and a gap of this size can be chance.")
-    assert answer_of(one)[1].startswith(
-        "This does not mean that there is none: with 3 seeds, a true difference has to be "
+def test_models_that_may_be_as_good_are_named(tmp_path: Path) -> None:
+    found = verdicts_of(tmp_path, {"bert": 0.6, "same": 0.6, "alike": 0.6})
+    first, _, last = answer_of(found)
+    assert first.endswith(" may be as good.")
+    assert last == "None of the 2 differences to bert is shown."
+
+
+def test_equal_models_have_no_lead(tmp_path: Path) -> None:
+    labels, given = ["no", "yes"] * 4, ["no", "yes"] * 3 + ["yes", "no"]
+    for method, seed in ((method, seed) for method in ("bert", "same") for seed in (1, 2)):
+        write_record(tmp_path, Run("rte", None, method, seed), predictions(labels, given, ["no", "yes"]), score=0.75)
+    found = compare_methods(collect([str(tmp_path)]).runs)
+    assert answer_of(found)[0] == "bert and same are equally good for rte: accuracy 75.0."
+
+
+def test_an_error_is_better_if_it_is_smaller(tmp_path: Path) -> None:
+    for method, scores in {"bert": (0.52, 0.5, 0.48), "good": (0.31, 0.3, 0.29)}.items():
+        for seed, score in enumerate(scores, start=1):
+            write_record(tmp_path, Run("prices", None, method, seed), None, metric="mean_absolute_error", score=score)
+    (answer,) = answer_of(compare_methods(collect([str(tmp_path)]).runs))
+    assert answer.startswith("good is best for prices: mean absolute error 0.3, 0.2 below bert (95 % interval 0.1")
+    assert answer.endswith("): shown.")
+
+
+def test_the_constant_answer_is_a_floor_and_no_finding(tmp_path: Path) -> None:
+    chances = {"majority": 0.5, "bert": 0.8, "good": 0.85}
+    write_comparison(tmp_path, chances, settings={"majority": {"baseline": "majority"}}, seeds=1)
+    report = make_report(collect([str(tmp_path)]))
+    found = compare_methods(collect([str(tmp_path)]).runs)
+    assert (found.baseline, [one.method for one in found.comparisons]) == ("bert", ["good"])
+    assert report.answer[0].startswith("good is best for rte: accuracy 8")
+    assert report.answer[1:] == ("One seed cannot tell a better method from a lucky run.",)
+    assert "majority" not in " ".join(report.answer)
+    assert "; 2 trained models, 1 fitted baseline." in report.sentences[0]
+    heat = heat_map(found)
+    assert heat is not None
+    assert ([row.name for row in heat.rows], [row.name for row in heat.floor]) == (["good"], ["constant answer"])
+    assert float(heat.end) <= 20
+    (panel,) = task_panels(found)
+    assert panel.scores is not None
+    assert [mark.name for mark in panel.scores.marks] == ["bert", "good"]
+    assert panel.scores.level is None
+    assert panel.scores.ticks[0].text >= "70"
+
+
+def test_models_at_the_floor_are_not_called_best(tmp_path: Path) -> None:
+    labels, given = ["no", "yes", "no"], ["no", "no", "no"]
+    for method in ("bert", "same"):
+        for seed in (1, 2):
+            rows = predictions(labels, given, ["no", "yes"])
+            write_record(tmp_path, Run("rte", None, method, seed), rows, score=2 / 3)
+    first = answer_of(compare_methods(collect([str(tmp_path)]).runs))[0]
+    assert first.startswith(
+        "No model is shown to learn rte: the best, bert, reaches accuracy 66.7, a constant answer 66.7"
     )
-    two = verdicts_of(tmp_path / "two", {"bert": 0.6, "same": 0.6, "alike": 0.6})
-    assert answer_of(two)[0] == "No: none of the 2 differences to bert is shown."
-    assert answer_of(two)[1].startswith("This does not mean that there is none: with 3 seeds, a true difference")
-    worse = verdicts_of(tmp_path / "worse", {"bert": 0.8, "bad": 0.2, "same": 0.8})
-    assert answer_of(worse)[0].startswith("No method is shown to be better, and bad is worse on rte by ")
-    assert answer_of(worse)[1].startswith("No difference is shown in the other comparison, which does not")
+
+
+def test_collapsed_runs_of_the_best_model_are_told(tmp_path: Path) -> None:
+    labels = ["no", "yes"] * 10
+    for method, right in {"bert": (0.8, 0.8, 0.8), "good": (1.0, 1.0, 0.5)}.items():
+        for seed, share in enumerate(right, start=1):
+            given = labels[: int(20 * share)] + [("yes", "no")[label == "yes"] for label in labels[int(20 * share) :]]
+            rows = predictions(labels, given, ["no", "yes"])
+            write_record(tmp_path, Run("rte", None, method, seed), rows, score=share)
+    first = answer_of(compare_methods(collect([str(tmp_path)]).runs))[0]
+    assert first.startswith("good is best for rte: accuracy 83.3, 3.3 points above bert (")
+    assert first.endswith("): not shown. 1 of its 3 runs is no better than a constant answer.")
+
+
+def test_of_many_tasks_those_are_counted_on_which_each_model_is_best(tmp_path: Path) -> None:
+    found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "bad": 0.2}, tasks=("rte", "sst2", "cola"))
+    assert question_of(found) == "Which of 3 methods is best for 3 tasks?"
+    first, last = answer_of(found)
+    assert first == "good is best on 3 of 3 tasks (shown on 3)."
+    assert last.startswith("6 of 6 differences to bert are shown: ")
 
 
 @pytest.mark.parametrize(
     ("effects", "said"),
     [
-        ([1.7, 1.3], ": two seeds cannot show any difference."),
-        ([1.7, 1.3, 0.4], ": two seeds cannot show any difference in most of these comparisons."),
+        ([1.7, 1.3], "Two seeds cannot show any difference."),
+        ([1.7, 1.3, 0.4], "Two seeds cannot show any difference in most of these comparisons."),
         ([0.4, 0.5], ": with 2 seeds, a true difference has to be about 45.0 points (the median of these comparisons)"),
     ],
 )
 def test_what_two_seeds_cannot_show_is_said(tmp_path: Path, effects: list[float], said: str) -> None:
     (one,) = verdicts_of(tmp_path, {"bert": 0.6, "same": 0.6}, seeds=2).comparisons
-    found = [replace(one, minimum_detectable_effect=effect) for effect in effects]
-    assert said in _open_sentence(found, found)
-
-
-def test_one_seed_answers_nothing(tmp_path: Path) -> None:
-    found = verdicts_of(tmp_path, {"bert": 0.5, "good": 0.9}, seeds=1)
-    assert answer_of(found)[0] == "Not answered: with one seed a better method cannot be told from a lucky run."
-    assert answer_of(found)[1].startswith("The largest difference is that on rte: good scores ")
+    assert said in _open_sentence([replace(one, minimum_detectable_effect=effect) for effect in effects])
 
 
 def with_baselines(folder: Path) -> None:
@@ -92,12 +153,13 @@ def with_baselines(folder: Path) -> None:
 
 def test_one_run_is_compared_with_its_best_baseline(tmp_path: Path) -> None:
     with_baselines(tmp_path)
-    overview = make_report(collect([str(tmp_path)])).overview
+    report = make_report(collect([str(tmp_path)]))
+    overview = report.overview
     assert overview is not None
-    assert overview.question == "How good is bert on rte?"
-    assert overview.answer[0].startswith("bert reaches accuracy ")
-    assert overview.answer[0].endswith("(95 % CI 60.0 to 90.0).")
-    assert overview.answer[1] == "The best baseline, TF-IDF + linear, reaches 70.0 (95 % CI 62.0 to 77.0)."
+    assert overview.question == "How good is bert for rte?"
+    assert report.answer[0].startswith("bert is the only model for rte: accuracy ")
+    assert report.answer[0].endswith("(95 % interval 60.0 to 90.0).")
+    assert report.answer[1] == "The best baseline, TF-IDF + linear, reaches 70.0 (95 % interval 62.0 to 77.0)."
     (run,) = overview.runs
     assert run.floor is not None
     assert [mark.name for mark in run.floor.marks] == ["constant answer", "TF-IDF + linear", "bert"]

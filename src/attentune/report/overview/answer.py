@@ -1,61 +1,134 @@
-"""The question of a report and its answer in two sentences, from the verdicts."""
+"""The question of a report and its answer in a few sentences: the best model, and whether its lead is shown."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
-from attentune.report.analysis import Verdicts
-from attentune.report.document import format_score, metric_name, points_factor
+from attentune.report.analysis import Lead, Verdicts
+from attentune.report.document import format_interval, format_score, metric_name, points_factor
 from attentune.report.overview.floor import floor_rows
-from attentune.stats.runs import summarise
+from attentune.stats.runs import Runs, summarise
 from attentune.stats.verdict import Comparison
+
+# With more tasks or sizes, the tasks on which each model is best are counted.
+_MOST_LEADS = 2
 
 
 def question_of(verdicts: Verdicts) -> str:
     """Return the question that the report answers."""
     tasks = list(dict.fromkeys(cell.task for cell in verdicts.cells))
     sizes = {cell.size for cell in verdicts.cells if cell.task == tasks[0]}
-    where = f"on {len(tasks)} tasks" if len(tasks) > 1 else f"on {'own data' if tasks[0] == 'own' else tasks[0]}"
+    where = f"for {len(tasks)} tasks" if len(tasks) > 1 else f"for {tasks[0]}"
     if len(sizes) > 1:
         where += f", with {len(sizes)} training set sizes"
-    others = [method for method in verdicts.methods if method != verdicts.baseline]
-    if not others:
-        return f"How good is {verdicts.baseline} {where}?"
-    if len(others) == 1:
-        return f"Is {others[0]} better than {verdicts.baseline} {where}?"
-    return f"Is any of {len(others)} methods better than {verdicts.baseline} {where}?"
+    if len(verdicts.models) == 1:
+        return f"How good is {verdicts.models[0]} {where}?"
+    return f"Which of {len(verdicts.models)} methods is best {where}?"
 
 
 def answer_of(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the answer: what is shown, and what the data cannot tell."""
-    comparisons = verdicts.comparisons
-    if not comparisons:
-        return _scores_answer(verdicts)
-    if all(one.seeds < 2 for one in comparisons):
-        return _one_seed_answer(comparisons)
-    better = [one for one in comparisons if one.shown and one.difference > 0]
-    worse = [one for one in comparisons if one.shown and one.difference <= 0]
-    open_ones = [one for one in comparisons if not one.shown]
-    return tuple(
-        sentence for sentence in (_shown_sentence(verdicts, better, worse), _open_sentence(comparisons, open_ones))
-        if sentence
-    )  # fmt: skip
+    """Return the answer: the best model, whether its lead is shown, and what the runs cannot tell."""
+    leads = verdicts.leads
+    if not leads:
+        return ("No run has a score.",)
+    if len(leads) == 1 and not leads[0].others:
+        return _single_answer(verdicts)
+    sentences = [_lead_sentence(lead) for lead in leads] if len(leads) <= _MOST_LEADS else [_counted(verdicts)]
+    sentences += [_open_sentence([lead.others[0] for lead in leads if lead.others and not lead.is_shown])]
+    return tuple(filter(None, (*sentences, _baseline_sentence(verdicts))))
 
 
-def _shown_sentence(verdicts: Verdicts, better: Sequence[Comparison], worse: Sequence[Comparison]) -> str:
+def _lead_sentence(lead: Lead) -> str:
+    best = lead.best
+    score = _score(best)
+    if _is_at_floor(best):
+        return (
+            f"No model is shown to learn {best.task}: the best, {best.method}, reaches {score}, a constant answer"
+            f" {format_score(best.majority_score, best.metric)}."
+        )
+    if not lead.others:
+        return f"{best.method} is the only model with a score for {best.task}: {score}."
+    second = lead.others[0]
+    equal = [one.method for one in lead.others if one.difference == 0 and one.method_mean == second.method_mean]
+    if equal and math.isclose(second.method_mean, _mean(best), rel_tol=1e-9):
+        return f"{_names([best.method, *equal])} are equally good for {best.task}: {score}."
+    return f"{best.method} is best for {best.task}: {score}, {_lead_words(lead)}.{_collapsed(best)}"
+
+
+def _lead_words(lead: Lead) -> str:
+    """Return the difference to the next best model in words, and whether it is shown."""
+    second = lead.others[0]
+    if not second.seeds:
+        return f"not compared with {second.method}, the next best: no seed was run with both"
+    side = "above" if (second.difference <= 0) == second.greater_is_better else "below"
+    size = format_score(abs(second.difference), second.metric)
+    text = f"{size} points {side} {second.method}" if _in_points(second) else f"{size} {side} {second.method}"
+    if math.isfinite(second.low):
+        rows = " over rows" if second.over == "examples" else ""
+        text += f" (95 % interval{rows} {format_interval(-second.high, -second.low, second.metric)})"
+    not_worse = [one.method for one in lead.others if not (one.shown and one.difference < 0)]
+    if not not_worse:
+        return f"{text}: shown"
+    if second.method not in not_worse:
+        return f"{text}: shown, but its lead over {_names(not_worse)} is not"
+    return f"{text}: not shown" + (f"; {_names(not_worse)} may be as good" if len(not_worse) > 1 else "")
+
+
+def _counted(verdicts: Verdicts) -> str:
+    """Return on how many tasks and sizes each model is best, the most frequent one first."""
+    leads = verdicts.leads
+    places = "tasks" if len({cell.task for cell in verdicts.cells}) == len(leads) else "tasks and sizes"
+    names = ["no model" if _is_at_floor(lead.best) else lead.best.method for lead in leads]
+    shown = Counter(name for name, lead in zip(names, leads, strict=True) if lead.is_shown)
+    (first, count), *rest = Counter(names).most_common()
+    text = f"{first} is best on {count} of {len(leads)} {places} (shown on {shown[first]})"
+    return ", ".join([text, *(f"{name} on {number} ({shown[name]})" for name, number in rest)]) + "."
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _mean(runs: Runs) -> float:
+    return statistics.fmean(map(runs.score, runs.seeds()))
+
+
+def _score(runs: Runs) -> str:
+    return f"{metric_name(runs.metric)} {format_score(_mean(runs), runs.metric)}"
+
+
+def _in_points(one: Comparison) -> bool:
+    return points_factor(one.metric) == 100
+
+
+def _is_at_floor(runs: Runs) -> bool:
+    """Return whether all runs score no better than a constant answer."""
+    return runs.majority_score is not None and len(runs.collapsed()) == len(runs.scores)
+
+
+def _collapsed(runs: Runs) -> str:
+    number, total = len(runs.collapsed()), len(runs.scores)
+    if number == total:
+        return " It is no better than a constant answer."
+    verb = "is" if number == 1 else "are"
+    return f" {number} of its {total} runs {verb} no better than a constant answer." if number else ""
+
+
+def _baseline_sentence(verdicts: Verdicts) -> str:
+    """Return which differences to the chosen baseline are shown, if that is not said by the leads already."""
     total = len(verdicts.comparisons)
-    if not better and not worse:
-        if total == 1:
-            one = verdicts.comparisons[0]
-            return f"No difference is shown: {_score_words(one)}, and a gap of this size can be chance."
-        return f"No: none of the {total} differences to {verdicts.baseline} is shown."
-    tail = _listed(worse, "worse")
-    if not better:
-        return f"No method is shown to be better, and {tail}."
-    of_total = "" if total == 1 else f" in {len(better)} of {total} comparisons"
-    return f"Yes{of_total}: {_listed(better, 'better')}{f'; {tail}' if worse else ''}."
+    if total < 2 or all(one.seeds < 2 for one in verdicts.comparisons):
+        return ""
+    shown = [one for one in verdicts.comparisons if one.shown]
+    if not shown:
+        return f"None of the {total} differences to {verdicts.baseline} is shown."
+    better, worse = ([one for one in shown if (one.difference > 0) == is_better] for is_better in (True, False))
+    parts = "; ".join(filter(None, (_listed(better, "better"), _listed(worse, "worse"))))
+    verb = "is" if len(shown) == 1 else "are"
+    return f"{len(shown)} of {total} differences to {verdicts.baseline} {verb} shown: {parts}."
 
 
 def _listed(comparisons: Sequence[Comparison], word: str) -> str:
@@ -78,85 +151,51 @@ def difference_words(one: Comparison) -> str:
     return text
 
 
-def _score_words(one: Comparison) -> str:
-    means = [format_score(mean, one.metric) for mean in (one.method_mean, one.baseline_mean)]
-    text = f"{one.method} scores {means[0]} and {one.baseline} {means[1]} ({metric_name(one.metric)})"
-    if math.isfinite(one.low):
-        text += f", a difference of {format_score(one.difference, one.metric, sign=True)} (95 % CI"
-        text += f" {format_score(one.low, one.metric)} to {format_score(one.high, one.metric)})"
-    return text
-
-
-def _open_sentence(comparisons: Sequence[Comparison], open_ones: Sequence[Comparison]) -> str:
-    """Return what can be said of the comparisons without a shown difference: how large one would have to be."""
-    if not open_ones:
+def _open_sentence(open_ones: Sequence[Comparison]) -> str:
+    """Return what can be said of leads that are not shown: how large a difference would have to be."""
+    seeds = sorted({one.seeds for one in open_ones if one.seeds})
+    if not seeds:
         return ""
+    if seeds == [1]:
+        return "One seed cannot tell a better method from a lucky run."
     effects = [
         min(1.0, one.minimum_detectable_effect)
         for one in open_ones
-        if points_factor(one.metric) == 100 and math.isfinite(one.minimum_detectable_effect)
+        if _in_points(one) and math.isfinite(one.minimum_detectable_effect)
     ]
-    seeds = sorted({one.seeds for one in open_ones})
-    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    plural = "seed" if seeds == [1] else "seeds"
-    if len(open_ones) == len(comparisons):
-        others = "This"
-    elif len(open_ones) == 1:
-        others = "No difference is shown in the other comparison, which"
-    else:
-        others = f"For the other {len(open_ones)} no difference is shown, which"
-    sentence = f"{others} does not mean that there is none"
     if not effects:
-        return f"{sentence}."
+        return "Not shown does not mean equal."
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if statistics.median(effects) >= 1.0:
-        number = {1: "one", 2: "two", 3: "three"}.get(seeds[-1], counts) if len(seeds) == 1 else counts
+        number = {2: "Two", 3: "Three"}.get(seeds[-1], counts) if len(seeds) == 1 else counts
         most = "" if min(effects) >= 1.0 else " in most of these comparisons"
-        return f"{sentence}: {number} {plural} cannot show any difference{most}."
+        return f"{number} seeds cannot show any difference{most}."
     size = f"{format_score(statistics.median(effects), 'accuracy')} points"
-    about = "about " if len(set(effects)) > 1 else ""
-    median = " (the median of these comparisons)" if about else ""
+    about, median = ("about ", " (the median of these comparisons)") if len(set(effects)) > 1 else ("", "")
     return (
-        f"{sentence}: with {counts} {plural}, a true difference has to be {about}{size}{median} to be found four times"
-        " in five."
+        f"Not shown does not mean equal: with {counts} seeds, a true difference has to be {about}{size}{median} to be"
+        " found four times in five."
     )
 
 
-def _one_seed_answer(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
-    largest = max(comparisons, key=lambda one: abs(one.difference) if math.isfinite(one.difference) else -1.0)
-    if not largest.seeds:
-        return ("Not answered: no seed was run with both methods.",)
-    return (
-        "Not answered: with one seed a better method cannot be told from a lucky run.",
-        f"The largest difference is that on {largest.task}: {_score_words(largest)}.",
-    )
-
-
-def _scores_answer(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the score of the only method, and how it compares with the best baseline."""
-    scored = [cell for cell in verdicts.cells if cell.runs is not None and cell.runs.seeds()]
-    if not scored:
-        return ("No run has a score.",)
-    if len(scored) > 1:
-        parts = [f"{format_score(summarise(cell.runs).mean, cell.runs.metric)} on {verdicts.title(cell)}"
-                 for cell in scored if cell.runs is not None]  # fmt: skip
-        return (f"{verdicts.baseline} scores {', '.join(parts)}.",)
-    (cell,) = scored
-    assert cell.runs is not None
-    summary, metric = summarise(cell.runs), cell.runs.metric
+def _single_answer(verdicts: Verdicts) -> tuple[str, ...]:
+    """Return the score of the only model, and how it compares with the best baseline."""
+    runs = verdicts.leads[0].best
+    cell = next(cell for cell in verdicts.cells if cell.runs is runs)
     rows = floor_rows(cell)
-    own = next((row for row in rows if row.is_model), None)
+    summary, own = summarise(runs), next((row for row in rows if row.is_model), None)
     low, high = (summary.low, summary.high) if own is None or math.isfinite(summary.low) else (own.low, own.high)
-    text = f"{cell.method} reaches {metric_name(metric)} {format_score(summary.mean, metric)}"
+    text = f"{cell.method} is the only model for {runs.task}: {_score(runs)}"
     if math.isfinite(low):
-        text += f" (95 % CI {format_score(low, metric)} to {format_score(high, metric)})"
+        text += f" (95 % interval {format_interval(low, high, runs.metric)})"
+    text = f"{text}." if cell.is_constant else f"{text}.{_collapsed(runs)}"
     floor = [row for row in rows if not row.is_model and math.isfinite(row.score)]
-    if not floor:
-        return (f"{text}.",)
-    sign = 1.0 if cell.runs.greater_is_better else -1.0
-    best = max(floor, key=lambda row: sign * row.score)
-    second = f"The best baseline, {best.name}, reaches {format_score(best.score, metric)}"
-    if math.isfinite(best.low):
-        second += f" (95 % CI {format_score(best.low, metric)} to {format_score(best.high, metric)})"
+    if not floor or cell.is_constant:
+        return (text,)
+    best = (max if runs.greater_is_better else min)(floor, key=lambda row: row.score)
     if len(floor) == 1:
-        second = f"A constant answer for all rows would score {format_score(best.score, metric)}"
-    return f"{text}.", f"{second}."
+        return text, f"A constant answer for all rows would score {format_score(best.score, runs.metric)}."
+    second = f"The best baseline, {best.name}, reaches {format_score(best.score, runs.metric)}"
+    if math.isfinite(best.low):
+        second += f" (95 % interval {format_interval(best.low, best.high, runs.metric)})"
+    return text, f"{second}."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attentune.report.analysis import Verdicts
 from attentune.report.document import format_interval, format_p, format_score, with_minus
 from attentune.report.load import TaskTexts
-from attentune.report.overview.answer import answer_of, question_of
+from attentune.report.overview.answer import question_of
 from attentune.report.overview.charts import PlaneChart
 from attentune.report.overview.heatmap import HeatMap, heat_map
 from attentune.report.overview.rows import TaskRows, task_rows
@@ -36,8 +36,6 @@ class Overview:
 
     Attributes:
         question: the title.
-        answer: one or two sentences.
-        facts: how many methods, tasks, seeds and runs there are.
         warnings: what makes the answer doubtful.
         heat: methods by tasks; None without a comparison.
         panels: charts of each task.
@@ -49,8 +47,6 @@ class Overview:
     """
 
     question: str
-    answer: tuple[str, ...]
-    facts: str
     warnings: tuple[str, ...]
     heat: HeatMap | None
     panels: tuple[TaskPanel, ...]
@@ -65,21 +61,16 @@ class Overview:
         return name.startswith(_REPLACED) or (bool(self.runs) and name.startswith(_REPLACED_BY_RUNS))
 
 
-def make_overview(
-    verdicts: Verdicts, texts: Mapping[str, TaskTexts], *, facts: str, warnings: tuple[str, ...]
-) -> Overview:
+def make_overview(verdicts: Verdicts, texts: Mapping[str, TaskTexts], *, warnings: tuple[str, ...]) -> Overview:
     """Make the overview.
 
     Args:
         verdicts: the comparisons.
         texts: the validation rows by task, where they are known.
-        facts: how many methods, tasks, seeds and runs there are.
         warnings: what makes the answer doubtful.
     """
     return Overview(
         question_of(verdicts),
-        tuple(map(with_minus, answer_of(verdicts))),
-        facts,
         warnings,
         heat_map(verdicts),
         task_panels(verdicts) if verdicts.comparisons else (),

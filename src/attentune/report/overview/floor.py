@@ -9,6 +9,7 @@ from typing import Any
 
 from attentune.report.analysis import Cell
 from attentune.report.sections.run_tables import methods_of
+from attentune.stats.runs import summarise
 
 # The names of the baselines in a run's record, and in words; `training.baseline_comparison` writes the records.
 MODEL, MAJORITY = "this model", "majority"
@@ -44,6 +45,8 @@ def floor_rows(cell: Cell) -> list[FloorRow]:
     """Return the baselines of a cell's runs on the metric that methods are compared by, the majority class first."""
     if cell.runs is None:
         return []
+    if cell.is_constant:
+        return [FloorRow(CONSTANT, summarise(cell.runs).mean, math.nan, math.nan, False)]
     found: dict[str, list[tuple[float, float, float]]] = {}
     for run in cell.recorded:
         made = run.record.baselines or {}

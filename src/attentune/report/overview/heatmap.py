@@ -17,7 +17,7 @@ from attentune.report.document import (
     with_minus,
 )
 from attentune.report.overview.floor import floor_rows
-from attentune.report.sections.score_tables import BETTER, COLLAPSED, WORSE
+from attentune.report.sections.score_tables import BETTER, COLLAPSED, WORSE, has_collapsed
 from attentune.stats.runs import summarise
 from attentune.stats.verdict import Comparison
 
@@ -95,7 +95,7 @@ def heat_map(verdicts: Verdicts) -> HeatMap | None:
         cells = (by_place.get((method, *column)) for column in columns)
         return HeatRow(method, tuple(_cell(verdicts, cell, end) for cell in cells))
 
-    others = tuple(row(method) for method in verdicts.methods if method != verdicts.baseline)
+    others = tuple(row(method) for method in verdicts.models if method != verdicts.baseline)
     return HeatMap(
         verdicts.baseline,
         tuple(titles),
@@ -129,7 +129,7 @@ def _cell(verdicts: Verdicts, cell: Cell | None, end: float) -> HeatCell:
     place = f"{cell.method} on {verdicts.title(cell)}: {metric_name(metric)} {format_score(summary.mean, metric)}"
     if math.isfinite(summary.low):
         place += f" (95 % CI {format_interval(summary.low, summary.high, metric)})"
-    collapsed = f" {COLLAPSED}" if cell.runs.collapsed() else ""
+    collapsed = f" {COLLAPSED}" if has_collapsed(verdicts, cell) else ""
     if collapsed:
         place += f"; {len(cell.runs.collapsed())} of {len(cell.runs.scores)} runs no better than the floor"
     one = verdicts.comparison(cell)
@@ -153,7 +153,8 @@ def _floor(verdicts: Verdicts, columns: Sequence[tuple[str, str]]) -> tuple[Heat
     """Return the rows of the baselines: the scores that the records of any method have, by task."""
     by_column: dict[tuple[str, str], dict[str, HeatCell]] = {}
     for column in columns:
-        for cell in _of(verdicts, column):
+        cells = _of(verdicts, column)
+        for cell in sorted(cells, key=lambda cell: cell.method in verdicts.models):
             for row in floor_rows(cell):
                 if row.is_model or cell.runs is None:
                     continue
@@ -180,6 +181,6 @@ def _legend(verdicts: Verdicts, end: float) -> tuple[str, ...]:
         f"{BETTER} shown to be better, {WORSE} shown to be worse (p at most 0.05{correction}), framed;"
         " everything else can be chance.",
     ]
-    if any(cell.runs is not None and cell.runs.collapsed() for cell in verdicts.cells):
+    if any(has_collapsed(verdicts, cell) for cell in verdicts.cells):
         sentences.append(f"{COLLAPSED} has runs that score no better than always giving the same answer.")
     return tuple(sentences)

@@ -66,7 +66,7 @@ def task_rows(verdicts: Verdicts, texts: Mapping[str, TaskTexts]) -> tuple[TaskR
     """Find the rows of each task, at its largest training set size, whose runs were scored on the same rows."""
     found = []
     for task, cells in largest_cells(verdicts).items():
-        predicted = _same_rows(cells)
+        predicted = _same_rows([cell for cell in cells if cell.method in verdicts.models])
         if predicted:
             found.append(_of_task(verdicts.title(cells[0]), predicted, texts.get(task, TaskTexts())))
     return tuple(found)

@@ -88,8 +88,8 @@ class RunDetails:
 
 
 def run_details(verdicts: Verdicts, texts: dict[str, TaskTexts]) -> tuple[RunDetails, ...]:
-    """Make the details of each task if the report has one method only."""
-    if len(verdicts.methods) > 1:
+    """Make the details of each task if the report has one model only."""
+    if len(verdicts.models) > 1:
         return ()
     return tuple(
         _details(verdicts, cells[0], texts.get(cells[0].task, TaskTexts())) for cells in scored_columns(verdicts)

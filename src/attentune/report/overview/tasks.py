@@ -41,17 +41,18 @@ def task_panels(verdicts: Verdicts) -> tuple[TaskPanel, ...]:
 
 
 def scored_columns(verdicts: Verdicts) -> list[list[Cell]]:
-    """Return the cells with scores by task and training set size."""
+    """Return the models' cells with scores by task and training set size."""
     columns: dict[tuple[str, str], list[Cell]] = {}
     for cell in verdicts.cells:
-        if cell.runs is not None and cell.runs.seeds():
+        if cell.method in verdicts.models and cell.runs is not None and cell.runs.seeds():
             columns.setdefault((cell.task, cell.size), []).append(cell)
     return list(columns.values())
 
 
 def _panel(verdicts: Verdicts, cells: Sequence[Cell]) -> TaskPanel:
     title = verdicts.title(cells[0])
-    base = next((cell for cell in cells if cell.method == verdicts.baseline), None)
+    column = [cell for cell in verdicts.cells if (cell.task, cell.size) == (cells[0].task, cells[0].size)]
+    base = next((cell for cell in column if cell.method == verdicts.baseline and cell.runs is not None), None)
     facts = _runs(cells[0]).metric
     text = f"{metric_name(facts)}"
     if base is not None:
@@ -116,11 +117,13 @@ def _scores(verdicts: Verdicts, cells: Sequence[Cell]) -> RowsChart:
     metric = _runs(cells[0]).metric
     factor, guess = points_factor(metric), _runs(cells[0]).majority_score
     rows = [_score_row(cell, bold=cell.method == verdicts.baseline) for cell in cells]
+    floor = math.nan if guess is None else factor * guess
+    known = [value for row in rows for value in (row.mean, row.low, row.high, *row.dots) if math.isfinite(value)]
     return rows_chart(
         f"Scores on {verdicts.title(cells[0])}: {'; '.join(row.tip for row in rows)}.",
         rows,
         axis_label(metric),
-        level=None if guess is None else factor * guess,
+        level=floor if min(known) <= floor <= max(known) else None,
         level_name="floor",
         least=_LEAST_POINTS if factor == 100 else 1e-9,
     )

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.records import unpaired
+from attentune.experiments.comparison.records import RunRecord, unpaired
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData
+from attentune.report.overview.answer import answer_of
 from attentune.report.overview.contents import make_overview
 from attentune.report.sections.run_figures import (
     confusion_section,
@@ -50,7 +51,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
 
     Args:
         data: the contents of the folders, from `load.collect`.
-        baseline: the method that the others are compared with; None for the first method.
+        baseline: the method that the others are compared with; None for the first model.
 
     Raises:
         ConfigError: no method has this name.
@@ -78,10 +79,23 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
     ]
     overview = None
     if has_scores(verdicts.cells):
-        facts, warnings = f"{title}: {_facts(data, verdicts)}.", tuple(_mismatches(data))
         texts = {task: dataclasses.replace(one, explanations=data.explanations) for task, one in data.texts.items()}
-        overview = make_overview(verdicts, texts, facts=facts, warnings=warnings)
-    return Report(title, tuple(_summary(data, verdicts)), _with_unique_names(sections), results(verdicts), overview)
+        overview = make_overview(verdicts, texts, warnings=tuple(_mismatches(data)))
+    records = [one.record for one in data.runs]
+    tasks = list(dict.fromkeys(one.run.task for one in records))
+    sentences = (
+        f"{counts_sentence(records, tasks)} The baseline is {verdicts.baseline}.",
+        *_mismatches(data),
+        versions_sentence(data.runs),
+    )
+    return Report(
+        title,
+        tuple(filter(None, sentences)),
+        _with_unique_names(sections),
+        answer_of(verdicts),
+        results(verdicts),
+        overview,
+    )
 
 
 def _with_unique_names(sections: Sequence[Section | None]) -> tuple[Section, ...]:
@@ -126,47 +140,26 @@ def _table_section(title: str, tables: Sequence[Table | None]) -> Section | None
     return Section(title, present) if present else None
 
 
-def _summary(data: ReportData, verdicts: Verdicts) -> list[str]:
-    runs = [recorded.record.run for recorded in data.runs]
-    finished = sum(recorded.record.is_done for recorded in data.runs)
-    tasks = list(dict.fromkeys(run.task for run in runs))
-    seeds = sorted({run.seed for run in runs})
-    failed = f", {len(runs) - finished} failed" if finished < len(runs) else ""
+def counts_sentence(runs: Sequence[RunRecord], tasks: Sequence[str], noun: str = "task") -> str:
+    """Return the numbers of methods, tasks, seeds and runs with their names."""
+    methods = list(dict.fromkeys(one.run.method for one in runs))
+    seeds = sorted({one.run.seed for one in runs})
+    done = [one for one in runs if one.is_done]
+    baselines = sum(one.config.get("baseline") is not None for one in done)
+    trained = _count(len(done) - baselines, "trained model")
     counts = [
-        f"{_count(len(verdicts.methods), 'method')} ({', '.join(verdicts.methods)})",
-        f"{_count(len(tasks), 'task')} ({', '.join(tasks)})",
+        f"{_count(len(methods), 'method')} ({', '.join(methods)})",
+        f"{_count(len(tasks), noun)} ({', '.join(tasks)})",
         f"{_count(len(seeds), 'seed')} ({', '.join(map(str, seeds))})",
     ]
-    sentences = [
-        f"{', '.join(counts)}; {_count(finished, 'finished run')}{failed}. The baseline is {verdicts.baseline}."
-    ]
-    significant, compared = sum(one.shown for one in verdicts.comparisons), len(verdicts.comparisons)
-    if compared > 1:
-        sentences.append(
-            f"{significant or 'None'} of the {compared} differences to the baseline"
-            f" {'are' if significant > 1 else 'is'} significant (p at most 0.05 after Holm's correction)."
-        )
-    sentences += _mismatches(data)
-    sentences.append(versions_sentence(data.runs))
-    return [sentence for sentence in sentences if sentence]
+    ends = [trained, *([_count(baselines, "fitted baseline")] if baselines else [])]
+    ends += [_count(len(runs) - len(done), "failed run")] if len(done) < len(runs) else []
+    return f"{', '.join(counts)}; {', '.join(ends)}."
 
 
 def _mismatches(data: ReportData) -> list[str]:
     mismatches = unpaired(recorded.record for recorded in data.runs)
     return [f"Runs that cannot be compared, since their rows differ: {text}." for text in mismatches]
-
-
-def _facts(data: ReportData, verdicts: Verdicts) -> str:
-    """Return the numbers of methods, tasks, seeds and runs."""
-    runs = [recorded.record.run for recorded in data.runs]
-    failed = sum(not recorded.record.is_done for recorded in data.runs)
-    counts = [
-        _count(len(verdicts.methods), "method"),
-        _count(len({run.task for run in runs}), "task"),
-        _count(len({run.seed for run in runs}), "seed"),
-        _count(len(runs) - failed, "finished run"),
-    ]
-    return ", ".join([*counts, *([f"{failed} failed"] if failed else [])])
 
 
 def _count(number: int, noun: str) -> str:

@@ -113,15 +113,15 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
         factor = points_factor(metric)
         panels = {
             f"{cells[0].size_text} rows" if len(chosen) > 1 else "": [
-                _score_row(verdicts, method, cells) for method in verdicts.methods
+                _score_row(verdicts, method, cells) for method in verdicts.models
             ]
             for cells in chosen
         }
         span = span_of(
             [row for rows in panels.values() for row in rows],
             least=_LEAST_SPAN_POINTS if factor == 100 else 1e-9,
-            also=() if guess is None else (factor * guess,),
         )
+        has_level = guess is not None and span[0] <= factor * guess <= span[1]
         figures.append(
             Figure(
                 slug("seeds", task),
@@ -131,7 +131,7 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
                     rows_figure,
                     panels,
                     x_label=axis_label(metric),
-                    level=None if guess is None else ("majority class", factor * guess),
+                    level=("majority class", factor * (guess or 0.0)) if has_level else None,
                     span=span,
                 ),
                 rows_alt(panels, axis_label(metric)),
@@ -163,18 +163,18 @@ def ranks_section(verdicts: Verdicts) -> Section | None:
     """Draw mean ranks over tasks with the critical difference, for each task at the largest size of all methods."""
     scores, greater_is_better, tasks = [], [], []
     for task, sizes in _by_task(verdicts.cells).items():
-        complete = [cells for cells in sizes.values() if {cell.method for cell in cells} == set(verdicts.methods)]
+        complete = [cells for cells in sizes.values() if {cell.method for cell in cells} >= set(verdicts.models)]
         if not complete:
             continue
         runs = {cell.method: cell.runs for cell in complete[-1] if cell.runs is not None}
-        scores.append([summarise(runs[method]).mean for method in verdicts.methods])
+        scores.append([summarise(runs[method]).mean for method in verdicts.models])
         greater_is_better.append(next(iter(runs.values())).greater_is_better)
         tasks.append(task)
-    if len(tasks) < 2 or len(verdicts.methods) < 2:
+    if len(tasks) < 2 or len(verdicts.models) < 2:
         return None
     # NumPy's generator with a fixed seed: attentune.seeding imports PyTorch.
     generator = np.random.default_rng(2006)
-    ranking = rank_methods(np.array(scores), verdicts.methods, generator=generator, greater_is_better=greater_is_better)
+    ranking = rank_methods(np.array(scores), verdicts.models, generator=generator, greater_is_better=greater_is_better)
     sentence = (
         f"Friedman's test over {len(tasks)} tasks ({', '.join(tasks)}): p = {ranking.p:.2g}."
         " Ranks ignore the size of a difference, and few tasks give little evidence; read them with the verdicts."
@@ -198,7 +198,7 @@ def sizes_section(verdicts: Verdicts) -> Section | None:
             continue
         metric = next(cell.runs.metric for cells in sizes.values() for cell in cells if cell.runs)
         lines: dict[str, Line] = {}
-        for number, method in enumerate(verdicts.methods):
+        for number, method in enumerate(verdicts.models):
             cells = [cell for row in sizes.values() for cell in row if cell.method == method]
             if cells:
                 lines[method] = _mean_line([_train_rows(cell) for cell in cells], cells, number)

@@ -50,9 +50,14 @@ def _symbols(verdicts: Verdicts, cell: Cell) -> list[str]:
     comparison = verdicts.comparison(cell)
     if comparison is not None and comparison.shown:
         symbols.append(BETTER if comparison.difference > 0 else WORSE)
-    if cell.runs is not None and cell.runs.collapsed():
+    if has_collapsed(verdicts, cell):
         symbols.append(COLLAPSED)
     return symbols
+
+
+def has_collapsed(verdicts: Verdicts, cell: Cell) -> bool:
+    """Return whether runs of a model score no better than a constant answer."""
+    return cell.method in verdicts.models and cell.runs is not None and bool(cell.runs.collapsed())
 
 
 def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
@@ -71,7 +76,7 @@ def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
             f"{BETTER} significantly better and {WORSE} significantly worse than {verdicts.baseline} (p at most 0.05"
             " after Holm's correction)."
         )
-    if any(cell.runs is not None and cell.runs.collapsed() for cell in verdicts.cells):
+    if any(has_collapsed(verdicts, cell) for cell in verdicts.cells):
         notes.append(
             f"{COLLAPSED} with collapsed runs, which score no better than the majority class or have no defined score."
         )
