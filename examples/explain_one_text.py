@@ -31,7 +31,7 @@ run = attentune.Predictor.load(folder / "run")
 text = "The costumes were lovely, and nobody was bored."
 for method in ("ssa", "leave-one-out"):  # from the very pass that predicts; and one pass a word, the words masked
     (found,) = attentune.explain_texts(run, [text], method=method)
-    print(f"{method}: {found.label} ({found.probability:.2f}), {found.passes} passes")
+    print(f"{method}: {found.label} ({found.probability:.2f}), {found.passes} passes; scores: {found.unit}")
     highest = max(abs(word.score) for word in found.tokens) or 1.0
     for word in found.tokens:
         sign = "-" if word.score < 0 else "+"

@@ -315,7 +315,7 @@ def test_methods_units_heads_and_files(page: Page, served: Served, tmp_path: Pat
     )
     page.wait("document.querySelector('#result').innerText.includes('ssa needs a model that scores tokens')")
     words = page.run("document.querySelectorAll('#result .t').length")
-    page.click("#unit label:nth-of-type(2) input")
+    page.click("#level label:nth-of-type(2) input")
     page.wait(f"document.querySelectorAll('#result .t').length > {words}")
     page.click("#heads button")
     page.wait("document.querySelector('button#show-heads').offsetParent")

@@ -137,7 +137,7 @@ def test_the_default_method_is_that_of_the_runs(tiny: Tiny, runs: dict[str, Pred
 def test_weak_words_stay_unpainted() -> None:
     def shown(*scores: float, signed: bool) -> list[str]:
         pieces = tuple(Subword("abcde"[n], 2 * n, 2 * n + 1, score) for n, score in enumerate(scores))
-        why = Explanation("a b c d e", None, "x", "good", 0.9, "good", signed, 1, 0.1, "word", pieces)
+        why = Explanation("a b c d e", None, "x", "good", 0.9, "good", signed, 1, 0.1, "word", "a unit", pieces)
         html = words_html(why)
         limit = WEAK_SIGNED if signed else WEAK_UNSIGNED
         assert f"words below {limit:.0%} of the strongest stay unpainted" in Strict(html).text

@@ -19,6 +19,7 @@ import pytest
 from attentune.config import load_config
 from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
+from attentune.explain.words import overlap
 from attentune.inference.predictor import TASKS_FILE, Predictor
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
@@ -70,16 +71,19 @@ def same(line: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def test_json_lines_are_those_of_python(run: Path, attentune: Command) -> None:
     methods = ("ssa", "leave-one-out", "shap")
-    flags = ("--method", ",".join(methods), "--format", "json", "--samples", 16, "--seed", 5, "--unit", "token")
+    flags = ("--method", ",".join(methods), "--format", "json", "--samples", 16, "--seed", 5, "--level", "token")
     status, out, _ = attentune("explain", run, "--text", TEXT, *flags, "--target", "good")
     assert status == 0
     lines = parsed(out)
     assert [line["method"] for line in lines] == list(methods)
     for line in lines:
-        (expected,) = explain_texts(run, [TEXT], method=line["method"], samples=16, seed=5, unit="token", target="good")
+        (expected,) = explain_texts(
+            run, [TEXT], method=line["method"], samples=16, seed=5, level="token", target="good"
+        )
         assert same(line, expected.to_dict())
         assert line["label"] == "good"
-    assert [line["passes"] for line in lines] == [1, 1 + len(lines[0]["tokens"]), 17]
+    whole = sum(sum(overlap(piece, word) for piece in expected.pieces) > 1 for word in expected.words)
+    assert [line["passes"] for line in lines] == [1, 1 + len(expected.pieces) + whole, 17]
 
 
 def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) -> None:
@@ -91,12 +95,14 @@ def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) ->
     assert lines[0] == f"text: {TEXT}"
     assert lines[1].startswith("prediction: ")
     assert lines[3].split() == ["word", "ssa", "gradient", "leave-one-out"]
-    rows = [line.split() for line in lines[5:] if line.strip()]
+    rows = [line.split() for line in lines[5:-4] if line.strip()]
     (expected,) = explain_texts(run, [TEXT], method="leave-one-out", precision="fp32")
+    assert lines[-4].startswith("ssa: importance that the token head predicts")
+    assert lines[-2] == f"leave-one-out: {expected.unit}"
     *words, passes, seconds = rows
     for token, (word, _, _, score) in zip(expected.tokens, words, strict=True):
         assert (word, float(score)) == (token.text, pytest.approx(token.score, rel=1e-2, abs=1e-4))
-    assert passes == ["passes", "1", "2", str(1 + len(expected.pieces))]
+    assert passes == ["passes", "1", "2", str(expected.passes)]
     assert seconds[0] == "seconds"
 
 
@@ -289,7 +295,7 @@ def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, at
     assert [{name: own for name, own in row.items() if name != "explanation"} for row in rows] == plain
     texts = [row["text"] for row in csv.DictReader((folder / "validation.csv").open())]
     for text, row, expected in zip(texts, rows, explain_texts(run, texts, method="ssa"), strict=True):
-        tokens = json.loads(row["explanation"])
+        tokens = json.loads(row["explanation"])["tokens"]
         assert (
             [text[token["start"] : token["end"]] for token in tokens]
             == [token["text"] for token in tokens]
@@ -317,6 +323,6 @@ def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None
 
     pairs = rows_for("pair")
     _, column = predict_explained(tiny_run(tiny(), "pair"), pairs)
-    assert {token["in"] for token in json.loads(column[0])} == {"text", "pair"}
+    assert {token["in"] for token in json.loads(column[0])["tokens"]} == {"text", "pair"}
     logits, column = predict_explained(tiny_run(tiny()), rows_of([]))
     assert (len(logits), column) == (0, [])

@@ -66,10 +66,11 @@ def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path
     explanations = [json.loads(row.pop("explanation")) for row in rows]
     assert (status, rows) == (0, list(csv.DictReader(io.StringIO(before))))
     texts = [f"{TEXT} {n}" for n in range(5)]
-    for tokens, expected in zip(explanations, explain_texts(run, texts, precision="fp32"), strict=True):
+    for found, expected in zip(explanations, explain_texts(run, texts, precision="fp32"), strict=True):
         assert expected.method == "fast-shap"
         scores = [token.score for token in expected.tokens]
-        assert [token["score"] for token in tokens] == pytest.approx(scores, rel=1e-3, abs=1e-5)
+        assert found["unit"] == expected.unit
+        assert [token["score"] for token in found["tokens"]] == pytest.approx(scores, rel=1e-3, abs=1e-5)
 
 
 def test_training_can_end_with_it(tiny: Tiny, tmp_path: Path, attentune: Command) -> None:

@@ -36,7 +36,7 @@ class No(str):
 NEEDS_MODEL = {kind: No(f"a {kind} baseline, expected the run folder of a fine-tuned encoder") for kind in KINDS[1:4]}
 NEEDS_MODEL["ensemble"] = No("an ensemble of 2, expected the run folder of one model")
 NO_METHOD = dict.fromkeys(KINDS[1:], No("looks into one model, which this run is not"))
-NO_TOKENS = dict.fromkeys(KINDS[1:], No("unit: got token, but leave-one-out deletes whole words"))
+NO_TOKENS = dict.fromkeys(KINDS[1:], No("level: got token, but leave-one-out deletes whole words"))
 NO_ENCODER = dict.fromkeys(KINDS[1:3], No("baseline, which has no encoder. Expected frozen-linear, cosine or a"))
 NO_ENCODER["ensemble"] = NEEDS_MODEL["ensemble"]
 TEXT = "the film was lovely"
@@ -50,11 +50,11 @@ COMMANDS: dict[str, Any] = {
     f"explain RUN --text '{TEXT}' --method leave-one-out": "lovely",
     f"explain RUN --text '{TEXT}' --method random,shap --samples 20 --format json": '"method": "shap"',
     f"explain RUN --text '{TEXT}' --method lime --samples 20 --output_file OUT/why.html": "",
-    f"explain RUN --text '{TEXT}' --method integrated-gradients --steps 3 --unit token": {
+    f"explain RUN --text '{TEXT}' --method integrated-gradients --steps 3 --level token": {
         **NO_METHOD, "ensemble": "lovely", "model": "lovely",
     },
     f"explain RUN --text '{TEXT}' --method gradient": {**NO_METHOD, "ensemble": "lovely", "model": "lovely"},
-    f"explain RUN --text '{TEXT}' --method leave-one-out --unit token": {**NO_TOKENS, "model": "lovely"},
+    f"explain RUN --text '{TEXT}' --method leave-one-out --level token": {**NO_TOKENS, "model": "lovely"},
     f"explain RUN --text '{TEXT}' --method attention": {**NO_METHOD, "model": "lovely"},
     f"explain RUN --text '{TEXT}' --layer 1": {**NEEDS_MODEL, "model": "layer 1"},
     f"explain RUN --text '{TEXT}' --method sap": No("method: got 'sap', expected one of"),

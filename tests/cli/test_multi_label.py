@@ -144,7 +144,7 @@ def test_token_labels_and_explanations_name_sets(attentune, files: Path, trained
 def test_leave_one_out_explains_a_labels_own_logit(trained: Path) -> None:
     from attentune.explain.texts import explain_texts
 
-    (found,) = explain_texts(trained, ["the soup was a song"], method="leave-one-out", target="food", unit="token")
+    (found,) = explain_texts(trained, ["the soup was a song"], method="leave-one-out", target="food", level="token")
     masked = "[MASK]"
     run = Predictor.load(trained)
     ids = run.tokenizer("the soup was a song")["input_ids"]

@@ -273,7 +273,7 @@ def test_explanations_in_shards(run: Path, tmp_path: Path, attentune: Command, s
     assert len(found) == len(expected) == 24
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert (one["id"], one["stars"]) == (f"r{place // 2}", stars[place // 2])
-        for name in ("text", "method", "signed", "unit", "prediction"):
+        for name in ("text", "method", "signed", "level", "unit", "prediction"):
             assert one[name] == other[name]
         assert [token["text"] for token in one["tokens"]] == [token["text"] for token in other["tokens"]]
         scores = [[token["score"] for token in row["tokens"]] for row in (one, other)]
@@ -283,7 +283,7 @@ def test_explanations_in_shards(run: Path, tmp_path: Path, attentune: Command, s
     table = table_of(tmp_path / "p")
     assert table.column_names == ["id", "prediction", "p_bad", "p_good", "explanation", "stars"]
     assert table["stars"].to_pylist() == stars
-    assert json.loads(table["explanation"][0].as_py())[0].keys() == {"text", "start", "end", "score"}
+    assert json.loads(table["explanation"][0].as_py())["tokens"][0].keys() == {"text", "start", "end", "score"}
 
 
 @pytest.mark.integration

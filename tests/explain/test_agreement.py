@@ -12,7 +12,7 @@ from attentune.explain.words import Subword
 def explanation(*scores: float, signed: bool = True, text: str = "") -> Explanation:
     text = text or " ".join("abcdefgh"[: len(scores)])
     pieces = tuple(Subword(text[2 * n], 2 * n, 2 * n + 1, score) for n, score in enumerate(scores))
-    return Explanation(text, None, "gradient", "good", 0.9, "good", signed, 1, 0.1, "word", pieces)
+    return Explanation(text, None, "gradient", "good", 0.9, "good", signed, 1, 0.1, "word", "a unit", pieces)
 
 
 def test_the_strongest_words_and_the_ranks() -> None:

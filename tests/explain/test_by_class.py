@@ -32,7 +32,7 @@ def explained(label: str | float, **scores: float) -> Explanation:
     for word, score in scores.items():
         pieces.append(Subword(word, start, start + len(word), score))
         start += len(word) + 1
-    return Explanation(text, None, "leave-one-out", label, 0.9, label, True, 1, 0.0, "word", tuple(pieces))
+    return Explanation(text, None, "leave-one-out", label, 0.9, label, True, 1, 0.0, "word", "a unit", tuple(pieces))
 
 
 def test_counts_means_and_intervals_are_those_of_a_plain_loop() -> None:
@@ -80,7 +80,7 @@ def test_with_two_classes_and_for_scores_every_row_counts_for_both() -> None:
 
 def test_rare_words_and_punctuation_are_left_out_and_repetitions_summed() -> None:
     pieces = (Subword("So", 0, 2, 1.0), Subword("so", 3, 5, 0.5), Subword("!", 5, 6, 9.0))
-    row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", pieces)
+    row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", "a unit", pieces)
     found = words_by_class([row] * 3 + [explained("good", rare=5.0)], LabelSpace("classification", ("bad", "good")))
     assert [(one.word, one.rows, one.score) for one in found["good"]] == [("so", 3, 1.5)]
 
@@ -91,7 +91,9 @@ def pair_of(first: str, second: str, prediction: str) -> Explanation:
         for within, text in (("text", first), ("pair", second))
         for found in re.finditer(r"\S+", text)
     )
-    return Explanation(first, second, "leave-one-out", prediction, 0.9, prediction, True, 1, 0.0, "word", pieces)
+    return Explanation(
+        first, second, "leave-one-out", prediction, 0.9, prediction, True, 1, 0.0, "word", "a unit", pieces
+    )
 
 
 def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
@@ -111,7 +113,7 @@ def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
     assert [(half.low, half.high), (most.low, most.high)] == [(0.5, 0.75), (0.75, 1.0)]
     assert predictions_by_overlap([explained("no", fine=1.0)], space) == []
     assert predictions_by_overlap(rows, LabelSpace("regression")) == []
-    shown = class_tables({"no": [], "yes": []}, [few, every], "ssa", 7)
+    shown = class_tables({"no": [], "yes": []}, {}, [few, every], "ssa", 7)
     assert "0 to 50 %        1  100 % (21 to 100)  0 % (0 to 79)" in shown
     assert "all              5  20 % (4 to 62)     80 % (38 to 96)" in shown
     assert every.to_dict()["predicted"]["yes"]["share"] == 0.8
@@ -165,7 +167,7 @@ def test_the_planted_names_of_the_shortcut_come_first(attentune, shortcut: Path)
 
 MISTAKES = {
     "--text fine --by_class": "--text: does not go with --by_class.",
-    "--input_file FILE --by_class --unit token": "--unit: got token, but --by_class ranks words; leave it out.",
+    "--input_file FILE --by_class --level token": "--level: got token, but --by_class ranks words; leave it out.",
     "--input_file FILE --by_class --layer 1": "--layer: does not go with --by_class.",
     "--input_file FILE --by_class --output_file a.html": "--output_file: got a.html, expected .jsonl or .txt",
     "--input_file FILE --by_class --method random": "got the method random, whose scores do not say whether a word",

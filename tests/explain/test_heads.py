@@ -24,7 +24,7 @@ Tiny = Callable[..., Path]
 @pytest.mark.parametrize("layer", [None, 1, 2])
 def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: int | None) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    found = head_attention(run, rows, layer=layer, unit="token")
+    found = head_attention(run, rows, layer=layer, level="token")
     for row, table in enumerate(found):
         text = OneText(run, rows, row)
         expected_TH = loops.attention(text, layer=-1 if layer is None else layer - 1)
@@ -37,7 +37,7 @@ def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: i
 
 def test_layers_and_heads_are_chosen(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny(), gate=False), rows_for("classification", 1)
-    (whole,), (some,) = (head_attention(run, rows, heads=heads, unit="token") for heads in (None, (4, 2)))
+    (whole,), (some,) = (head_attention(run, rows, heads=heads, level="token") for heads in (None, (4, 2)))
     assert some.heads == (4, 2)
     assert some.attention == tuple((own[3], own[1]) for own in whole.attention)
     assert some.importance is None
@@ -47,7 +47,7 @@ def test_layers_and_heads_are_chosen(tiny: Tiny) -> None:
 
 def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 1)
-    (words,), (pieces,) = (head_attention(run, rows, unit=unit) for unit in ("word", "token"))
+    (words,), (pieces,) = (head_attention(run, rows, level=level) for level in ("word", "token"))
     number = next(number for number, token in enumerate(words.tokens) if token.text == "unwatchable")
     place = words.tokens[number]
     under = [n for n, piece in enumerate(pieces.tokens) if place.start <= piece.start and piece.end <= place.end]
@@ -60,7 +60,7 @@ def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
 def test_json_holds_the_table(tiny: Tiny) -> None:
     (table,) = head_attention(tiny_run(tiny(), "pair"), rows_for("pair", 1))
     line = json.loads(json.dumps(table.to_dict()))
-    assert (line["layer"], line["heads"], line["unit"]) == (3, [1, 2, 3, 4], "word")
+    assert (line["layer"], line["heads"], line["level"]) == (3, [1, 2, 3, 4], "word")
     assert line["label"] in ("no", "maybe", "yes")
     for token, shares, importance in zip(line["tokens"], table.attention, table.importance, strict=True):
         assert token["attention"] == pytest.approx(shares, abs=1e-6)

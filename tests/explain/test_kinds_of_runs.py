@@ -73,7 +73,7 @@ def test_methods_of_predictions_explain_every_text(folders, kind, method):
 @pytest.mark.parametrize("method", ["gradient", "integrated-gradients"])
 def test_gradients_are_the_weighted_mean_of_the_models(folders, method):
     run = folders["one tokenizer"]
-    options: dict[str, Any] = {"method": method, "target": "good", "unit": "token", "steps": 4}
+    options: dict[str, Any] = {"method": method, "target": "good", "level": "token", "steps": 4}
     found = explain_texts(run, [TEXT, TEXTS[0]], **options)
     weights = {"bert/fold-1": 0.375, "bert/fold-2": 0.375, "electra/fold-1": 0.25}
     parts = {name: explain_texts(run / "members" / name, [TEXT, TEXTS[0]], **options) for name in weights}
@@ -93,8 +93,8 @@ def test_gradients_of_other_tokenizers_are_refused(folders):
         explain_texts(folders["classification"], [TEXT], method="gradient")
     with pytest.raises(ConfigError, match=r"ssa looks into one model, which this run is not \(ensemble of 2\)"):
         explain_texts(folders["classification"], [TEXT], method="ssa")
-    with pytest.raises(ConfigError, match="unit: got token, but lime deletes whole words"):
-        explain_texts(folders["classification"], [TEXT], method="lime", unit="token")
+    with pytest.raises(ConfigError, match="level: got token, but lime deletes whole words"):
+        explain_texts(folders["classification"], [TEXT], method="lime", level="token")
     assert explain_texts(folders["classification"], []) == []
 
 

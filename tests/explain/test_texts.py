@@ -65,7 +65,7 @@ def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, k
     if name == "fast-shap" and kind == "bi-encoder":
         pytest.skip("a bi-encoder has no attribution head")
     run, rows = tiny_run(tiny(), kind, with_head=True), rows_for(kind)
-    found = explain_texts(run, rows.texts, rows.pairs, method=name, unit="token", **QUICK)
+    found = explain_texts(run, rows.texts, rows.pairs, method=name, level="token", **QUICK)
     explainer = Explainer(run, rows)
     plain = explainer.attributions(name, settings=Settings(samples=8, steps=2))
     for row, (explanation, attribution) in enumerate(zip(found, plain, strict=True)):
@@ -89,7 +89,8 @@ def test_json_is_as_promised(tiny: Tiny) -> None:
     (explanation,) = explain_texts(run, ["Nobody plays."], ["unwatchable"], method="gradient", target="maybe")
     line = json.loads(json.dumps(explanation.to_dict()))
     assert list(line) == [
-        "text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds", "unit", "tokens",
+        "text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds", "level", "unit",
+        "tokens",
     ]  # fmt: skip
     assert [list(token) for token in line["tokens"]] == [["text", "start", "end", "score", "in"]] * 4
     assert [(token["text"], token["start"], token["end"], token["in"]) for token in line["tokens"]] == [
@@ -109,18 +110,18 @@ def test_words_and_pieces_are_both_at_hand(tiny: Tiny) -> None:
     run = tiny_run(tiny())
     for name in ("leave-one-out", "ssa"):
         (words,) = explain_texts(run, TEXTS[:1], method=name)
-        (tokens,) = explain_texts(run, TEXTS[:1], method=name, unit="token")
+        (tokens,) = explain_texts(run, TEXTS[:1], method=name, level="token")
         assert words.words == words.tokens == tokens.words
         assert len(words.tokens) < len(tokens.tokens)
         own = [piece.score for piece in words.pieces if piece.start >= 16 and piece.end <= 27]
         assert len(own) > 2
         (word,) = [token for token in words.tokens if token.text == "unwatchable"]
-        assert word.score == pytest.approx(sum(own) if words.signed else max(own))
+        assert (word.score == pytest.approx(max(own))) == (name == "ssa")
 
 
 def test_a_long_text_is_explained_as_far_as_it_is_read(tiny: Tiny) -> None:
     text = "the film " * 200
-    (explanation,) = explain_texts(tiny_run(tiny(), max_length=16), [text], method="leave-one-out", unit="token")
+    (explanation,) = explain_texts(tiny_run(tiny(), max_length=16), [text], method="leave-one-out", level="token")
     assert explanation.text == text
     assert len(explanation.tokens) == 14
     assert explanation.passes == 15
@@ -162,7 +163,7 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
         ({"method": "leave-one-ou"}, "method: got 'leave-one-ou', .* fast-shap, ssa, .*Did you mean 'leave-one-out'"),
         ({"target": "goood"}, "target: got 'goood', expected .* the run's classes: bad, good. Did you mean 'good'?"),
         ({"target": ["good"]}, "target: got 1 classes for 2 texts; expected one for all, or one for each."),
-        ({"unit": "words"}, "unit: got 'words', expected word or token. Did you mean 'word'?"),
+        ({"level": "words"}, "level: got 'words', expected word or token. Did you mean 'word'?"),
         ({"steps": 0}, "steps: got 0, expected at least 1."),
         ({"samples": 0}, "samples: got 0, expected at least 1."),
     ],
@@ -176,8 +177,8 @@ def test_all_mistakes_are_told_at_once_and_before_any_work(tiny: Tiny, monkeypat
     run = tiny_run(tiny(), "regression", gate=False)
     monkeypatch.setattr(run.model, "classify", None)
     with pytest.raises(ConfigError) as raised:
-        explain_rows(run, rows_for("regression"), methods=("gradient", "ssa", "no"), target="good", unit="x")
-    assert [problem.split(":")[0] for problem in raised.value.problems] == ["unit", "method", "method", "target"]
+        explain_rows(run, rows_for("regression"), methods=("gradient", "ssa", "no"), target="good", level="x")
+    assert [problem.split(":")[0] for problem in raised.value.problems] == ["level", "method", "method", "target"]
     assert "predicts a score" in raised.value.problems[-1]
 
 

@@ -37,7 +37,8 @@ def explained(scores: list[float], *, signed: bool, **changes: Any) -> Explanati
     pieces = tuple(Subword(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
     values = {
         "text": text, "pair": None, "method": "gradient", "label": "good", "probability": 0.75, "prediction": "good",
-        "signed": signed, "passes": 2, "seconds": 0.5, "unit": "word", "pieces": pieces,
+        "signed": signed, "passes": 2, "seconds": 0.5, "level": "word", "unit": "a unit",
+        "pieces": pieces,
     }  # fmt: skip
     return Explanation(**(values | changes))
 

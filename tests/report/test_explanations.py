@@ -33,7 +33,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "h1": {},
     "h2": {},
     "h3": {},
-    "input": {"type": "radio", "name": "unit", "id": "words|pieces", "checked": ""},
+    "input": {"type": "radio", "name": "level", "id": "words|pieces", "checked": ""},
     "label": {"for": "words|pieces"},
     "main": {},
     "section": {},
@@ -117,7 +117,8 @@ def explained(text: str, scores: Sequence[float], *, signed: bool = True, **chan
     pieces = tuple(Subword(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
     values = {
         "text": text, "pair": None, "method": "gradient", "label": "good", "probability": 0.75, "prediction": "good",
-        "signed": signed, "passes": 2, "seconds": 0.5, "unit": "word", "pieces": pieces,
+        "signed": signed, "passes": 2, "seconds": 0.5, "level": "word", "unit": "a unit",
+        "pieces": pieces,
     }  # fmt: skip
     return Explanation(**(values | changes))
 
@@ -176,8 +177,8 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
     ]
     unsigned = render_explanations([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
     assert "background:#ffa640;border-bottom-width:4px" in unsigned
-    assert '<p class="legend">0<span class="ramp plain"></span>0.5</p>' in unsigned
-    assert '<p class="legend">-1<span class="ramp signed"></span>+1</p>' in text
+    assert '<p class="legend">0<span class="ramp plain"></span>0.5: a unit</p>' in unsigned
+    assert '<p class="legend">-1<span class="ramp signed"></span>+1: a unit</p>' in text
 
 
 def test_long_texts_are_whole_and_lines_are_kept(tiny: Tiny) -> None:
@@ -188,8 +189,8 @@ def test_long_texts_are_whole_and_lines_are_kept(tiny: Tiny) -> None:
 
 def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 1)
-    for unit, shown in (("word", "words"), ("token", "pieces")):
-        found = explain_rows(run, rows, methods=("ssa",), unit=unit)["ssa"]
+    for level, shown in (("word", "words"), ("token", "pieces")):
+        found = explain_rows(run, rows, methods=("ssa",), level=level)["ssa"]
         text = render_explanations([found], title="x")
         assert f'id="{shown}" checked' in text
         assert text.count(" checked") == 1

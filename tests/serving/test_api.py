@@ -165,7 +165,7 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
          " pairs out."),
         ("explain", {"texts": ["a"], "method": "sap"}, "method: got 'sap', expected one of fast-shap, ssa, "),
         ("explain", {"texts": ["a"], "target": "no"}, "target: got 'no', expected one of the run's classes: bad,"),
-        ("explain", {"texts": ["a"], "unit": "letter"}, "unit: input should be 'word' or 'token'."),
+        ("explain", {"texts": ["a"], "level": "letter"}, "level: input should be 'word' or 'token'."),
         ("explain", {"texts": ["a"], "samples": 5001}, "samples: got 5,001; this server accepts at most 5,000. For"
          " more, use attentune explain."),
         ("explain", {"texts": ["a"], "steps": 501}, "steps: got 501; this server accepts at most 500."),

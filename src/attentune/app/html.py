@@ -206,9 +206,9 @@ def heads(result: HeadAttention) -> str:
         importance = "" if result.importance is None else _cell(result.importance[number], top)
         lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{importance}</tr>')
     return (
-        f'<p class="facts">Attention of the first token in layer {result.layer}, one column per head.</p>'
+        f'<p class="facts">One column per head: {result.unit}.</p>'
         f'<div class="att-scroll" tabindex="0" role="region" aria-label="Attention of the heads"><table class="heads">'
-        f'<thead><tr><th scope="col" class="words">{result.unit}</th>{columns}{gate}'
+        f'<thead><tr><th scope="col" class="words">{result.level}</th>{columns}{gate}'
         f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 

@@ -21,7 +21,7 @@ _DISABLED: dict[str, Any] = {
     "footer_links": [], "run_history": False, "show_error": False, "ssr_mode": False, "pwa": False,
     "mcp_server": False, "enable_monitoring": False,
 }  # fmt: skip
-_UNITS = [("words", "word"), ("pieces", "token")]
+_LEVELS = [("words", "word"), ("pieces", "token")]
 _FIELD_PX = 220  # fields side by side are not narrower
 # White on the default orange is hard to read.
 _BUTTON = {
@@ -85,7 +85,7 @@ def _html(gradio: Any, value: str = "", *, js: str | None = None, **options: Any
 def _text_tab(gradio: Any, service: ExplanationService, blocks: Any) -> tuple[SimpleNamespace, dict[str, Any]]:
     """Create the tab; return its fields, and the function that explains with its inputs and outputs."""
     shown = _text_fields(gradio, service)
-    given = [shown.text, shown.pair, shown.method, shown.unit, shown.target]
+    given = [shown.text, shown.pair, shown.method, shown.level, shown.target]
     fields: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.table, shown.about]}
     example = service.example
 
@@ -101,10 +101,10 @@ def _text_tab(gradio: Any, service: ExplanationService, blocks: Any) -> tuple[Si
         return handle_errors(str)(service.heads)(*given)
 
     gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **fields, **ONE_AT_A_TIME)
-    gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **fields, **ONE_AT_A_TIME)
+    gradio.on([shown.method.input, shown.level.input, shown.target.input], explain_again, **fields, **ONE_AT_A_TIME)
     blocks.load(explain_again, **fields, **ONE_AT_A_TIME)  # the example
     triggers = [shown.show.click, shown.layer.release]
-    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **ONE_AT_A_TIME)
+    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.level], shown.table, **ONE_AT_A_TIME)
     return shown, {"fn": explain, **fields, **ONE_AT_A_TIME}
 
 
@@ -121,7 +121,7 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
         method = gradio.Dropdown(
             methods, value=service.default_method, label="Explanation method", elem_id="method", min_width=_FIELD_PX
         )
-        unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit", min_width=_FIELD_PX)
+        level = gradio.Radio(_LEVELS, value="word", label="Scores of", elem_id="level", min_width=_FIELD_PX)
         classes, has_classes = [PREDICTED, *service.classes], bool(service.classes)
         target = gradio.Dropdown(
             classes,
@@ -138,7 +138,7 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
         show = gradio.Button("Show heads", elem_id="show-heads")
         table = _html(gradio, elem_id="head-table")
     return SimpleNamespace(
-        text=text, pair=pair, about=about, method=method, unit=unit, target=target, button=button, result=result,
+        text=text, pair=pair, about=about, method=method, level=level, target=target, button=button, result=result,
         layer=layer, show=show, table=table,
     )  # fmt: skip
 

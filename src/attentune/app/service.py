@@ -111,7 +111,7 @@ class ExplanationService:
         return any(scores_words(saved) for _, saved in self.runs)
 
     def explain(
-        self, text: str, pair: str = "", method: str | None = None, unit: str = "word", target: str = PREDICTED
+        self, text: str, pair: str = "", method: str | None = None, level: str = "word", target: str = PREDICTED
     ) -> str:
         """Predict and explain a text with each run, side by side.
 
@@ -125,7 +125,7 @@ class ExplanationService:
         def panel(name: str, saved: Predictor) -> Panel:
             options: dict[str, Any] = {
                 "target": target_class if saved.label_space.names else None,
-                "unit": unit,
+                "level": level,
                 "precision": self._precision,
             }
             try:
@@ -161,13 +161,13 @@ class ExplanationService:
             classes = html_parts.shown_classes([one.before for one in masked])
             return [html_parts.masked_prediction(one, classes) for one in masked]
 
-    def heads(self, text: str, pair: str, layer: int, unit: str = "word") -> str:
+    def heads(self, text: str, pair: str, layer: int, level: str = "word") -> str:
         """Show the attention of the heads of a layer, for each run."""
         rows = self._rows(text, pair)
 
         def render(name: str, saved: Predictor) -> str:
             try:
-                (attention,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
+                (attention,) = head_attention(saved, rows, layer=int(layer), level=level, precision=self._precision)
             except AttentuneError as error:  # the encoder has no such layer, or does not return its attention
                 return html_parts.trouble(str(error))
             return html_parts.heads(attention)

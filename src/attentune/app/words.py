@@ -70,7 +70,9 @@ def _legend(explanation: Explanation) -> str:
     else:
         name = escape(visible(str(explanation.label), one_line=True))
         meaning = f"red: for {name}; blue, dashed: against it"
+    unit = escape(visible(explanation.unit, one_line=True))
     return (
         f'<p class="legend">{low}<span class="ramp {"signed" if signed else "plain"}"></span>'
-        f"{score_text(most, signed=signed)}<br>{meaning}; words below {weak:.0%} of the strongest stay unpainted</p>"
+        f"{score_text(most, signed=signed)}: {unit}<br>{meaning}; words below {weak:.0%} of the strongest stay"
+        " unpainted</p>"
     )

@@ -15,6 +15,7 @@ from attentune.attribution.fast_shap import fast_shap
 from attentune.attribution.gradient import gradient, integrated_gradients
 from attentune.attribution.names import check_method_names
 from attentune.attribution.perturbation import leave_one_out, lime, shap
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
 
@@ -24,6 +25,7 @@ class Method:
     """An attribution method.
 
     Attributes:
+        unit: what a score is, for `score_unit`.
         score: from a scorer, rows (B,), the class ids to explain (B,; see `Scorer.targets`) and settings to scores; a
             `PredictionScorer` suffices if `needs` is "predictions".
         signed: whether negative scores speak against the class; otherwise 0 is the least importance.
@@ -35,6 +37,7 @@ class Method:
         explains_class: whether the scores depend on the class to explain, so that it can be contrasted with another.
     """
 
+    unit: str
     score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]
     signed: bool
     batched: bool = True
@@ -54,20 +57,82 @@ def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, set
     return MethodScores(scorer.scores(rows).logits_NC, scorer.ordinary_only(scores, rows))
 
 
+_CHANGE = "change of {of} when the {word} is left out ({how}{by}); +: {falls}"
+_PART = "the {word}'s part, {by}, of the change of {of} when all {word}s are left out ({how}); +: {falls}"
+_SHAPLEY = _PART.replace("{by}", "by an estimated Shapley value")
+
 METHODS: dict[str, Method] = {
-    "fast-shap": Method(fast_shap, signed=True, needs_head=True),
-    "ssa": Method(ssa, signed=False, needs_gate=True, explains_class=False),
-    "gradient": Method(gradient, signed=True, needs="gradients"),
-    "integrated-gradients": Method(
-        integrated_gradients, signed=True, batched=False, needs="gradients", needs_captum=True
+    "fast-shap": Method(_SHAPLEY, fast_shap, signed=True, needs_head=True),
+    "ssa": Method(
+        "importance that the token head predicts, from 0 to 1{highest}",
+        ssa,
+        signed=False,
+        needs_gate=True,
+        explains_class=False,
     ),
-    "leave-one-out": Method(leave_one_out, signed=True, batched=False, needs="predictions"),
-    "lime": Method(lime, signed=True, batched=False, needs="predictions", needs_captum=True),
-    "shap": Method(shap, signed=True, batched=False, needs="predictions", needs_captum=True),
-    "attention": Method(attention, signed=False, explains_class=False),
-    "attention-gradient": Method(attention_gradient, signed=False),
-    "random": Method(random, signed=False, needs="predictions", explains_class=False),
+    "gradient": Method(
+        _CHANGE.replace("{by}", ", estimated by the gradient"), gradient, signed=True, needs="gradients"
+    ),
+    "integrated-gradients": Method(
+        _PART.replace("{by}", "by integrated gradients"),
+        integrated_gradients,
+        signed=True,
+        batched=False,
+        needs="gradients",
+        needs_captum=True,
+    ),
+    "leave-one-out": Method(
+        _CHANGE.replace("{by}", ""), leave_one_out, signed=True, batched=False, needs="predictions"
+    ),
+    "lime": Method(
+        _CHANGE.replace("{by}", ", by a linear model of copies without some {word}s"),
+        lime,
+        signed=True,
+        batched=False,
+        needs="predictions",
+        needs_captum=True,
+    ),
+    "shap": Method(_SHAPLEY, shap, signed=True, batched=False, needs="predictions", needs_captum=True),
+    "attention": Method(
+        "share of the first token's attention in the last layer, mean of the heads; with special tokens the shares of"
+        " all tokens add up to 1{highest}",
+        attention,
+        signed=False,
+        explains_class=False,
+    ),
+    "attention-gradient": Method(
+        "attention times the gradient of {of}, negative products as 0, mean of the heads{highest}",
+        attention_gradient,
+        signed=False,
+    ),
+    "random": Method(
+        "random number from 0 to 1{highest}", random, signed=False, needs="predictions", explains_class=False
+    ),
 }
+
+
+def score_unit(
+    name: str, space: LabelSpace, label: str, *, contrast: str | None = None, level: str = "word", how: str = "masked"
+) -> str:
+    """Say what a score of a method is: the unit of the scores of words, wherever they are shown.
+
+    Args:
+        name: a key of `METHODS`.
+        space: what the run predicts.
+        label: the explained class; ignored for regression.
+        contrast: the class that it is compared with; None for all other classes.
+        level: "word" or "token".
+        how: what is done to a word that is left out.
+    """
+    of, falls = f"the log-odds of {label}", "they fall"
+    if space.task_type == "regression":
+        of, falls = "the score (in the units of the labels)", "it falls"
+    elif contrast is not None and space.is_multilabel:
+        of, falls = f"the log-odds of {label} minus those of {contrast}", "the difference falls"
+    elif contrast is not None:
+        of += f" against {contrast}"
+    highest = "; of a word the highest of its tokens" if level == "word" else ""
+    return METHODS[name].unit.format(of=of, falls=falls, word=level, how=how, highest=highest)
 
 
 def method_for(name: str, model: Any, *, has_head: bool = False) -> Method:

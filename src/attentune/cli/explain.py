@@ -29,7 +29,8 @@ and random delete whole words, and for ensembles gradient and integrated-gradien
 methods need one model. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive ones
 support the class, negative ones contradict it.
 Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
-"unit", "tokens": [{"text", "start", "end", "score"}]}; for pairs each token also has "in": "text" or "pair"."""
+"level", "unit", "tokens": [{"text", "start", "end", "score"}]}; "unit" says what a score is; for pairs each token also
+has "in": "text" or "pair"."""
 
 _PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
 
@@ -52,7 +53,9 @@ def parser() -> Parser:
     made.add_argument(
         "--contrast", metavar="CLASS", help="explain why the class and not this one, by the difference of their logits"
     )
-    made.add_argument("--unit", choices=("word", "token"), default="word", help="score words or tokens (default: word)")
+    made.add_argument(
+        "--level", choices=("word", "token"), default="word", help="score words or tokens (default: word)"
+    )
     made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
     made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
     made.add_argument("--steps", help="steps of integrated-gradients (default: 50)")
@@ -164,13 +167,13 @@ def _explain_shards(
     options = {
         "methods": _methods(parsed, saved),
         "target": parsed.target,
-        "unit": parsed.unit,
+        "level": parsed.level,
         "settings": {name: value for name, value in numbers.items() if value is not None},
         "precision": parsed.precision,
     }
     none = TextRows((), (), () if saved.is_pair else None, None, "")
     settings = Settings(**options["settings"])  # the methods are checked before any rows are read
-    explain_rows(saved, none, methods=options["methods"], target=parsed.target, unit=parsed.unit, settings=settings)
+    explain_rows(saved, none, methods=options["methods"], target=parsed.target, level=parsed.level, settings=settings)
     status, _, _ = run_shards_of(
         "explain", arguments, parsed, given, saved=saved, data=data, kind=EXPLAIN, task=explain_shard, options=options
     )
@@ -202,7 +205,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         rows,
         methods=methods,
         target=parsed.target,
-        unit=parsed.unit,
+        level=parsed.level,
         settings=Settings(**numbers),
         precision=parsed.precision,
         progress=_progress(len(rows) * len(methods)),
@@ -242,8 +245,8 @@ def _tell_agreement(name: str, other: str, explanations: Any) -> None:
 def _check_by_class(parsed: Any, problems: list[str]) -> None:
     given = {"--text": parsed.text, "--layer": parsed.layer, "--output_dir": parsed.output_dir}
     problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
-    if parsed.unit != "word":
-        problems.append("--unit: got token, but --by_class ranks words; leave it out.")
+    if parsed.level != "word":
+        problems.append("--level: got token, but --by_class ranks words; leave it out.")
     if parsed.output_file is not None and not parsed.output_file.lower().endswith((*_LINES, *_TEXTS)):
         problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
 
@@ -252,23 +255,26 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
     import json
 
     from attentune.cli.explain_tables import class_tables
-    from attentune.explain.by_class import predictions_by_overlap, words_by_class
+    from attentune.explain.by_class import class_units, predictions_by_overlap, words_by_class
 
-    by_class = words_by_class(explanations, label_space)
+    by_class, units = words_by_class(explanations, label_space), class_units(explanations, label_space)
     overlap = predictions_by_overlap(explanations, label_space)
     if kind == "json":
-        lines = [{"class": name, **word.to_dict()} for name, words in by_class.items() for word in words]
+        lines = [
+            {"class": name, **word.to_dict(), "unit": units[name]} for name, words in by_class.items() for word in words
+        ]
         lines += [group.to_dict() for group in overlap]
         _put(parsed, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     else:
-        _put(parsed, class_tables(by_class, overlap, explanations[0].method if explanations else "", len(explanations)))
+        method = explanations[0].method if explanations else ""
+        _put(parsed, class_tables(by_class, units, overlap, method, len(explanations)))
     return _done(parsed, len(explanations))
 
 
 def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> int:
     from attentune.explain.heads import head_attention
 
-    tables = head_attention(saved, rows, layer=layer, heads=heads, unit=parsed.unit, precision=parsed.precision)
+    tables = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
     if kind == "figure":
         from attentune.report.figures.tokens import draw_heads
 

@@ -41,9 +41,12 @@ def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
         for column, explanation in zip(columns[1:], group, strict=True):
             column += ["", f"{explanation.passes:,}", f"{explanation.seconds:.3g}"]
         head = _head(first.text, first.pair, prediction_text(first))
-        header = (first.unit, *(explanation.method for explanation in group))
+        header = (first.level, *(explanation.method for explanation in group))
         unread = f"\n{count:,} more words were not read." if (count := first.unread_words) else ""
-        tables.append(head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))) + unread)
+        units = "".join(f"\n{one.method}: {visible(one.unit, one_line=True)}" for one in group)
+        tables.append(
+            head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))) + units + unread
+        )
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
@@ -53,19 +56,23 @@ def head_tables(results: Sequence[HeadAttention]) -> str:
     for one in results:
         label = visible(str(one.label), one_line=True)
         heads = [f"head {head}" for head in one.heads]
-        header = (one.unit, *heads, *(() if one.importance is None else ("ssa",)))
+        header = (one.level, *heads, *(() if one.importance is None else ("ssa",)))
         lines = []
         for number, token in enumerate(one.tokens):
             shares = [*one.attention[number], *(() if one.importance is None else (one.importance[number],))]
             lines.append((visible(token.text, one_line=True), *(f"{share:.3f}" for share in shares)))
         prediction = label if one.probability is None else f"{label} ({one.probability:.3f})"
         head = _head(one.text, one.pair, f"{prediction}; layer {one.layer}")
-        tables.append(head + table(header, lines, right=range(1, len(header))))
+        tables.append(head + table(header, lines, right=range(1, len(header))) + f"\n{one.unit}")
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
 def class_tables(
-    by_class: Mapping[str, Sequence[ClassWord]], overlap: Sequence[OverlapPredictions], method: str, rows: int
+    by_class: Mapping[str, Sequence[ClassWord]],
+    units: Mapping[str, str],
+    overlap: Sequence[OverlapPredictions],
+    method: str,
+    rows: int,
 ) -> str:
     """Format one table per class, with the words that speak most for it, and of pairs one of shared words."""
     tables = []
@@ -83,7 +90,8 @@ def class_tables(
             )
             for one in words
         ]
-        tables.append(f"{title}\n\n{table(('word', 'rows', 'mean score', '95 % interval'), entries, right=(1, 2))}")
+        shown = table(("word", "rows", "mean score", "95 % interval"), entries, right=(1, 2))
+        tables.append(f"{title}\n\n{shown}\nscore: {visible(units[name], one_line=True)}")
     if overlap:
         tables.append(_overlap_table(overlap))
     note = f"{method}, {rows:,} rows; bootstrap intervals over rows; ranked by lower bound times rows."

@@ -154,7 +154,7 @@ def demo_report(
         f"Words by {explanation.method}",
         ("word", "score"),
         tuple((token.text, score_text(token.score, signed=signed)) for token in explanation.tokens),
-        notes=("Positive scores support the predicted class, negative ones contradict it.",) if signed else (),
+        notes=(f"Scores: {explanation.unit}.", strongest_word(explanation)),
     )
     prediction = f"{explanation.text} {explained}: {prediction_text(explanation)}."
     own = (
@@ -164,6 +164,16 @@ def demo_report(
     others = tuple(section for section in report.sections if section.title not in _LEFT_OUT)
     # The last sentence of a comparison's report has the versions; the first counts a run for each test set.
     return dataclasses.replace(report, title=title, sentences=(counts, report.sentences[-1]), sections=(*own, *others))
+
+
+def strongest_word(explanation: Explanation) -> str:
+    """Say in a sentence what the highest score, of leave-one-out, means."""
+    word = max(explanation.tokens, key=lambda token: abs(token.score))
+    change = "lowers" if word.score > 0 else "raises"
+    return (
+        f'"{word.text}" {score_text(word.score, signed=True)}: leaving the word out {change} the log-odds of'
+        f" {explanation.label} by {score_text(abs(word.score), signed=False)}."
+    )
 
 
 def _figure(lines: Sequence[Line]) -> Figure:

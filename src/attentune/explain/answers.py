@@ -11,7 +11,7 @@ from attentune.attribution.base import Settings
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.explain.explainer import explainer_for, unchanged_attention
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword, merge_subwords
+from attentune.explain.words import Subword, merge_subwords, overlap
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 
@@ -65,7 +65,7 @@ def explained_answer(
     *,
     method: str,
     target: str | None = None,
-    unit: str = "word",
+    level: str = "word",
     settings: Settings | None = None,
     precision: str | None = None,
 ) -> tuple[Answer, Explanation]:
@@ -77,7 +77,7 @@ def explained_answer(
     with unchanged_attention(saved):
         explainer = explainer_for(saved, rows, precision=precision)
         attributions = explainer.attributions(method, target=target, settings=settings)
-        explanation = explainer.explanations(method, unit, attributions)[0]
+        explanation = explainer.explanations(method, level, attributions)[0]
     return _answer(attributions[0].logits, saved.label_space), explanation
 
 
@@ -107,13 +107,9 @@ def answer_masked(
     length = int(explainer.scorer.features.lengths[0])
     ordinary = explainer.scorer.features.non_special_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))
-    is_masked_WT = np.array([[_overlaps(piece, word) for piece in pieces] for word in words], dtype=bool)
+    is_masked_WT = np.array([[overlap(piece, word) for piece in pieces] for word in words], dtype=bool)
     is_masked_WT = is_masked_WT.reshape(len(words), len(pieces))
     masked = ordinary[is_masked_WT.any(axis=0)]
     logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, masked]).logits_NC
     before, after = (_answer(logits_C, saved.label_space) for logits_C in logits_2C)
     return MaskedWords(tuple(words), tuple(is_masked_WT.sum(axis=1).tolist()), before, after)
-
-
-def _overlaps(piece: Subword, word: Subword) -> bool:
-    return piece.within == word.within and piece.start < word.end and word.start < piece.end

@@ -133,6 +133,18 @@ def words_by_class(
     }
 
 
+def class_units(explanations: Sequence[Explanation], label_space: LabelSpace) -> dict[str, str]:
+    """Return the unit of the scores of each class that `words_by_class` has words for; see `Explanation.unit`."""
+    units: dict[str, str] = {}
+    for explanation in explanations:
+        for name, sign in _meanings(explanation, label_space):
+            if sign > 0:
+                units[name] = explanation.unit
+            else:
+                units.setdefault(name, f"minus the {explanation.unit}")
+    return units
+
+
 def predictions_by_overlap(explanations: Iterable[Explanation], label_space: LabelSpace) -> list[OverlapPredictions]:
     """Count the predictions of pairs by the share of the second text's words that the first text has too.
 

@@ -14,17 +14,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from attentune.attribution.base import PredictionScorer, Scorer, Settings, class_ids, contrast_id
 from attentune.attribution.hooks import PassCounter
-from attentune.attribution.registry import METHODS, Method, check_contrast, method_for, method_without_model
+from attentune.attribution.registry import (
+    METHODS,
+    Method,
+    check_contrast,
+    method_for,
+    method_without_model,
+    score_unit,
+)
 from attentune.attribution.words import WordScorer, word_features
 from attentune.data.batching import budget_order
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword, word_spans
+from attentune.explain.words import Subword, overlap, word_spans
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import BATCH_TOKENS
@@ -111,20 +119,24 @@ class BaseExplainer(ABC):
         """Return the explainer whose tokens the scores of this method belong to."""
         return self
 
+    def left_out(self, name: str) -> str:
+        """Say what this method does to a word that is left out."""
+        return "masked"
+
     def explanations(
-        self, name: str, unit: str, attributions: Sequence[Attribution], *, contrast: str | None = None
+        self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
     ) -> list[Explanation]:
         """Map a method's scores to the texts.
 
         Args:
             name: the method.
-            unit: "word" or "token".
+            level: "word" or "token".
             attributions: one per row, from `attributions`.
             contrast: the class that was contrasted with, if any.
         """
         source = self._token_source(name)
         return [
-            self._explanation(row, name, unit, attribution, source.pieces(row, attribution.scores), contrast)
+            self._explanation(row, name, level, attribution, source.pieces(row, attribution.scores), contrast)
             for row, attribution in enumerate(attributions)
         ]
 
@@ -132,7 +144,7 @@ class BaseExplainer(ABC):
         self,
         row: int,
         name: str,
-        unit: str,
+        level: str,
         attribution: Attribution,
         pieces: tuple[Subword, ...],
         contrast: str | None,
@@ -148,7 +160,8 @@ class BaseExplainer(ABC):
             signed=METHODS[name].signed,
             passes=attribution.passes,
             seconds=attribution.seconds,
-            unit=unit,
+            level=level,
+            unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out(name)),
             pieces=pieces,
             contrast=contrast,
         )
@@ -233,6 +246,44 @@ class Explainer(BaseExplainer):
                 if progress is not None:
                     progress(len(places))
         return [by_row[place] for place in range(count)]
+
+    def explanations(
+        self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
+    ) -> list[Explanation]:
+        """Map a method's scores to the texts; leave-one-out also masks each word of several tokens as a whole."""
+        found = super().explanations(name, level, attributions, contrast=contrast)
+        if name != "leave-one-out":
+            return found
+        scorer = replace(self.scorer, contrast=contrast_id(contrast, None, self._space))
+        with self.scorer.evaluating(), kept_memory():
+            return [self._with_whole_words(row, one, attributions[row], scorer) for row, one in enumerate(found)]
+
+    def _with_whole_words(
+        self, row: int, explanation: Explanation, attribution: Attribution, scorer: Scorer
+    ) -> Explanation:
+        began, words = time.perf_counter(), explanation.words
+        places = scorer.features.non_special_positions(row)
+        own = [
+            np.array([place for place, piece in zip(places, explanation.pieces, strict=True) if overlap(piece, word)])
+            for word in words
+        ]
+        several = [number for number, tokens in enumerate(own) if len(tokens) > 1]
+        if not several:
+            return explanation
+        masked_NC = scorer.scores(np.full(len(several), row), [own[number] for number in several]).logits_NC
+        before, *after = (
+            float(scorer.value(torch.from_numpy(logits_C[None]), torch.tensor([attribution.target]))[0])
+            for logits_C in (attribution.logits, *masked_NC)
+        )
+        scores = [word.score for word in words]
+        for number, value in zip(several, after, strict=True):
+            scores[number] = before - value
+        return replace(
+            explanation,
+            word_scores=tuple(scores),
+            passes=explanation.passes + len(several),
+            seconds=explanation.seconds + time.perf_counter() - began,
+        )
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
         if method.batched and not alone:
@@ -369,6 +420,10 @@ class WordExplainer(BaseExplainer):
     def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
         """Return the text and character span of each word of a row."""
         return self.scorer.spans[row]
+
+    def left_out(self, name: str) -> str:
+        """Words are deleted from the text; gradients are those of masking them, in each model."""
+        return "masked, mean of the models" if METHODS[name].needs == "gradients" else "deleted"
 
     def _token_source(self, name: str) -> BaseExplainer:
         """Return itself, or for gradient methods a model's explainer: their scores are of its tokens."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune.explain.words import Subword, merge_subwords, word_spans
 
-UNITS = ("word", "token")
+LEVELS = ("word", "token")
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -27,9 +27,11 @@ class Explanation:
         signed: whether negative scores speak against the class (or a high score); otherwise 0 is the least importance.
         passes: forward plus backward passes of single texts, perturbed copies included: n copies in a batch count n.
         seconds: wall time; texts of one batch have equal shares.
-        unit: "word" or "token", the unit of `tokens`.
+        level: "word" or "token": what `tokens` are.
+        unit: what a score is, such as "change of the log-odds of good when the word is left out"; see `score_unit`.
         pieces: the model's subwords without special tokens, those of the first text first.
         contrast: the class that the explained one is compared with; None for all other classes.
+        word_scores: the scores of the words, where they are not those of their subwords put together.
     """
 
     text: str
@@ -41,22 +43,27 @@ class Explanation:
     signed: bool
     passes: int
     seconds: float
+    level: str
     unit: str
     pieces: tuple[Subword, ...]
     contrast: str | None = None
+    word_scores: tuple[float, ...] | None = None
 
     @property
     def tokens(self) -> tuple[Subword, ...]:
         """The subwords, or the words they form: a word's score is the sum of its subwords' scores if signed, else their
-        maximum."""
-        if self.unit == "token":
+        maximum; for leave-one-out that of masking the whole word."""
+        if self.level == "token":
             return self.pieces
         return self.words
 
     @property
     def words(self) -> tuple[Subword, ...]:
-        """The words, regardless of `unit`."""
-        return merge_subwords(self.pieces, self.text, self.pair, signed=self.signed)
+        """The words, regardless of `level`."""
+        words = merge_subwords(self.pieces, self.text, self.pair, signed=self.signed)
+        if self.word_scores is None:
+            return words
+        return tuple(word._replace(score=score) for word, score in zip(words, self.word_scores, strict=True))
 
     @property
     def unread_words(self) -> int:
@@ -69,8 +76,8 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
-        `passes`, `seconds`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs, `in`. With a
-        contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`."""
+        `passes`, `seconds`, `level`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs,
+        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`."""
         return {
             "text": self.text,
             "pair": self.pair,
@@ -82,6 +89,7 @@ class Explanation:
             "signed": self.signed,
             "passes": self.passes,
             "seconds": round(self.seconds, 6),
+            "level": self.level,
             "unit": self.unit,
             **({"unread_words": unread} if (unread := self.unread_words) else {}),
             "tokens": token_dicts(self.tokens, is_pair=self.pair is not None),
@@ -118,7 +126,7 @@ class HeadAttention:
         probability: of that class; None for regression.
         layer: number of the layer, from 1.
         heads: numbers of the heads, from 1.
-        unit: "word" or "token", the unit of `tokens`.
+        level: "word" or "token": what `tokens` are.
         tokens: with the mean over these heads as scores.
         attention: for each token one weight per head; a word has the maximum of its subwords.
         importance: for each token the token gate's importance; None without a token gate.
@@ -130,10 +138,20 @@ class HeadAttention:
     probability: float | None
     layer: int
     heads: tuple[int, ...]
-    unit: str
+    level: str
     tokens: tuple[Subword, ...]
     attention: tuple[tuple[float, ...], ...]
     importance: tuple[float, ...] | None
+
+    @property
+    def unit(self) -> str:
+        """What an attention weight and an importance are."""
+        highest = "; of a word the highest of its tokens" if self.level == "word" else ""
+        importance = "" if self.importance is None else "; importance: predicted by the token head, from 0 to 1"
+        return (
+            f"share of the first token's attention in layer {self.layer}; with special tokens the shares of a head add"
+            f" up to 1{highest}{importance}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: the attributes; each token has its span, `score` (the mean over heads),
@@ -149,6 +167,7 @@ class HeadAttention:
             "probability": None if self.probability is None else round(self.probability, 6),
             "layer": self.layer,
             "heads": list(self.heads),
+            "level": self.level,
             "unit": self.unit,
             "tokens": tokens,
         }

@@ -27,7 +27,7 @@ def head_attention(
     *,
     layer: int | None = None,
     heads: Sequence[int] | None = None,
-    unit: str = "word",
+    level: str = "word",
     precision: str | None = None,
 ) -> list[HeadAttention]:
     """Compute the attention weights of a layer's heads from the first token, for each row.
@@ -37,7 +37,7 @@ def head_attention(
         rows: texts, or pairs for a model of pairs.
         layer: number of the layer, from 1; by default the last.
         heads: numbers of the heads, from 1; by default all.
-        unit: "word" or "token".
+        level: "word" or "token".
         precision: overrides the run's precision.
 
     Raises:
@@ -55,12 +55,12 @@ def head_attention(
         explainer = Explainer(saved, rows, precision=precision)
         with explainer.scorer.evaluating():
             for row in range(len(rows)):
-                by_row.append(_of_row(explainer, rows, row, layer, chosen, unit))
+                by_row.append(_of_row(explainer, rows, row, layer, chosen, level))
     return by_row
 
 
 def _of_row(
-    explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], unit: str
+    explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], level: str
 ) -> HeadAttention:
     scorer, place = explainer.scorer, np.array([row])
     logits_1C, weights_1TH = first_token_attention(scorer, place, layer - 1)
@@ -73,7 +73,7 @@ def _of_row(
 
     def tokens(scores_T: np.ndarray) -> tuple[Subword, ...]:
         pieces = explainer.pieces(row, scores_T)
-        return merge_subwords(pieces, text, pair, signed=False) if unit == "word" else pieces
+        return merge_subwords(pieces, text, pair, signed=False) if level == "word" else pieces
 
     merged = [tokens(column_T) for column_T in columns]
     by_token = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))
@@ -85,7 +85,7 @@ def _of_row(
         probability=probability,
         layer=layer,
         heads=heads,
-        unit=unit,
+        level=level,
         tokens=tuple(
             token._replace(score=float(np.mean(shares))) for token, shares in zip(merged[0], by_token, strict=True)
         ),

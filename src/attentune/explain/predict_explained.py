@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 
-from attentune.attribution.base import PREDICTED
+from attentune.attribution.base import PREDICTED, Scorer
 from attentune.attribution.fast_shap import signed_scores
+from attentune.attribution.registry import score_unit
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
@@ -35,8 +36,9 @@ def predict_explained(
         progress: called with the number of rows after each batch.
 
     Returns:
-        The logits (N, C), and for each row a JSON list of {"text", "start", "end", "score"}, for pairs with "in" too. A
-        word's score is the sum of its subwords' by fast-shap, their maximum by ssa.
+        The logits (N, C), and for each row a JSON object: "unit", what a score is (`score_unit`), and "tokens", a list
+        of {"text", "start", "end", "score"}, for pairs with "in" too. A word's score is the sum of its subwords' by
+        fast-shap, their maximum by ssa.
 
     Raises:
         ConfigError: the run has neither.
@@ -56,7 +58,11 @@ def predict_explained(
             attribution_head=head,
             progress=progress,
         )
-    by_row = _scores(explainer, scored)
+    predicted_N = np.full(len(rows), PREDICTED, dtype=np.int64)
+    target_N = scorer.targets(scored.logits_NC, predicted_N) if len(rows) else predicted_N
+    by_row = _scores(scorer, scored, target_N)
+    names, method = saved.label_space.names or ("",), "ssa" if head is None else "fast-shap"
+    units = [json.dumps(score_unit(method, saved.label_space, name), ensure_ascii=False) for name in names]
     is_finite = all(np.isfinite(scores).all() for scores in by_row)
     column = []
     for row, scores in enumerate(by_row):
@@ -64,9 +70,10 @@ def predict_explained(
         pieces = explainer.pieces(row, scores)
         words = merge_subwords(pieces, rows.texts[row], pair, signed=head is not None)
         if is_finite:
-            column.append(token_json(words, is_pair=pair is not None))
+            tokens = token_json(words, is_pair=pair is not None)
         else:
-            column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
+            tokens = json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False)
+        column.append(f'{{"unit": {units[target_N[row]]}, "tokens": {tokens}}}')
     return scored.logits_NC, column
 
 
@@ -90,11 +97,8 @@ def check_explained(saved: ModelPredictor) -> None:
         )
 
 
-def _scores(explainer: Explainer, scored: RowScores) -> list[np.ndarray]:
-    """Return each row's scores, one for each token."""
+def _scores(scorer: Scorer, scored: RowScores, target_N: np.ndarray) -> list[np.ndarray]:
+    """Return each row's scores for its class, one for each token."""
     if scored.attributions is None:
         return list(scored.token_scores or ())  # no rows, no scores
-    rows = np.arange(len(scored.logits_NC))
-    predicted_N = np.full(len(rows), PREDICTED, dtype=np.int64)
-    target_N = explainer.scorer.targets(scored.logits_NC, predicted_N)
-    return signed_scores(scored, explainer.scorer, rows, target_N)
+    return signed_scores(scored, scorer, np.arange(len(target_N)), target_N)

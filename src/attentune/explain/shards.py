@@ -38,6 +38,7 @@ def _explained_columns(saved: Predictor, options: Mapping[str, Any]) -> list[Out
         "prediction": value,
         "signed": "flag",
         "passes": "whole",
+        "level": "text",
         "unit": "text",
         "tokens": "tokens",
     }
@@ -51,7 +52,7 @@ def _explain(saved: Predictor, options: Mapping[str, Any], rows: TextRows, progr
         rows,
         methods=options["methods"],
         target=options["target"],
-        unit=options["unit"],
+        level=options["level"],
         settings=Settings(**options["settings"]),
         precision=options["precision"],
         progress=progress,

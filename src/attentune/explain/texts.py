@@ -11,7 +11,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import check_method, default_method, explainer_for, unchanged_attention
-from attentune.explain.explanation import UNITS, Explanation
+from attentune.explain.explanation import LEVELS, Explanation
 from attentune.inference.predictor import ModelPredictor, Predictor, run_and_rows
 
 
@@ -22,7 +22,7 @@ def explain_texts(
     *,
     method: str | None = None,
     target: str | Sequence[str] | None = None,
-    unit: str = "word",
+    level: str = "word",
     seed: int = 0,
     steps: int = 50,
     samples: int | None = None,
@@ -39,7 +39,7 @@ def explain_texts(
         method: a key of `attribution.registry.METHODS`; by default "fast-shap" for runs with a fitted head, and
             "leave-one-out" for all others.
         target: the class to explain, for all texts or one per text; by default the predicted class.
-        unit: "word", or "token" for the encoder's subwords.
+        level: "word", or "token" for the encoder's subwords.
         seed: of the random methods.
         steps: of integrated gradients.
         samples: masked copies per text for LIME (default 5,000) and SHAP (default 500).
@@ -52,7 +52,7 @@ def explain_texts(
         One `Explanation` per text.
 
     Raises:
-        ConfigError: the method, class or unit does not exist, or the method does not work on this run.
+        ConfigError: the method, class or level does not exist, or the method does not work on this run.
         InputError: a text is none, such as None or NaN.
         DataError: the two lists differ in length, or pairs are given to a model of single texts or missing for a model
             of pairs.
@@ -64,7 +64,7 @@ def explain_texts(
         rows,
         methods=(method,),
         target=target,
-        unit=unit,
+        level=level,
         settings=Settings(seed=seed, steps=steps, samples=samples, contrast=contrast),
         precision=precision,
         progress=progress,
@@ -77,7 +77,7 @@ def explain_rows(
     *,
     methods: Sequence[str],
     target: str | Sequence[str] | None = None,
-    unit: str = "word",
+    level: str = "word",
     settings: Settings | None = None,
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -89,7 +89,7 @@ def explain_rows(
     """
     settings = settings or Settings()
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
-    _check(saved, rows, methods, target, unit, settings)
+    _check(saved, rows, methods, target, level, settings)
     if not len(rows):
         return {name: [] for name in methods}
     with unchanged_attention(saved):
@@ -97,7 +97,7 @@ def explain_rows(
         return {
             name: explainer.explanations(
                 name,
-                unit,
+                level,
                 explainer.attributions(name, target=target, settings=settings, progress=progress),
                 contrast=settings.contrast,
             )
@@ -110,12 +110,12 @@ def _check(
     rows: TextRows,
     methods: Sequence[str],
     target: str | Sequence[str] | None,
-    unit: str,
+    level: str,
     settings: Settings,
 ) -> None:
     problems = []
-    if unit not in UNITS:
-        problems.append(f"unit: got {unit!r}, expected {' or '.join(UNITS)}.{did_you_mean(unit, UNITS)}")
+    if level not in LEVELS:
+        problems.append(f"level: got {level!r}, expected {' or '.join(LEVELS)}.{did_you_mean(level, LEVELS)}")
     for name, value in (("steps", settings.steps), ("samples", settings.samples)):
         if value is not None and value < 1:
             problems.append(f"{name}: got {value}, expected at least 1.")
@@ -126,9 +126,9 @@ def _check(
             check_method(method, saved)
             if settings.contrast is not None:
                 check_contrast(method)
-            if unit == "token" and not isinstance(saved, ModelPredictor) and METHODS[method].needs == "predictions":
+            if level == "token" and not isinstance(saved, ModelPredictor) and METHODS[method].needs == "predictions":
                 problems.append(
-                    f"unit: got token, but {method} deletes whole words from texts for this run ({saved.kind});"
+                    f"level: got token, but {method} deletes whole words from texts for this run ({saved.kind});"
                     " expected word."
                 )
         except ConfigError as error:

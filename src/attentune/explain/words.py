@@ -73,6 +73,11 @@ def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, si
     return tuple(words)
 
 
+def overlap(piece: Subword, word: Subword) -> bool:
+    """Whether two spans share characters of the same text."""
+    return piece.within == word.within and piece.start < word.end and word.start < piece.end
+
+
 def _whole(word: Subword, text: str) -> Subword:
     """Return the last word that was read with the rest of its characters, if the text was cut within it."""
     rest = next((end for start, end in word_spans(text[word.start :]) if start < word.end - word.start < end), 0)

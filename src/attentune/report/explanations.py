@@ -40,7 +40,7 @@ def render_explanations(groups: Sequence[Sequence[Explanation]], *, title: str) 
         groups: for each text its explanations by one method or several, which are shown side by side.
         title: the heading.
     """
-    by_words = all(explanation.unit == "word" for group in groups for explanation in group)
+    by_words = all(explanation.level == "word" for group in groups for explanation in group)
     template = html_templates.get_template("explanations.html.jinja")
     return template.render(groups=groups, title=title, by_words=by_words)
 
@@ -58,13 +58,13 @@ def highlight_html(explanation: Explanation, tokens: Sequence[Subword]) -> str:
 
 
 def terminal_text(explanation: Explanation) -> Text:
-    """Return the text with each token in the colour of its score, below a line of facts.
+    """Return the text with each token in the colour of its score, below two lines of facts.
 
     Bold, underlines and italics repeat what the colour shows, for readers who cannot see it.
     """
     tokens, signed = explanation.tokens, explanation.signed
     most = highest(tokens)
-    lines = Text().append(summary_line(explanation) + "\n", style="dim")
+    lines = Text().append(f"{summary_line(explanation)}\n{one_line(explanation.unit)}\n", style="dim")
     for name, text, own_tokens in sides(explanation.text, explanation.pair, tokens):
         lines.append(f"{name}: " if name else "", style="dim")
         for segment in segments(text, own_tokens, signed=signed):

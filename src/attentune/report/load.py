@@ -236,6 +236,7 @@ def _read_explanations(file: Path) -> list[Explanation]:
                 Subword(token["text"], token["start"], token["end"], float(token["score"]), token.get("in", "text"))
                 for token in content.pop("tokens")
             )
+            content.pop("unread_words", None)
             one = Explanation(**content, pieces=tokens)
             hash((one.text, one.pair))
             found.append(one)

@@ -46,7 +46,7 @@ class Reasons(Texts):
 
     method: str | None = Field(None, description="Default: ssa for runs with a token gate, else leave-one-out.")
     target: str | None = Field(None, description="The class to explain; default: the predicted one.")
-    unit: Literal["word", "token"] = "word"
+    level: Literal["word", "token"] = "word"
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of lime, shap and random.")
     steps: int = Field(50, ge=1, description="Steps of integrated-gradients.")
     samples: int | None = Field(None, ge=1, description="Masked copies a text: lime 1000, shap 500 by default.")
@@ -185,7 +185,7 @@ def _add_routes(app: FastAPI, backend: Backend, limits: ServerLimits, metrics: S
         limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=True)
         limits.check_cost(body.steps, body.samples)
         engine: Engine = request.app.state.engine
-        options = ExplainOptions(body.method, body.target, body.unit, body.seed, body.steps, body.samples)
+        options = ExplainOptions(body.method, body.target, body.level, body.seed, body.steps, body.samples)
         answers = await _answer_in_time(request, engine.explain(_rows(body), options), limits)
         if answers is None:
             return Response(status_code=_GONE)

@@ -34,7 +34,7 @@ class ExplainOptions:
 
     method: str | None = None
     target: str | None = None
-    unit: str = "word"
+    level: str = "word"
     seed: int = 0
     steps: int = 50
     samples: int | None = None
@@ -105,7 +105,7 @@ class RunBackend:
         """Explain the prediction of a row.
 
         Raises:
-            ConfigError: there is no such method, class or unit, or the method does not work on this run.
+            ConfigError: there is no such method, class or level, or the method does not work on this run.
             StoppedError: `stop` was set; looked at before each pass of a model.
         """
         method = options.method or default_method(self._saved)
@@ -117,7 +117,7 @@ class RunBackend:
                 self._rows([row]),
                 methods=(method,),
                 target=options.target,
-                unit=options.unit,
+                level=options.level,
                 settings=settings,
                 precision=self._explains_in,
             )[method]

@@ -131,7 +131,14 @@ def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibra
 def test_recorded_explanations_are_shown_with_their_rows(two: Path) -> None:
     tokens = [{"text": "text", "start": 0, "end": 4, "score": 0.5}, {"text": "1", "start": 5, "end": 6, "score": -0.25}]
     line = {"text": "text 1", "pair": None, "method": "gradient", "label": "no", "probability": 0.9, "prediction": "no"}
-    line |= {"signed": True, "passes": 2, "seconds": 0.1, "unit": "word", "tokens": tokens}
+    line |= {
+        "signed": True,
+        "passes": 2,
+        "seconds": 0.1,
+        "level": "word",
+        "unit": "change of the log-odds of bad",
+        "tokens": tokens,
+    }
     (two / "explanations.jsonl").write_text(json.dumps(line) + "\n")
     data = dataclasses.replace(collect([str(two)]), texts={"rte": TEXTS})
     page = render_html(make_report(data))

@@ -43,8 +43,8 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
         StorageError: the file could not be written.
     """
     check_figure_file(path)
-    blocks = [(explanation, list(_lines(explanation))) for explanation in explanations]
-    count = sum(2 + len(lines) for _, lines in blocks)
+    blocks = [(one, _facts(one), list(_lines(one))) for one in explanations]
+    count = sum(len(facts) + len(lines) + 1 for _, facts, lines in blocks)
     _check_size(path, count)
     height_in = count * _LINE_IN + 2 * _MARGIN_IN
     figure = new_figure(_WIDTH_IN, height_in)
@@ -52,14 +52,20 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
     axis.set(xlim=(0, _WIDTH_IN), ylim=(height_in, 0))
     axis.set_axis_off()
     top_in = _MARGIN_IN
-    for explanation, lines in blocks:
-        summary = textwrap.shorten(summary_line(explanation), int(_COLUMNS * 1.2), placeholder="...")
-        _write_text(axis, _MARGIN_IN, top_in + _LINE_IN / 2, summary, color="#555555", fontsize=9)
-        for number, runs in enumerate(lines, start=1):
+    for explanation, facts, lines in blocks:
+        for number, fact in enumerate(facts):
+            _write_text(axis, _MARGIN_IN, top_in + (number + 0.5) * _LINE_IN, fact, color="#555555", fontsize=9)
+        for number, runs in enumerate(lines, start=len(facts)):
             for column, characters, share in runs:
                 _draw_run(axis, column, top_in + number * _LINE_IN, characters, share, signed=explanation.signed)
-        top_in += (2 + len(lines)) * _LINE_IN
+        top_in += (len(facts) + len(lines) + 1) * _LINE_IN
     save_figure(figure, path)
+
+
+def _facts(explanation: Explanation) -> list[str]:
+    width = int(_COLUMNS * 1.2)
+    unit = textwrap.wrap(visible(explanation.unit, one_line=True), width, max_lines=3, placeholder="...")
+    return [textwrap.shorten(summary_line(explanation), width, placeholder="..."), *unit]
 
 
 def _lines(explanation: Explanation) -> Iterator[list[TextRun]]:
