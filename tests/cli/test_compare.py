@@ -222,7 +222,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
     status, out, err = attentune(*added)
     assert status == 0, err
     assert (folder / "comparison/runs/own/24/bert-mean/seed-9/model.safetensors").is_file()
-    assert out.splitlines()[2].split()[:4] == ["own", "24", "bert-mean", "accuracy"]
+    assert out.splitlines()[2].split()[:4] == ["train.csv", "24", "bert-mean", "accuracy"]
     now = outcomes(folder / "comparison")
     assert {name: now[name] for name in before} == before
     assert now["records/own/24/bert-mean/seed-9.json"]["train"]["rows"] == 24

@@ -47,7 +47,7 @@ def recorded(tmp_path: Path) -> list[RecordedRun]:
 
 
 def test_texts_and_findings_are_read(recorded: list[RecordedRun]) -> None:
-    found = texts_of(recorded)["own"]
+    found = texts_of(recorded)["train.csv"]
     assert [text for text, _ in found.texts.values()][:2] == ["a fine film dev", "a dull film dev"]
     assert found.problem == ""
     assert found.findings is not None
@@ -56,23 +56,23 @@ def test_texts_and_findings_are_read(recorded: list[RecordedRun]) -> None:
 
 def test_changed_missing_and_large_files_are_not_read(recorded, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "dev.csv").write_text("sentence,label\nsecret,yes\n")
-    found = texts_of(recorded)["own"]
+    found = texts_of(recorded)["train.csv"]
     assert (dict(found.texts), found.findings) == ({}, None)
     assert found.problem == (
         "The texts are not shown: the data files have other rows than those that the runs were scored on."
     )
     monkeypatch.setattr(module, "MOST_BYTES", 10)
-    assert "train.csv is larger than" in texts_of(recorded)["own"].problem
+    assert "train.csv is larger than" in texts_of(recorded)["train.csv"].problem
     (tmp_path / "train.csv").unlink()
     (tmp_path / "dev.csv").unlink()
-    assert "train.csv" in texts_of(recorded)["own"].problem
+    assert "train.csv" in texts_of(recorded)["train.csv"].problem
 
 
 def test_a_hub_data_set_is_not_loaded(recorded: list[RecordedRun]) -> None:
     record = recorded[0].record
     data = {**record.config["data"], "dataset_name": "some/set", "train_file": None, "validation_file": None}
     changed = dataclasses.replace(record, config={**record.config, "data": data})
-    found = texts_of([dataclasses.replace(recorded[0], record=changed)])["own"]
+    found = texts_of([dataclasses.replace(recorded[0], record=changed)])["train.csv"]
     assert found.problem == "The texts are not shown: a report does not load the data set some/set."
 
 

@@ -39,7 +39,7 @@ def test_three_files(tmp_path: Path) -> None:
         validation_file=write(tmp_path, "dev.tsv", "label\ttext\nbad\tthree\n"),
         test_file=write(tmp_path, "test.jsonl", [{"text": "four"}]),
     )
-    assert data.name == "own"
+    assert data.name == "train.csv"
     assert data.label_space == CLASSES
     assert data.metrics[0] == "accuracy"
     assert list(data.splits) == ["train", "validation", "test"]

@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 
 from attentune.config import Config, load_config, model_preset_names
 from attentune.data.checks.doctor import examine
-from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.dataset import LabelSpace, TaskData, data_name
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval
@@ -76,9 +76,10 @@ def facts(
     logits = draw.normal(size=(rows, outputs))
     if space.task_type == "regression":
         logits[:, 0] += labels
-    data = TaskData("own", space, (metric,), {"train": split, "validation": split})
+    config = config or load_config(preset="ssa-hybrid")
+    data = TaskData(data_name(vars(config.data)), space, (metric,), {"train": split, "validation": split})
     return CardFacts(
-        config or load_config(preset="ssa-hybrid"),
+        config,
         data,
         METRICS[metric],
         RunResult(

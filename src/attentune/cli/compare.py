@@ -154,7 +154,7 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """Print the table of scores, and the verdicts below it."""
     from attentune.report.analysis import compare_methods
-    from attentune.report.load import recorded_runs
+    from attentune.report.load import recorded_runs, with_task_names
     from attentune.report.overview.answer import answer_of
     from attentune.results import to_json
 
@@ -162,7 +162,9 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     # Before the predictions are read, so that the table appears even if a file of them is damaged.
     if parsed.format == "text":
         print(_text(cells), end="", flush=True)
-    verdicts = compare_methods(recorded_runs(Path(folder), records), parsed.baseline) if records else None
+    verdicts = (
+        compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline) if records else None
+    )
     if parsed.format == "json":
         empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
         answer = [] if verdicts is None else answer_of(verdicts)
@@ -215,10 +217,10 @@ def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
     """Return mean and standard deviation (n - 1) over the scored seeds, for each task, size and method."""
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for record in records:
-        groups.setdefault((record.run.task, record.run.size, record.run.method), []).append(record)
-    tasks = list(dict.fromkeys(record.run.task for record in records))
+        groups.setdefault((record.task_name, record.run.size, record.run.method), []).append(record)
+    tasks = list(dict.fromkeys(record.task_name for record in records))
     cells = []
-    for (task, size, method), group in sorted(groups.items(), key=lambda item: _place(item[1][0].run, tasks)):
+    for (task, size, method), group in sorted(groups.items(), key=lambda item: _place(item[1][0], tasks)):
         scores = [record.score for record in group if record.is_done and record.score is not None]
         cells.append(
             {
@@ -236,8 +238,8 @@ def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
     return cells
 
 
-def _place(run: Any, tasks: list[str]) -> tuple[Any, ...]:
-    return (tasks.index(run.task), run.train_size is None, run.train_size or 0)
+def _place(record: Any, tasks: list[str]) -> tuple[Any, ...]:
+    return (tasks.index(record.task_name), record.run.train_size is None, record.run.train_size or 0)
 
 
 def _text(cells: Sequence[dict[str, Any]]) -> str:

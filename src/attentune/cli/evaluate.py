@@ -113,7 +113,7 @@ def _evaluate_shards(
 ) -> tuple[int, dict[str, Any], Any]:
     """Predict labelled rows in shards; return the status, and, once all are written, the evaluation and the rows."""
     from attentune.data.builtin import DEFAULT_METRICS
-    from attentune.data.dataset import CUSTOM_NAME, TaskData
+    from attentune.data.dataset import TaskData, data_name
     from attentune.experiments.shards.task import EVALUATE, evaluate_shard, evaluated_rows
     from attentune.inference.evaluation import evaluate_split
     from attentune.inference.predictor import Predictor
@@ -136,7 +136,7 @@ def _evaluate_shards(
     rows, logits_NC = evaluated_rows(output, plan, saved.label_space)
     metrics = DEFAULT_METRICS[saved.label_space.task_type]
     found = {parsed.split: evaluate_split(parsed.split, rows, logits_NC, saved.label_space, metrics)}
-    return status, found, TaskData(CUSTOM_NAME, saved.label_space, metrics, {parsed.split: rows})
+    return status, found, TaskData(data_name(vars(config)), saved.label_space, metrics, {parsed.split: rows})
 
 
 def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attentune.results import ORIGINAL_TRAIN
 
-# The name of a task from custom files. Settings files and comparison folders use it, so it stays as it is.
-CUSTOM_NAME = "own"
 # The split that probabilities are calibrated on.
 CALIBRATION = "calibration"
+# The name of data that is given in Python.
+FROM_PYTHON = "data from Python"
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Separates the labels of a row in files that we write, and by default in files that we read.
 SEPARATOR = "|"
@@ -200,7 +201,7 @@ class TaskData:
     """A task with its rows.
 
     Attributes:
-        name: the name of the task, or `CUSTOM_NAME` for custom data.
+        name: the name of the task, or of the user's file or data set (`data_name`).
         label_space: the labels.
         metrics: names of metrics; the first selects the best model (see `metrics.metrics.METRICS`).
         splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
@@ -230,3 +231,15 @@ class TaskData:
             original = replace(train.take(train.original_rows), weights=None)
             prints[ORIGINAL_TRAIN] = original.fingerprint()
         return prints
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """Return the name of a run's data, for people: the task, the data set on the hub, or the file without its folder.
+
+    Args:
+        data: the section `data` of a configuration.
+    """
+    if name := str(data.get("task") or data.get("dataset_name") or ""):
+        return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
+    file = next((data[key] for key in ("train_file", "validation_file", "test_file") if data.get(key)), None)
+    return FROM_PYTHON if file is None else Path(str(file)).name

@@ -19,7 +19,7 @@ import numpy as np
 from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
 from attentune.data.columns import Columns, choose_columns, read_rows, require, with_own_names
-from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows, some_names
+from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, some_names
 from attentune.data.extra import with_extra
 from attentune.data.guesses import label_candidates, with_guessed_columns
 from attentune.data.headers import header_note
@@ -221,7 +221,10 @@ def _load_custom(
         notes.append(note)
     metrics = DEFAULT_METRICS[space.task_type]
     read = columns.settings()
-    return TaskData(CUSTOM_NAME, space, metrics, _selected(rows, splits), tuple(notes), doubt, read)
+    name = data_name(
+        {"dataset_name": config.dataset_name, "train_file": getattr(config, f"{first}_file", tables[first].source)}
+    )
+    return TaskData(name, space, metrics, _selected(rows, splits), tuple(notes), doubt, read)
 
 
 def _label_space(

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from attentune.config import load_config
 from attentune.config.parse import did_you_mean
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import FROM_PYTHON, LabelSpace, TaskData, TextRows
 from attentune.data.splits import split_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.integrations.sklearn_input import check_one_column, labels_of, scores_of, texts_of, weights_of
@@ -78,7 +78,7 @@ class _TextEstimator(BaseEstimator):
         if self.validation_share:
             remaining, cut, kept = split_rows(rows, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(remaining), "validation": replace(rows.take(cut), weights=None)}
-        data = TaskData("own", space, _METRICS[space.task_type], splits, (kept.strip(),) if kept else ())
+        data = TaskData(FROM_PYTHON, space, _METRICS[space.task_type], splits, (kept.strip(),) if kept else ())
         temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         overrides = self._overrides(folder, space)
@@ -378,7 +378,7 @@ class AttentuneAuto(_TextEstimator):
         }
         self.result_ = auto(  # type: ignore[assignment]
             load_config(overrides=overrides | dict(self.settings or {})),
-            data=TaskData("own", space, _METRICS[space.task_type], {"train": rows}),
+            data=TaskData(FROM_PYTHON, space, _METRICS[space.task_type], {"train": rows}),
             time_limit_s=parse_duration(self.time_limit),
             encoders=tuple(self.encoders or ()),
             portfolio=self.portfolio,

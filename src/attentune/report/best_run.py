@@ -17,7 +17,7 @@ from attentune.experiments.comparison.records import RunRecord, is_packed, read_
 from attentune.io.files import read_json
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import compare_methods
-from attentune.report.load import recorded_runs
+from attentune.report.load import recorded_runs, with_task_names
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
 from attentune.stats.verdict import Comparison
 
@@ -28,7 +28,7 @@ class BestRun:
 
     Attributes:
         folder: its run folder.
-        task: its task; "own" for custom data.
+        task: its task; for custom data the name of the file.
         method: its method: a preset's name, or a trial's.
         mean: the mean validation score of its method over seeds, by which the method was chosen.
         comparison: the comparison of the second-best method with it; None if there is no other method with a score.
@@ -224,13 +224,15 @@ def _best(
 ) -> BestRun:
     """Compare the other methods with the best one."""
     scored = [record for record in records if record.run.method in means]
-    found = {one.method: one for one in compare_methods(recorded_runs(folder, scored), method).comparisons}
+    found = {
+        one.method: one for one in compare_methods(with_task_names(recorded_runs(folder, scored)), method).comparisons
+    }
     others = [name for name in means if name != method]
     second = next((found[name] for name in others if name in found), None)
     ties = tuple(name for name in others if name in found and not _is_worse(found[name]))
     return BestRun(
         folder=run,
-        task=records[0].run.task,
+        task=records[0].task_name,
         method=method,
         mean=means[method],
         comparison=second,

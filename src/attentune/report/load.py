@@ -11,6 +11,7 @@ from typing import Any
 from attentune.data.checks.report import Finding
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.records import (
+    CUSTOM_TASK,
     PACKED_PREDICTIONS_FILE,
     REPORT_FILES,
     Predictions,
@@ -149,6 +150,8 @@ def collect(folders: Sequence[str]) -> ReportData:
         for _, file in _extras(Path(folder), EXPLANATIONS_FILE)
         for one in _read_explanations(file)
     }
+    named = with_task_names([one for runs in by_folder.values() for one in runs])
+    by_folder = {folder: [named.pop(0) for _ in runs] for folder, runs in by_folder.items()}
     distinct = tuple(_with_distinct_methods(by_folder))
     return ReportData(tuple(by_folder), distinct, hans, layers, explanations=explanations)
 
@@ -186,7 +189,7 @@ def _run(folder: Path) -> RecordedRun:
     metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
     files = {path.stem.removeprefix("predictions_"): path for path in sorted(folder.glob("predictions_*.csv"))}
     run = Run(
-        str(data.get("task") or "own"),
+        str(data.get("task") or CUSTOM_TASK),
         data.get("max_train_samples"),
         str(result.config.get("preset") or folder.resolve().name),
         result.seed,
@@ -201,6 +204,37 @@ def _run(folder: Path) -> RecordedRun:
         **log_facts(folder),
     )
     return RecordedRun(record, files)
+
+
+def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Name custom data by its file. Files of one name but with other rows are told apart by their folders."""
+    prints: dict[str, set[str]] = {}
+    for one in runs:
+        prints.setdefault(_data_of(one.record), set()).update(one.record.data_fingerprint.values())
+    first: dict[str, str] = {}
+    for file in prints:
+        alike = (other for other in first if Path(other).name == Path(file).name and prints[other] & prints[file])
+        first[file] = next(alike, file)
+    found = []
+    for one in runs:
+        task, file = one.record.task_name, first[_data_of(one.record)]
+        others = {other for other in first.values() if Path(other).name == Path(file).name}
+        if one.record.run.task == CUSTOM_TASK and len(others) > 1:
+            task = _shortest_end(file, others)
+        run = dataclasses.replace(one.record.run, task=task)
+        found.append(dataclasses.replace(one, record=dataclasses.replace(one.record, run=run)))
+    return found
+
+
+def _data_of(record: RunRecord) -> str:
+    data = record.config.get("data") or {}
+    return str((record.run.task == CUSTOM_TASK and data.get("train_file")) or record.task_name)
+
+
+def _shortest_end(path: str, others: set[str]) -> str:
+    """Return as many last parts of a path as no other path ends in."""
+    ends = ("/".join(Path(path).parts[-count:]) for count in range(1, len(Path(path).parts) + 1))
+    return next((end for end in ends if sum(f"/{other}".endswith(f"/{end}") for other in others) == 1), path)
 
 
 def _with_distinct_methods(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attentune.config import DataConfig
 from attentune.data.builtin import TaskSpec, find_builtin_file, load_spec
-from attentune.data.dataset import TextRows
+from attentune.data.dataset import TextRows, data_name
 from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
@@ -187,12 +187,9 @@ def _task_of(saved: Predictor) -> str:
         ConfigError: the run was not trained on a GLUE task, or predicts other labels than the task has.
     """
     data = saved.config.data
-    trained_on = "own files" if data.task is None else f"the task {load_spec(data.task).name}"
-    if data.task is None and data.dataset_name is not None:
-        trained_on = f"the data set {data.dataset_name}"
     if data.task is None or load_spec(data.task).name not in _TASKS:
         raise ConfigError(
-            f"{saved.folder}: was trained on {trained_on} (see its config.yaml), expected a task of GLUE:"
+            f"{saved.folder}: was trained on {data_name(vars(data))} (see its config.yaml), expected a task of GLUE:"
             f" {', '.join(_TASKS)}."
         )
     spec = load_spec(data.task)

@@ -15,7 +15,7 @@ import yaml
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
 from attentune.data.checks.report import Finding, sentences_without_texts
-from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
+from attentune.data.dataset import TaskData, TextRows
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name
@@ -42,13 +42,6 @@ class CardFacts:
     result: RunResult
     logits: Mapping[str, np.ndarray]
     findings: Sequence[Finding] = ()
-
-
-def data_name(facts: CardFacts) -> str:
-    if facts.data.name != CUSTOM_NAME:
-        return facts.data.name
-    source = facts.config.data.dataset_name or facts.config.data.train_file
-    return dataset(facts) or ("own data" if source is None else Path(source).name)
 
 
 def dataset(facts: CardFacts) -> str | None:
@@ -144,7 +137,7 @@ def model_card(facts: CardFacts) -> str:
 
 
 def _title(facts: CardFacts) -> str:
-    return f"{plain(_model_name(facts))} on {plain(data_name(facts))}"
+    return f"{plain(_model_name(facts))} on {plain(facts.data.name)}"
 
 
 def _model_name(facts: CardFacts) -> str:
@@ -171,16 +164,16 @@ def _metadata(facts: CardFacts) -> dict[str, Any]:
     }
     results = [part for part in results if part["metrics"]]
     if results:
-        values["model-index"] = [{"name": f"{_model_name(facts)} on {data_name(facts)}", "results": results}]
+        values["model-index"] = [{"name": f"{_model_name(facts)} on {facts.data.name}", "results": results}]
     return values
 
 
 def _indexed(facts: CardFacts, split: str, scores: Mapping[str, float | None]) -> dict[str, Any]:
     """The scores of a split as the hub's model index has them; what is undefined is left out."""
-    name = data_name(facts)
+    name = facts.data.name
     return {
         "task": {"type": "text-classification"},
-        "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "own", "name": name, "split": split},
+        "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "data", "name": name, "split": split},
         "metrics": [
             {"type": _HUB_METRICS.get(metric, metric), "name": metric, "value": float(value)}
             for metric, value in scores.items()
@@ -265,7 +258,7 @@ def _data(facts: CardFacts) -> str:
         [split, str(len(part)), f"`{prints[split]}`" if split in prints else ""]
         for split, part in facts.data.splits.items()
     ]
-    intro = f"{plain(data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
+    intro = f"{plain(facts.data.name)}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
     return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts) + _findings(facts)
 
 

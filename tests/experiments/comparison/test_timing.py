@@ -71,7 +71,7 @@ def test_the_plan_is_printed_and_nothing_is_written(attentune, tiny, tmp_path):
     assert status == 0, err
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["task", "rows", "preset", "runs", "done", "seconds", "hours", "left"]
-    assert [line[:5] for line in lines[2:4]] == [["own", "all", "bert", "4", "0"], ["own", "all", "majority", "4", "0"]]
+    assert [line[:5] for line in lines[2:4]] == [["train.csv", "all", name, "4", "0"] for name in ("bert", "majority")]
     assert "8 runs are left, about 0.0" in out
     assert "hours with 3 at a time, by short runs on this machine" in out
     assert not (tmp_path / "comparison").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from attentune.data.checks.report import (
     percent,
     summary_lines,
 )
-from attentune.data.dataset import CUSTOM_NAME, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.readers.table import quote
 from attentune.data.splits import normalised
 
@@ -74,7 +73,7 @@ def examine(
     if english_only and train is not None:
         findings += language_findings("train", train)
     return DoctorReport(
-        name=data.name if data.name != CUSTOM_NAME else Path(next(iter(data.splits.values())).source).name,
+        name=data.name,
         task_type=data.label_space.task_type,
         label_names=data.label_space.names,
         metrics=data.metrics,

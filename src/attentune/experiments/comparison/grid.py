@@ -10,6 +10,7 @@ from typing import Any
 from attentune.config import Config, flatten, load_config, load_preset, to_flat
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
+from attentune.data.dataset import data_name
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.methods import (
     CUSTOM_TASK,
@@ -39,6 +40,12 @@ class RunGrid:
     configs: dict[str, dict[str, dict[str, Any]]]
     own: dict[str, tuple[str, ...]]
     of_tasks: tuple[str, ...] = ()
+
+    def task_name(self, task: str) -> str:
+        """Return the name of a task for people: for custom data, that of the file or data set."""
+        settings = next(by_task[task] for by_task in self.configs.values() if task in by_task)
+        data = {name.removeprefix("data."): value for name, value in settings.items() if name.startswith("data.")}
+        return task if task != CUSTOM_TASK else data_name(data)
 
     def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
         """Return the configuration of a run that is trained in `folder`."""

@@ -14,7 +14,7 @@ from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import RunGrid
 from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
-from attentune.experiments.comparison.records import is_packed
+from attentune.experiments.comparison.records import CUSTOM_TASK, is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.training.defaults import RULED
 
@@ -203,7 +203,8 @@ def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[M
     The same method on the same task must be equal; a new one must have the same common settings.
     """
     if task in before.get(name, {"tasks": {}})["tasks"]:
-        return before[name]["tasks"][task], f"{name} on {task}: ", set()
+        prefix = f"{name}: " if task == CUSTOM_TASK else f"{name} on {task}: "
+        return before[name]["tasks"][task], prefix, set()
     for other in sorted(before, key=lambda known: known != name):
         tasks = before[other]["tasks"]
         nearest = min(tasks, key=lambda known: known != task)

@@ -14,9 +14,8 @@ from attentune.config.parse import did_you_mean, mapping_from
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
+from attentune.experiments.comparison.records import CUSTOM_TASK
 
-# The task name of custom data.
-CUSTOM_TASK = "own"
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
     "training.output_dir": "each run has its own folder under the comparison's",

@@ -91,8 +91,9 @@ class ComparisonProgress:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         # How a run is described in the bar and in a line; a search sets its own.
-        self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
-        self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
+        self.task_name: Callable[[str], str] = str
+        self.short: Callable[[Run], str] = lambda run: f"{run.method} on {self.task_name(run.task)}"
+        self.long: Callable[[Run], str] = lambda run: f"{self.short(run)}, {run.size} rows, seed {run.seed}"
 
     @property
     def is_quiet(self) -> bool:

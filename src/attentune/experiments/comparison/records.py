@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.data.dataset import data_name
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import values_of
 from attentune.io.files import is_plain_name, parse_json, read_text, storage_errors, write_bytes, write_text
@@ -35,12 +36,16 @@ STATUSES = ("done", "failed", "pruned")
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 
 
+# The task of custom data in the names of folders and in settings files; people read `RunRecord.task_name`.
+CUSTOM_TASK = "own"
+
+
 @dataclass(frozen=True, order=True)
 class Run:
     """One run of a comparison.
 
     Attributes:
-        task: a built-in task's name; "own" for custom data.
+        task: a built-in task's name; `CUSTOM_TASK` for custom data.
         train_size: number of training rows; None for all.
         method: the name of a preset or method.
         seed: the seed of subsampling, new weights, row order and masks.
@@ -97,6 +102,11 @@ class RunRecord(RunResult):
     def is_done(self) -> bool:
         """Whether the run finished and has scores."""
         return self.status == "done"
+
+    @property
+    def task_name(self) -> str:
+        """The task's name for people: for custom data, that of the file or data set."""
+        return self.run.task if self.run.task != CUSTOM_TASK else data_name(self.config.get("data") or {})
 
     @property
     def split(self) -> str | None:
@@ -401,7 +411,7 @@ def unpaired(records: Iterable[RunRecord]) -> list[str]:
             prints = dict(record.data_fingerprint)
             prints |= {"train": train_print} if (train_print := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
             rows = json.dumps(prints, sort_keys=True)
-            key = (record.run.task, record.run.size, record.run.seed)
+            key = (record.task_name, record.run.size, record.run.seed)
             seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)
     return [
         f"{task}, {size} rows, seed {seed}: {' | '.join(', '.join(methods) for methods in by_rows.values())}"

@@ -92,6 +92,7 @@ def compare(
     options = executor or ExecutorOptions(jobs=jobs)
     options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
+    display.task_name = grid.task_name
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
     make_comparison_folder(folder)
@@ -170,14 +171,18 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
         firsts = [next(run for run in task_runs if run.method == method) for method in methods]
         configs = {run.method: grid.config(run, Path(os.devnull)) for run in firsts}
         problems += [
-            text for method, config in configs.items() for text in _misfits(f"{method} on {task}", config, data)
+            text
+            for method, config in configs.items()
+            for text in _misfits(f"{method} on {grid.task_name(task)}", config, data)
         ]
         data_fingerprints |= fingerprint_extra_rows(task, data, list(configs.values()))
         rows = len(data.splits["train"]) if "train" in data.splits else 0
         for size in sorted(
             {run.train_size for run in task_runs if run.train_size is not None and run.train_size > rows}
         ):
-            display.warning(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
+            display.warning(
+                f"{grid.task_name(task)}: has {rows:,} rows to train on, so the size {size:,} is the same as all"
+            )
     if problems:
         raise ConfigError(problems)
     from attentune.models.build import load_tokenizer  # imports PyTorch

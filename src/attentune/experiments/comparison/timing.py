@@ -148,9 +148,9 @@ def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None]) -> li
                 if (task, size) not in sizes:
                     sizes[task, size] = size_of(config, runs[0].train_size)
                 if method not in token_s:
-                    info(f"timing {method} on {_TIMED_ROWS} rows of {task}")
+                    info(f"timing {method} on {_TIMED_ROWS} rows of {grid.task_name(task)}")
                     token_s[method] = seconds_per_token(grid.configs[method][task])
                 rows = sizes[task, size]
                 seconds = rows.rows * rows.mean_tokens * token_s[method] * epochs_of(to_flat(config), rows)
-        planned.append(PlannedRuns(task, size, method, len(runs), done, seconds, is_measured))
+        planned.append(PlannedRuns(grid.task_name(task), size, method, len(runs), done, seconds, is_measured))
     return planned

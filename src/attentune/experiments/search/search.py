@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, to_flat, to_yaml
+from attentune.data.dataset import data_name
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.manifest import make_folder
 from attentune.experiments.comparison.progress import ComparisonProgress
@@ -35,7 +36,7 @@ class SearchResult:
     """The outcome of a search.
 
     Attributes:
-        task: the task's name; "own" for custom data.
+        task: the task's name; for custom data that of the file or data set.
         criterion: how trials are ranked.
         rows: the rows that they were scored on.
         trials: best first, then the pruned and the failed ones.
@@ -179,7 +180,9 @@ def _result(plan: SearchPlan, folder: Path) -> SearchResult:
     study = plan.study
     importance, why = study.importance()
     trials = ranked(study.trials(), study.criterion, loss=plan.loss)
-    result = SearchResult(plan.settings.task(), study.criterion, plan.rows, trials, None, importance, why)
+    result = SearchResult(
+        data_name(vars(plan.settings.config({}).data)), study.criterion, plan.rows, trials, None, importance, why
+    )
     if result.best is not None:
         file = folder / WINNER_FILE
         write_text(file, to_yaml(_best_config(plan, result.best, folder)))

@@ -58,7 +58,7 @@ class TrialSettings:
         return replace(config, training=replace(training, eval_strategy=training.eval_strategy or "epoch"))
 
     def task(self) -> str:
-        """Return the task's name; "own" for custom data."""
+        """Return the task's name; `CUSTOM_TASK` for custom data."""
         task = self.config({}).data.task
         return CUSTOM_TASK if task is None else load_spec(task).name
 

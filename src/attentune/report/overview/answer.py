@@ -164,7 +164,7 @@ def _open_sentence(open_ones: Sequence[Comparison]) -> str:
         if _in_points(one) and math.isfinite(one.minimum_detectable_effect)
     ]
     if not effects:
-        return "Not shown does not mean equal."
+        return ""
     counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if statistics.median(effects) >= 1.0:
         number = {2: "Two", 3: "Three"}.get(seeds[-1], counts) if len(seeds) == 1 else counts

@@ -146,13 +146,13 @@ def counts_sentence(runs: Sequence[RunRecord], tasks: Sequence[str], noun: str =
     seeds = sorted({one.run.seed for one in runs})
     done = [one for one in runs if one.is_done]
     baselines = sum(one.config.get("baseline") is not None for one in done)
-    trained = _count(len(done) - baselines, "trained model")
     counts = [
         f"{_count(len(methods), 'method')} ({', '.join(methods)})",
         f"{_count(len(tasks), noun)} ({', '.join(tasks)})",
         f"{_count(len(seeds), 'seed')} ({', '.join(map(str, seeds))})",
     ]
-    ends = [trained, *([_count(baselines, "fitted baseline")] if baselines else [])]
+    ends = [_count(len(done) - baselines, "trained model")] if len(done) > baselines or not baselines else []
+    ends += [_count(baselines, "fitted baseline")] if baselines else []
     ends += [_count(len(runs) - len(done), "failed run")] if len(done) < len(runs) else []
     return f"{', '.join(counts)}; {', '.join(ends)}."
 
