@@ -6,6 +6,7 @@ has not learnt more than a baseline; 130 interrupted by Ctrl-C.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -127,7 +128,10 @@ def run() -> None:
         # The code page of a Windows console may lack characters of a text.
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    status = main()
+    # At its end the interpreter would search all objects for cycles: with PyTorch 1.6 s, without 0.25 s.
+    gc.freeze()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from attentune.experiments.execution.memory import available_memory_bytes, resid
 from attentune.io.files import storage_errors
 from attentune.training.signals import StopRequest
 
-# Imported by the server from which workers are forked.
-_PRELOADED = ["attentune.training.train", "attentune.inference.predictor"]
+# Imported by the server from which workers are forked, in this order.
+_PRELOADED = ["attentune.training.train", "attentune.inference.predictor", "attentune.experiments.execution.preloaded"]
 # Workers have this long to save after a stop request; those whose parent is gone have less, and their runs go on from
 # the last checkpoint.
 SAVE_S, _ORPHAN_SAVE_S = 30.0, 1.5
