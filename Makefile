@@ -110,6 +110,10 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 bench-gpu: $(STAMP)  ## measure speed on a GPU and check every preset against the CPU; without a GPU it tests itself in minutes
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
+.PHONY: reference
+reference: $(STAMP)  ## compare losses, weights, predictions and verdicts bit for bit with the last record; UPDATE=1 records anew
+	$(BIN)/python -m benchmarks.reference $(if $(UPDATE),--update)
+
 .PHONY: mutants
 mutants: $(STAMP)  ## put small faults into stats, labels and nn, and count those their own tests notice
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[mutation]'
