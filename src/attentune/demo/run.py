@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config
+from attentune.data.load import load_data
 from attentune.demo import domains
 from attentune.demo.leaderboard import TEST_SETS, Line, ScoredRun, demo_report, ranked, write_page
 from attentune.errors import AttentuneError
@@ -21,7 +22,9 @@ from attentune.experiments.comparison.records import Run, RunRecord, read_predic
 from attentune.experiments.comparison.runner import compare
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
-from attentune.io.files import read_json
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import Predictor
+from attentune.io.files import read_json, write_text
 from attentune.results import RESULT_FILE, RunResult
 
 # The ensemble that `attentune auto` finds within the time limit.
@@ -153,11 +156,24 @@ def _auto_run(config: Config, time_limit_s: float, jobs: int | None, *, quiet: b
         run=Run(CUSTOM_TASK, None, AUTO, config.training.seed),
         status="done",
         metric="accuracy",
-        score=result.scores["validation"]["accuracy"],
+        score=None,
         wall_seconds=result.train["seconds"],
     )
-    predictions = {name: read_predictions(folder / f"predictions_{split}.csv") for split, name in TEST_SETS.items()}
-    return ScoredRun(record, predictions, folder)
+    files = {split: folder / f"predictions_{split}.csv" for split in TEST_SETS}
+    if missing := [
+        split for split, file in files.items() if not file.is_file()
+    ]:  # its time was up before it had scored
+        _write_predictions(folder, config, missing)
+    return ScoredRun(record, {name: read_predictions(files[split]) for split, name in TEST_SETS.items()}, folder)
+
+
+def _write_predictions(folder: Path, config: Config, splits: Sequence[str]) -> None:
+    predictor = Predictor.load(folder)
+    data = load_data(config.data, seed=config.training.seed, splits=splits, label_space=predictor.label_space)
+    evaluator = predictor.predictor(data, precision=None)
+    for split in splits:
+        text = predictions_csv(data.splits[split], evaluator.predict(split), predictor.label_space)
+        write_text(folder / f"predictions_{split}.csv", text)
 
 
 def _is_finished(folder: Path) -> bool:

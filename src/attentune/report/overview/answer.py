@@ -15,6 +15,7 @@ from attentune.stats.verdict import Comparison
 
 # With more tasks or sizes, the tasks on which each model is best are counted.
 _MOST_LEADS = 2
+_MOST_NAMES = 4
 
 
 def question_of(verdicts: Verdicts) -> str:
@@ -74,7 +75,8 @@ def _lead_words(lead: Lead) -> str:
         return f"{text}: shown"
     if second.method not in not_worse:
         return f"{text}: shown, but its lead over {_names(not_worse)} is not"
-    return f"{text}: not shown" + (f"; {_names(not_worse)} may be as good" if len(not_worse) > 1 else "")
+    is_told = len(not_worse) > 1 and second.seeds > 1
+    return f"{text}: not shown" + (f"; {_names(not_worse)} may be as good" if is_told else "")
 
 
 def _counted(verdicts: Verdicts) -> str:
@@ -89,6 +91,9 @@ def _counted(verdicts: Verdicts) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
+    names = (
+        names if len(names) <= _MOST_NAMES else [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} others"]
+    )
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
