@@ -14,6 +14,8 @@ from attentune.experiments.auto.budget import (
     FoldWork,
     SpeedModel,
     jobs_for_memory,
+    load_now,
+    load_of,
     make_plan,
     parse_duration,
     time_needed,
@@ -100,6 +102,28 @@ def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
     assert speed.seconds(baseline, WORK) == before["frozen-linear"]
     speed.observe(other, WORK, before["sesame"])  # its own measurement counts more than that of others
     assert speed.seconds(other, WORK) == pytest.approx(before["sesame"])
+
+
+def test_predictions_follow_the_load_of_the_machine():
+    probe = EncoderSpeed(3000.0, 12000.0, overhead_s=3.0, load=5.0)
+    speed = SpeedModel({"embedded": probe})
+    tfidf, frozen = _member("tfidf-linear"), _member("frozen-linear")
+    probed, free_s = speed.seconds(frozen, WORK), speed.seconds(tfidf, WORK)
+    speed.load = 1.0
+    assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5)
+    assert speed.seconds(tfidf, WORK) == free_s  # by constants of a free machine
+    speed.observe(tfidf, WORK, 4.0, load=2.0)
+    assert speed.seconds(tfidf, WORK) == pytest.approx(4.0)
+    assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)
+    speed.observe(tfidf, WORK, 0.1, load=9.0)
+    assert speed.load == 2.0  # that of a moment is chance
+
+
+def test_the_load_is_wall_over_processor_seconds():
+    assert load_of(6.0, 2.0) == 3.0
+    assert load_of(1.0, 1.1) == 1.0
+    assert load_of(60.0, 0.0) == 20.0
+    assert 1 <= load_now() <= 20
 
 
 def test_time_is_kept_for_a_member_whose_encoder_is_adapted():

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +40,8 @@ FEWEST_UPDATES = 50
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
 # A linear model takes longer in proportion to the labels beyond these.
 _LABELS_OF_LINEAR = 20
+# A load is measured in at least these seconds, and is at most so much: a process that waits for a disk has none.
+_LOAD_S, _MOST_LOAD = 0.5, 20.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHORTEST_S = 10.0
 
@@ -75,6 +78,7 @@ class EncoderSpeed:
         memory_bytes: the peak memory of the worker.
         disk_bytes: the size of a run folder.
         frozen_rows: how many of the training rows the frozen baselines encode at most; None for all.
+        load: by how much other processes slowed the probe down: wall over processor seconds, 1 on a free machine.
     """
 
     train_tokens_per_s: float
@@ -83,6 +87,7 @@ class EncoderSpeed:
     memory_bytes: int = 0
     disk_bytes: int = 0
     frozen_rows: int | None = None
+    load: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -110,21 +115,29 @@ class SpeedModel:
         encoders: the measured speed of each encoder.
         labels: the number of labels, on which the time of linear models depends.
         ratios: the measured over the predicted seconds of each finished run, by member.
+        load: the newest measured load of the machine; None for that of the probe of each encoder.
     """
 
     encoders: dict[str, EncoderSpeed]
     labels: int = 1
     ratios: dict[str, list[float]] = field(default_factory=dict)
+    load: float | None = None
     _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def seconds(self, member: Member, work: FoldWork) -> float:
         """Predict the seconds of one fold of a member."""
         measured = self._measured(member)
-        return self._uncorrected(member, work) * (1.0 if measured is None else measured)
+        return self._uncorrected(member, work, self.load) * (1.0 if measured is None else measured)
 
-    def observe(self, member: Member, work: FoldWork, seconds: float) -> None:
-        """Record the measured seconds of one fold."""
-        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work), 1e-3))
+    def observe(self, member: Member, work: FoldWork, seconds: float, load: float | None = None) -> None:
+        """Record the measured seconds of one fold and the load meanwhile; the load is expected to last.
+
+        That of less than half a second is chance.
+        """
+        load = self.load if load is None else load
+        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work, load), 1e-3))
+        if seconds >= _LOAD_S:
+            self.load = load
         self._kinds[member.name] = (member.kind, member.encoder)
 
     def is_corrected(self, member: Member) -> bool:
@@ -154,7 +167,12 @@ class SpeedModel:
         ]
         return statistics.median(alike) if alike else None
 
-    def _uncorrected(self, member: Member, work: FoldWork) -> float:
+    def _uncorrected(self, member: Member, work: FoldWork, load: float | None) -> float:
+        """Predict the seconds of one fold by the probe, or by constants of a free machine, at a load."""
+        measured = self.encoders[member.encoder].load if member.encoder is not None else 1.0
+        return self._as_probed(member, work) * (1.0 if load is None else load / measured)
+
+    def _as_probed(self, member: Member, work: FoldWork) -> float:
         rows = work.train_rows + work.held_rows
         labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
         if member.is_baseline and member.encoder is None:
@@ -349,6 +367,19 @@ def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
             f"{plan.train_rows:,} of the other {rows - plan.held_rows:,} rows are trained on: as many as"
             f" {plan.updates:,} updates read."
         )
+
+
+def load_of(seconds: float, processor_s: float) -> float:
+    """Return by how much other processes slowed a thread down that worked for these wall and processor seconds."""
+    return min(max(1.0, seconds / max(processor_s, 1e-6)), _MOST_LOAD)
+
+
+def load_now() -> float:
+    """Measure the load of the machine by a thread that counts for half a second."""
+    began, worked = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - began < _LOAD_S:
+        pass
+    return load_of(time.perf_counter() - began, time.thread_time() - worked)
 
 
 def time_needed(remaining: Sequence[float], jobs: int) -> float:

@@ -41,6 +41,7 @@ from attentune.experiments.auto.budget import (
     EncoderSpeed,
     SpeedModel,
     jobs_for_memory,
+    load_now,
     make_plan,
     time_needed,
 )
@@ -565,7 +566,7 @@ class _AutoRun(AutoFolder):
                 pool.submit(self._task(state))
             if not pool.running and self._lower_plan():
                 continue
-            if not pool.running and (state := self.schedule.last_try(self.training_left_s)) is not None:
+            if not pool.running and (state := self._fits_now()) is not None:
                 pool.submit(self._task(state))
             if not pool.running or self.training_left_s <= 0:
                 break
@@ -593,6 +594,13 @@ class _AutoRun(AutoFolder):
                 needed = time_needed(self.schedule.remaining(state), self._cores())
                 state.note = f"no time: it needs about {needed:.0f} s more" if needed else "stopped as the time was up"
         self._save_plan()
+
+    def _fits_now(self) -> MemberState | None:
+        """Return a member that fits by the load of the machine now, where none did by the load measured before."""
+        if self.training_left_s > 0 and any(state.waiting and not state.note for state in self.states):
+            self.schedule.speed.load = load_now()
+        state = self.schedule.next_member(self.training_left_s, self._cores())
+        return self.schedule.last_try(self.training_left_s) if state is None else state
 
     def _task(self, state: MemberState) -> FoldTask:
         folds = tuple(state.waiting) if state.member.is_baseline else (state.waiting[0],)
@@ -644,7 +652,8 @@ class _AutoRun(AutoFolder):
                 self.notes.append(
                     f"{task.name}: ended after {result.ended_at:,} of {task.updates:,} updates, as the time was up."
                 )
-            self.schedule.observe(state, result.ended_at or task.updates, result.seconds / len(task.folds))
+            seconds = result.seconds / len(task.folds)
+            self.schedule.observe(state, result.ended_at or task.updates, seconds, result.load)
             if state.is_complete:
                 self._complete(state)
                 self._put_similarity_first()

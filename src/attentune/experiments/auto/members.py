@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 from attentune.config import Config, ModelConfig, load_config, to_flat
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import AttentuneError, CheckpointError
-from attentune.experiments.auto.budget import EncoderSpeed
+from attentune.experiments.auto.budget import EncoderSpeed, load_of
 from attentune.experiments.auto.portfolio import Member
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.training.signals import Interrupted, StopRequest
@@ -138,14 +138,16 @@ class TaskResult:
         speed: of a probe.
         error: an error that the user can correct.
         ended_at: the updates of a fine-tuned member whose fold ended early.
+        load: by how much other processes slowed it down; see `EncoderSpeed`.
     """
 
     status: str
-    seconds: float
+    seconds: float = 0.0
     message: str = ""
     speed: EncoderSpeed | None = None
     error: AttentuneError | None = None
     ended_at: int | None = None
+    load: float = 1.0
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -296,29 +298,36 @@ def hold(setup: WorkerSetup) -> None:
 
 def run_task(task: FoldTask | ProbeTask, *, stop: StopRequest) -> TaskResult:
     """Do a task in a worker process; errors become results."""
+    global _STOP
+    began, worked, _STOP = time.perf_counter(), time.thread_time(), stop
+    print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {task.name}", flush=True)
+    result = _result_of(task)
+    seconds = time.perf_counter() - began
+    load = load_of(seconds, time.thread_time() - worked)
+    speed = None if result.speed is None else replace(result.speed, load=load)
+    return replace(result, seconds=seconds, load=load, speed=speed)
+
+
+def _result_of(task: FoldTask | ProbeTask) -> TaskResult:
     import traceback
 
-    global _STOP
-    began, _STOP = time.perf_counter(), stop
-    print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {task.name}", flush=True)
     try:
         if isinstance(task, ProbeTask):
-            return TaskResult("done", time.perf_counter() - began, speed=_probe(task))
+            return TaskResult("done", speed=_probe(task))
         if task.is_adaptation:
             _adapt(task)
         elif task.member.is_baseline:
             _fit_baseline(task)
         else:
-            ended_at = _train_fold(task)
-            return TaskResult("done", time.perf_counter() - began, ended_at=ended_at)
+            return TaskResult("done", ended_at=_train_fold(task))
     except Interrupted:
-        return TaskResult("stopped", time.perf_counter() - began)
+        return TaskResult("stopped")
     except AttentuneError as error:
-        return TaskResult("failed", time.perf_counter() - began, str(error), error=error)
+        return TaskResult("failed", message=str(error), error=error)
     except Exception as error:
         traceback.print_exc()
-        return TaskResult("failed", time.perf_counter() - began, f"{type(error).__name__}: {error}")
-    return TaskResult("done", time.perf_counter() - began)
+        return TaskResult("failed", message=f"{type(error).__name__}: {error}")
+    return TaskResult("done")
 
 
 def _raise_if_stopped(deadline: float) -> None:

@@ -88,9 +88,9 @@ class Schedule:
         """Return the updates after which a member's fold may end early when it is late; None if they are fixed."""
         return None if self.has_fixed_updates else math.ceil(_EARLIEST_SHARE * self.updates_of(state))
 
-    def observe(self, state: MemberState, updates: int, seconds: float) -> None:
-        """Learn from the measured seconds of one fold."""
-        self.speed.observe(state.member, self._work(updates), seconds)
+    def observe(self, state: MemberState, updates: int, seconds: float, load: float | None = None) -> None:
+        """Learn from the measured seconds of one fold, and from the load of the machine meanwhile."""
+        self.speed.observe(state.member, self._work(updates), seconds, load)
 
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.

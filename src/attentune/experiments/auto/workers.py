@@ -55,7 +55,7 @@ class WorkerPool:
         for future in wait(self._tasks, timeout=timeout_s, return_when=FIRST_COMPLETED).done if self._tasks else ():
             task = self._tasks.pop(future)
             if future.cancelled():
-                ended.append((task, TaskResult("stopped", 0.0)))
+                ended.append((task, TaskResult("stopped")))
                 continue
             try:
                 ended.append((task, future.result()))
