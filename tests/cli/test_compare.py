@@ -99,7 +99,10 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     )
     assert f"{verdict['sentence']}.\n" in printed
     status, out, _ = attentune(*command(folder, tiny("bert"), *FLAGS, "--baseline", "ssa-hybrid", **LONG))
-    assert (status, "between bert and ssa-hybrid on own" in out or "ssa-hybrid on own by" in out) == (0, True)
+    assert (status, "between bert and ssa-hybrid on train.csv" in out or "ssa-hybrid on train.csv by" in out) == (
+        0,
+        True,
+    )
     cell = cells["bert"]
     mean = sum(scores) / 3
     assert cell["mean"] == pytest.approx(mean)
@@ -115,9 +118,9 @@ def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
     status, out, err = attentune("report", folder / "comparison", "--output-file", page, "--figures", figures)
     assert (status, out) == (0, "")
     assert "5 figures written to" in err
-    names = ("advantage-points", "seeds-own", "loss-own", "labels-own", "confusion-own")
+    names = ("advantage-points", "seeds-train-csv", "loss-train-csv", "labels-train-csv", "confusion-train-csv")
     assert {path.name for path in figures.iterdir()} == {f"{n}{e}" for n in names for e in (".svg", ".png", ".pdf")}
-    sentence = next(line for line in printed.splitlines() if "bert on own" in line)
+    sentence = next(line for line in printed.splitlines() if "bert on train.csv" in line)
     text = page.read_text()
     assert f'<tr role="row" title="{html.escape(sentence)}">' in text
     assert "<img " not in text
@@ -183,7 +186,7 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
     assert status == 2
     assert "2 of 6 runs failed" in err
     assert "--retry_failed" in err
-    assert err.count("hopeless rate on own, all rows, seed ") == 2
+    assert err.count("hopeless rate on train.csv, all rows, seed ") == 2
     record = json.loads((folder / "records/own/all/hopeless rate/seed-3.json").read_text())
     assert (record["status"], record["error"]["kind"]) == ("failed", "NonFiniteLossError")
     assert "became nan at step" in record["error"]["message"]
@@ -210,7 +213,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
     status, _, err = attentune(*command(folder, encoder, *FLAGS, **LONG, training__learning_rate=2e-3))
     assert status == 2
     assert "was begun with other settings" in err
-    assert "bert on own: training.learning_rate: was 0.001, now 0.002" in err
+    assert "bert: training.learning_rate: was 0.001, now 0.002" in err
     # Those of a method that is new here, too.
     one = ("--presets", "bert-mean", "--seeds", "9,", "--train-size", "24")
     status, _, err = attentune(*command(folder, encoder, *one, **LONG, training__learning_rate=2e-3))
@@ -242,13 +245,13 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         (("--presets", "bert,bert"), ["method bert: is named more than once"]),
         (("--presets", "bert", "--tasks", "colaa"), ["data.task: there is no task 'colaa'", "Did you mean 'cola'"]),
         ((), ["got no method", "--presets NAME"]),
-        (("--presets", "bert,cosine"), ["cosine on own: needs pairs of texts, but the rows are single texts"]),
+        (("--presets", "bert,cosine"), ["cosine on train.csv: needs pairs of texts, but the rows are single texts"]),
         (("--presets", "bert,token-alignment"),
-         ["token-alignment on own: needs pairs of texts, but the rows are single texts"]),
+         ["token-alignment on train.csv: needs pairs of texts, but the rows are single texts"]),
         (("--presets", "bert", "--set", "model.head.kind=cross-attention", "--pair_encoding", "bi-encoder"),
-         ["bert on own: model.head.kind: cross-attention needs pairs of texts"]),
+         ["bert on train.csv: model.head.kind: cross-attention needs pairs of texts"]),
         (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes token labels"]),
-        (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on own: labels.generator: flip"]),
+        (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on train.csv: labels.generator: flip"]),
         (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert"]),
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
         (("--presets", "bert", "--executor", "kubernetes"),

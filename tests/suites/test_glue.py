@@ -178,12 +178,10 @@ def test_runs_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match=r"was trained on cola, and so was .*; expected one run a task"):
         make_submission([cola, run("cola", seed=2)], allow_partial=True)
     other = write_run(tmp_path / "sick", tiny("bert"), "sick", glue)
-    with pytest.raises(
-        ConfigError, match=r"was trained on the task sick .*config\.yaml.* expected a task of GLUE: cola"
-    ):
+    with pytest.raises(ConfigError, match=r"was trained on sick .*config\.yaml.* expected a task of GLUE: cola"):
         make_submission([other])
     (other / "config.yaml").write_text("data: {train_file: my.csv}\n")
-    with pytest.raises(ConfigError, match="was trained on own files"):
+    with pytest.raises(ConfigError, match=r"was trained on my\.csv"):
         make_submission([other])
     (other / "config.yaml").write_text("data: {task: rte, data_dir: x}\n")
     with pytest.raises(ConfigError, match="predicts entailment, neutral, contradiction, but the site wants entailment"):

@@ -43,7 +43,7 @@ def test_recorded_runs_say_how_long_further_ones_take_and_others_are_predicted(t
     assert sesame.seconds == pytest.approx(2 * tokens.rows * tokens.mean_tokens * 0.25)
     assert (sesame.done, sesame.is_measured) == (0, False)
     assert (majority.seconds, majority.hours) == (0.0, 0.0)
-    assert timed == ["timing sesame on 128 rows of own"]
+    assert timed == ["timing sesame on 128 rows of train.csv"]
 
 
 def test_methods_are_timed_on_the_threads_of_a_run(tiny, tmp_path, monkeypatch):
