@@ -28,9 +28,7 @@ from attentune.attribution.base import Settings
 from attentune.config import DataConfig
 from attentune.data.splits import stratified_sample
 from attentune.explain.faithfulness.erasure import SHARES, top_counts
-from attentune.explain.faithfulness.measure import FaithfulnessResult, measure_faithfulness
-from attentune.explain.faithfulness.ordering import Measures
-from attentune.explain.faithfulness.results import mean_interval
+from attentune.explain.faithfulness.measure import FaithfulnessResult, Measures, mean_interval, measure_faithfulness
 from attentune.inference.predictor import Predictor
 from attentune.integrations.hub.export import export_for_transformers
 from benchmarks.common import RESULTS, command_of, named_data_dir, table, write_record

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.annotation.out_of_fold import fit_folds
+from attentune.annotation.label_check import fit_folds
 from attentune.baselines.frozen import FrozenEncoder
 from attentune.config import Config, load_config
 from attentune.data.checks.label_errors import disagreement, find_label_errors

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.annotation.out_of_fold import fit_folds
+from attentune.annotation.label_check import fit_folds
 from attentune.annotation.suggest import badge, disagreement, margins
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.config import load_config

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from attentune.app.service import PREDICTED
-from attentune.serving.timeouts import HEAD_TIMEOUT_S
+from attentune.serving.server import HEAD_TIMEOUT_S
 from helpers.app_server import asked
 from helpers.hostile_texts import HOSTILE
 from helpers.samples import write_reviews

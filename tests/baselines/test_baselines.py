@@ -13,10 +13,16 @@ from attentune.baselines import linear
 from attentune.baselines.base import BASELINE_FILE, WEIGHTS_FILE
 from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
 from attentune.baselines.linear import LinearModel, fit_linear
-from attentune.baselines.majority import Majority
-from attentune.baselines.registry import BASELINES, OF_PAIRS, baselines_for, load_baseline, make_baseline
+from attentune.baselines.registry import (
+    BASELINES,
+    OF_PAIRS,
+    Majority,
+    TfidfLinear,
+    baselines_for,
+    load_baseline,
+    make_baseline,
+)
 from attentune.baselines.scores import score_baselines
-from attentune.baselines.tfidf import TfidfLinear
 from attentune.config import ModelConfig, load_config
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -206,7 +212,7 @@ def test_classes_without_rows_have_a_small_probability() -> None:
 
 
 def test_many_rows_are_sampled(frozen: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentune.baselines.tfidf._MOST_ROWS", 10)
+    monkeypatch.setattr("attentune.baselines.registry._MOST_ROWS", 10)
     monkeypatch.setattr("attentune.baselines.frozen._FEWEST_ROWS", 12)
     monkeypatch.setattr("attentune.baselines.frozen._BUDGET_CPU", 1.0)
     rows = rows_for(THREE, is_pair=False)

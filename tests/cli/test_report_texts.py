@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import attentune.cli.report_texts as module
+import attentune.cli.report as module
 from attentune.cli.main import main
-from attentune.cli.report_texts import texts_of
+from attentune.cli.report import texts_of
 from attentune.config import Config
 from attentune.data.load import load_data
 from attentune.report.load import RecordedRun, collect

@@ -20,7 +20,7 @@ from attentune.testing.tiny import CORPUS
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
-from attentune.training.scorer import TrainingScorer
+from attentune.training.components import TrainingScorer
 from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]

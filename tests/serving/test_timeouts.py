@@ -20,7 +20,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server whose one answer takes a second, and that waits half a second for a head."""
     import uvicorn
 
-    from attentune.serving import timeouts
+    from attentune.serving import server as timeouts
 
     monkeypatch.setattr(timeouts, "HEAD_TIMEOUT_S", 0.5)
 

@@ -10,7 +10,7 @@ import torch
 
 from attentune.inference.scoring import score_rows
 from attentune.token_labels.base import LabelSource
-from attentune.training import scorer as probing
+from attentune.training import components as probing
 from helpers.label_sources import ShufflingScorer, Tiny, generator, labels_of, observe_rows, tiny_source, watched
 
 # A share of the rows, so that the choice of rows is a function of the key too.

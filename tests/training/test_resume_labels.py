@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.components import TrainingScorer
 from attentune.training.progress import ProgressDisplay
-from attentune.training.scorer import TrainingScorer
 from attentune.training.signals import Interrupted
 from attentune.training.state import EpochPlanner
 from attentune.training.train import train

@@ -124,7 +124,7 @@ def _listed(text: str | None) -> tuple[str, ...] | None:
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
     from attentune.attribution.base import Settings
-    from attentune.explain.faithfulness.ordering import Measures
+    from attentune.explain.faithfulness.measure import Measures
 
     given: dict[str, Any] = {name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers}
     settings = Settings(**given)
@@ -176,7 +176,7 @@ def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
 
     more = {name: part for name, part in more.items() if part is not None}
     report = dataclasses.asdict(result.report)
-    # In reports the synthetic ground truth is called "planted", an earlier name.
+    # In reports the synthetic ground truth is called "planted", the name in 0.1.0.
     report |= {"planted" if name == "synthetic" else name: _plain(part) for name, part in more.items()}
     if parsed.output_dir is not None:
         from attentune.io.files import write_text

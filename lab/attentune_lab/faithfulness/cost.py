@@ -15,7 +15,7 @@ from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.ordering import Progress
+from attentune.explain.faithfulness.measure import Progress
 from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by

@@ -16,8 +16,7 @@ from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Attribution, Explainer
-from attentune.explain.faithfulness.ordering import Progress, agreements
-from attentune.explain.faithfulness.results import mean_interval
+from attentune.explain.faithfulness.measure import Progress, agreements, mean_interval
 from attentune.inference.predictor import ModelPredictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification

@@ -16,7 +16,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import score_rows
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import predictions_of
-from attentune.models.warm_start import is_saved_run
+from attentune.models.build import is_saved_run
 from attentune.results import LOG_FILE, RunResult
 from attentune.suites.glue import site_file, site_words
 from attentune.training.progress import ProgressDisplay

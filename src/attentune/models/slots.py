@@ -2,21 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from attentune.errors import UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.hooks import BlurHooks
 from attentune.nn.attention_block import BlockShape
-from attentune.nn.blur import BLUR_PLACES, GaussianBlur
+from attentune.nn.blur import BLUR_PLACES, GaussianBlur, apply_blur
 from attentune.nn.classifiers import build_classifier, raw_outputs
 from attentune.nn.heads import build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
 from attentune.plugins import is_plugin, load_plugin, part_of
+
+# Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
+# of the family. ModernBERT's `Wqkv` computes queries, keys and values together.
+_PROJECTIONS = (
+    ("attention.self.value", "attention.output.dense"),  # BERT, RoBERTa, ELECTRA, XLM-R
+    ("attention.self.value_proj", "attention.output.dense"),  # DeBERTa-v2
+    ("attention.v_lin", "attention.out_lin"),  # DistilBERT
+    ("attention.value", "attention.dense"),  # ALBERT
+    ("attention.attn.v", "attention.attn.o"),  # MPNet
+    ("attn.Wqkv", "attn.Wo"),  # ModernBERT
+)
+
+
+class BlurHooks:
+    """Owns the hooks that blur an encoder's attention.
+
+    Run the encoder within `prepared` only. The hooks and the latest matrices stay afterwards, since gradient
+    checkpointing runs layers again in the backward pass; with it, each forward pass needs its backward pass before the
+    next. `remove` removes the hooks.
+
+    Args:
+        encoder: the encoder.
+        where: "context", "value", or "scores" for both, which equals blurring the probabilities in both directions.
+        layers: numbers of the layers to blur, from 1; None for all.
+
+    Attributes:
+        layers: number of blurred layers (those that share their weights count as one).
+
+    Raises:
+        UnsupportedEncoderError: a layer to blur does not exist, or its projections are not found.
+    """
+
+    def __init__(self, encoder: nn.Module, *, where: str, layers: tuple[int, ...] | None) -> None:
+        self._encoder = encoder
+        self._matrices: list[Tensor] = []
+        self._is_prepared = False
+        self._handles: list[Any] = []
+        self._places: dict[nn.Module, int] = {}
+        chosen = chosen_projections(encoder, layers)
+        self.layers = len(chosen)
+        for number, (value, output) in enumerate(chosen):
+            if where in ("context", "scores"):
+                self._places[output] = number
+                self._handles.append(output.register_forward_pre_hook(self._before_output))
+            if where in ("value", "scores"):
+                self._places[value] = number
+                self._handles.append(value.register_forward_hook(self._after_value))
+
+    @contextlib.contextmanager
+    def prepared(self, matrices: list[Tensor]) -> Iterator[None]:
+        """Blur with these matrices while the block runs: one for all layers, or one for each blurred layer."""
+        self._matrices, self._is_prepared = matrices, True
+        try:
+            yield
+        finally:
+            self._is_prepared = False
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the last batch's matrices out of copies, since they may be part of an autograd graph."""
+        return {**self.__dict__, "_matrices": []}
+
+    def _matrix(self, module: nn.Module) -> Tensor:
+        if not self._is_prepared and not (self._matrices and self._runs_again()):
+            raise RuntimeError(
+                "the encoder of a model with blur was called directly, but the blur needs the attention mask of the"
+                " batch; call the model instead, with output_hidden_states=True for the encoder's layers."
+            )
+        return self._matrices[self._places[module] if len(self._matrices) > 1 else 0]
+
+    def _runs_again(self) -> bool:
+        """Whether gradient checkpointing may be running a layer again in the backward pass."""
+        return any(
+            module.training and getattr(module, "gradient_checkpointing", False) for module in self._encoder.modules()
+        )
+
+    def _before_output(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (apply_blur(self._matrix(module), inputs[0]), *inputs[1:])
+
+    def _after_value(self, module: nn.Module, inputs: Any, output_BTD: Tensor) -> Tensor:
+        matrix = self._matrix(module)
+        if _is_joint(module):
+            queries_keys, values_BTD = output_BTD.split([output_BTD.shape[-1] // 3 * 2, output_BTD.shape[-1] // 3], -1)
+            return torch.cat([queries_keys, apply_blur(matrix, values_BTD)], dim=-1)
+        return apply_blur(matrix, output_BTD)
+
+
+def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
+    """Find the value and output projections of each layer, in order; layers that share weights appear once."""
+    pairs: list[tuple[nn.Module, nn.Module]] = []
+    for module in encoder.modules():
+        for value, output in _PROJECTIONS:
+            pair = (_at(module, value), _at(module, output))
+            if _linear(pair[0]) is not None and _linear(pair[1]) is not None:
+                pairs.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
+                break
+    return pairs
+
+
+def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tuple[nn.Module, nn.Module]]:
+    """Find the projections of the layers to blur.
+
+    Args:
+        encoder: the encoder.
+        layers: numbers of the layers, from 1; None for all.
+
+    Raises:
+        UnsupportedEncoderError: no projections are found, or a layer does not exist.
+    """
+    pairs, count = projections(encoder), encoder.config.num_hidden_layers
+    kind = encoder.config.model_type
+    # ALBERT's layer groups exist once and are run repeatedly.
+    shared = getattr(encoder.config, "num_hidden_groups", 0) * getattr(encoder.config, "inner_group_num", 1)
+    shares = 0 < len(pairs) == shared < count
+    if len(pairs) != count and not shares:
+        raise UnsupportedEncoderError(
+            f"model.blur: the value and output projections of attention were found in {len(pairs)} of this {kind}"
+            f" encoder's {count} layers, expected all, so it cannot be blurred. Set model.blur.where none, or take an"
+            " encoder of another family."
+        )
+    if layers is None:
+        return pairs
+    if shares:
+        raise UnsupportedEncoderError(
+            f"model.blur.layers: this {kind} encoder's {count} layers share their weights, so they can only be blurred"
+            " all together; set it to all."
+        )
+    wrong = [number for number in layers if not 1 <= number <= count]
+    if wrong:
+        raise UnsupportedEncoderError(
+            f"model.blur.layers: got {', '.join(map(str, wrong))}, expected numbers from 1 to {count}, the layers of"
+            " this encoder, or all."
+        )
+    return [pairs[number - 1] for number in sorted(set(layers))]
+
+
+def _is_joint(module: nn.Module) -> bool:
+    linear = _linear(module)
+    return linear is not None and linear.out_features == 3 * linear.in_features
+
+
+def _linear(module: nn.Module | None) -> nn.Linear | None:
+    """Return the linear layer itself, or the one inside an adapter; None for anything else."""
+    inner = getattr(module, "base_layer", module)
+    return inner if isinstance(inner, nn.Linear) else None
+
+
+def _at(module: nn.Module, path: str) -> nn.Module | None:
+    for name in path.split("."):
+        module = getattr(module, name, None)  # type: ignore[assignment]
+        if module is None:
+            return None
+    return module
 
 
 def drop_pooler(encoder: Any) -> None:

@@ -11,8 +11,40 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from attentune.errors import ConfigError
 from attentune.serving.guard import App
+
+HEAD_TIMEOUT_S = 10.0
+# A browser opens up to six connections, and connections of waiting users count too.
+MAX_CONNECTIONS = 900
+
+
+class HeaderTimeout(H11Protocol):
+    """An HTTP connection that is closed if the head of a request does not arrive in time."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def _check(self) -> None:
+        """Close the connection if its head is overdue; otherwise check again at the deadline."""
+        is_responding = self.cycle is not None and not self.cycle.response_complete
+        left = HEAD_TIMEOUT_S if is_responding else self._waiting_since + HEAD_TIMEOUT_S - self.loop.time()
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._timer = self.loop.call_later(left, self._check)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -57,8 +89,6 @@ def run_server(app: App, listener: socket.socket, *, graceful_s: int, ready: Cal
         KeyboardInterrupt: the server was stopped by Ctrl-C.
     """
     import uvicorn
-
-    from attentune.serving.timeouts import MAX_CONNECTIONS, HeaderTimeout
 
     server = uvicorn.Server(
         uvicorn.Config(

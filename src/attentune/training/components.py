@@ -5,19 +5,24 @@ Configuration stops here: what is built takes plain values.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from accelerate import Accelerator
+from torch import Tensor, nn
 
 from attentune.config import TrainingConfig
+from attentune.data.batching import pad_batch
 from attentune.data.splits import row_groups
+from attentune.data.tokenization import Features
 from attentune.inference.evaluator import ModelEvaluator
+from attentune.inference.scoring import score_rows, summed_over_processes
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.counting import count_parameters
@@ -39,8 +44,94 @@ from attentune.training.linear_probe import ProbeRows, is_probed, start_classifi
 from attentune.training.loop import LoopConfig, TrainingLoop
 from attentune.training.objective import Objective, build_objective, check_metric
 from attentune.training.optimizer import AdamWL2SP, LearningRateSchedule, build_optimizer
-from attentune.training.scorer import TrainingScorer
 from attentune.training.state import EpochPlanner, TrainingRows, TrainingState
+
+
+class TrainingScorer:
+    """Predicts training rows with the current weights, in evaluation mode.
+
+    All processes must make the same calls; they share the work.
+
+    Args:
+        model: the model itself, without Accelerate's wrapper.
+        bf16_copy: used instead of the model for logits, if given.
+        accelerator: provides device, processes and precision.
+        features: the training rows' tokens.
+        pad_token_id: pads shorter rows.
+        mask_token_id: replaces masked tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        bf16_copy: BFloat16Copy | None,
+        accelerator: Accelerator,
+        features: Features,
+        pad_token_id: int,
+        mask_token_id: int,
+    ) -> None:
+        self.model = model
+        self._bf16_copy, self._accelerator, self._features = bf16_copy, accelerator, features
+        self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
+        self._on_rows: Callable[[int], None] | None = None
+
+    @property
+    def part(self) -> slice:
+        """The slice of a list of rows that is this process's share."""
+        return slice(self._accelerator.process_index, None, self._accelerator.num_processes)
+
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        """Return (N, C) logits of training rows, with the tokens at the given positions masked."""
+        with self._scoring_model() as model:
+            return score_rows(
+                model,
+                self._features,
+                pad_token_id=self._pad_token_id,
+                accelerator=self._accelerator,
+                rows=rows,
+                masked=masked,
+                mask_token_id=self._mask_token_id,
+                progress=self.tick,
+            ).logits_NC
+
+    @contextlib.contextmanager
+    def _scoring_model(self) -> Iterator[Any]:
+        """Yield the model for predictions; within `watched` the bf16 copy is reused, as the weights do not change."""
+        try:
+            yield self.model if self._bf16_copy is None else self._bf16_copy.fresh()
+        finally:
+            if self._bf16_copy is not None and self._on_rows is None:
+                self._bf16_copy.release()
+
+    def inputs(self, row: int) -> dict[str, Tensor]:
+        """Return a training row as a batch of one, on the model's device."""
+        batch = pad_batch(self._features, [row], pad_token_id=self._pad_token_id)
+        return {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all processes."""
+        return summed_over_processes(values, self._accelerator)
+
+    @contextlib.contextmanager
+    def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
+        """While the block runs, call `on_rows` with the number of predicted rows; what it raises ends the prediction.
+
+        The weights must not change in the block.
+        """
+        self._on_rows = on_rows
+        try:
+            yield
+        finally:
+            self._on_rows = None
+            if self._bf16_copy is not None:
+                self._bf16_copy.release()
+
+    def tick(self, rows: int) -> None:
+        """Report that this many rows have been predicted."""
+        if self._on_rows is not None:
+            self._on_rows(rows)
+
 
 # Label generators that only check whether predictions change, for which a bf16 copy of the model is precise enough.
 _SCORED_IN_BF16 = ("flip", "released")

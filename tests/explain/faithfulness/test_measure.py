@@ -13,8 +13,7 @@ from attentune.attribution.base import Settings
 from attentune.attribution.registry import METHODS
 from attentune.errors import ConfigError, DataError
 from attentune.explain.faithfulness.erasure import ERASURES
-from attentune.explain.faithfulness.measure import FaithfulnessResult, default_methods, measure_faithfulness
-from attentune.explain.faithfulness.ordering import Measures
+from attentune.explain.faithfulness.measure import FaithfulnessResult, Measures, default_methods, measure_faithfulness
 from attentune.inference.predictor import Predictor
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
 

@@ -19,8 +19,7 @@ from attentune.config.schema import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import Predictor
-from attentune.integrations.hub.export import export_for_transformers
-from attentune.integrations.hub.remote_code import AUTO_MAP, code_files
+from attentune.integrations.hub.export import AUTO_MAP, code_files, export_for_transformers
 from attentune.models.saving import save_model
 from helpers.tiny_models import TWO, build
 

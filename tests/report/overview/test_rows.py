@@ -15,8 +15,8 @@ from attentune.report.analysis import compare_methods
 from attentune.report.load import TaskTexts, collect
 from attentune.report.overview.rows import task_rows
 from attentune.report.overview.run import confusions, run_details
-from attentune.report.page import render_html
 from attentune.report.sections.contents import make_report
+from attentune.report.writing import render_html
 from helpers.made_records import Run, predictions, write_record
 
 NAMES = ("no", "yes")

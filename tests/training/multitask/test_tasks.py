@@ -18,9 +18,8 @@ from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor, evaluate
 from attentune.training.loop import TrainingLoop
-from attentune.training.multitask.cs224n import leaderboard_score
 from attentune.training.multitask.loop import steps_per_task, task_schedule
-from attentune.training.multitask.tasks import TasksResult, train_tasks
+from attentune.training.multitask.tasks import TasksResult, leaderboard_score, train_tasks
 from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted
 from helpers.cs224n_samples import write_cs224n

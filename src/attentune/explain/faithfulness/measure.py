@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import kendalltau, spearmanr
 
-from attentune.attribution.base import Scorer
+from attentune.attribution.base import Scorer, Settings
 from attentune.attribution.registry import METHODS, works_on
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Explainer, check_method
+from attentune.explain.explainer import Attribution, Explainer, check_method
 from attentune.explain.faithfulness.erasure import (
     ERASURES,
     SHARES,
@@ -24,11 +26,182 @@ from attentune.explain.faithfulness.erasure import (
     find_naopc_bounds,
     mean_drops,
     probability_drops,
+    ranked,
 )
-from attentune.explain.faithfulness.ordering import RANDOM_BASELINE, Measures, Progress, Ranked, rank
-from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore, mean_interval
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.models.attention import attention_by
+from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import Interval, bootstrap_mean
+
+# The baseline method: a random order of tokens.
+RANDOM_BASELINE = "random"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Options of the evaluation.
+
+    Attributes:
+        erasures: some of `ERASURES`.
+        settings: options of the methods; the seed also seeds ties, the random baseline and the bootstrap.
+        draws: random orders that the random baseline averages over.
+        beam: beam width of the search for NAOPC bounds; 0 skips the normalised AOPC.
+        beam_tokens: search for bounds only in texts of at most so many non-special tokens.
+    """
+
+    erasures: Sequence[str] = ERASURES
+    settings: Settings = Settings()
+    draws: int = 5
+    beam: int = 5
+    beam_tokens: int = 12
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The rankings of a method.
+
+    Attributes:
+        attributions: one per row; those of the first draw if there are several.
+        orders: for each draw and row the positions of the non-special tokens, most important first.
+    """
+
+    attributions: list[Attribution]
+    orders: list[list[np.ndarray]]
+
+
+def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) -> Ranked:
+    """Rank each row's tokens by a method's scores for the predicted class; several draws for the random baseline."""
+    tell(f"scores by {name}")
+    settings = measures.settings
+    seeds = [settings.seed + draw for draw in range(measures.draws if name == RANDOM_BASELINE else 1)]
+    draws = [explainer.attributions(name, settings=replace(settings, seed=seed)) for seed in seeds]
+    features = explainer.scorer.features
+    orders = [
+        [
+            ranked(attribution.scores, features.non_special_positions(row), seed, row)
+            for row, attribution in enumerate(attributions)
+        ]
+        for seed, attributions in zip(seeds, draws, strict=True)
+    ]
+    return Ranked(draws[0], orders)
+
+
+def agreements(
+    first: Sequence[Attribution], second: Sequence[Attribution], places: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute rank correlations of two lists of scores, row by row.
+
+    Identical scores agree fully (1), even if all are the same; if only one list is constant, the agreement is 0.
+
+    Args:
+        first: one attribution per row.
+        second: others of the same rows.
+        places: for each row the token positions to compare.
+
+    Returns:
+        Kendall's tau-b (N,) and Spearman's rho (N,); NaN for rows with fewer than two tokens.
+    """
+    pairs = [
+        _agreement(one.scores[row_places], other.scores[row_places])
+        for one, other, row_places in zip(first, second, places, strict=True)
+    ]
+    taus, rhos = zip(*pairs, strict=True)
+    return np.array(taus), np.array(rhos)
+
+
+def _agreement(first_T: np.ndarray, second_T: np.ndarray) -> tuple[float, float]:
+    if len(first_T) < 2:
+        return float("nan"), float("nan")
+    if np.array_equal(first_T, second_T):
+        return 1.0, 1.0
+    if np.ptp(first_T) == 0 or np.ptp(second_T) == 0:
+        return 0.0, 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(kendalltau(first_T, second_T).statistic), float(spearmanr(first_T, second_T).statistic)
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """Scores of one method under one kind of erasure.
+
+    Attributes:
+        method: a key of `attribution.registry.METHODS`.
+        signed: whether the method's scores can be negative.
+        erasure: one of `ERASURES`.
+        comprehensiveness: mean drop in probability without the top-ranked tokens; high is good.
+        sufficiency: mean drop with only the top-ranked tokens; low is good.
+        difference: comprehensiveness minus the first method's, paired by text; None for the first method.
+        bins: (K,) comprehensiveness and (K,) sufficiency at each share of tokens.
+        naopc_comprehensiveness: normalised AOPC of the short texts; 1 is the best possible order, 0 the worst.
+        naopc_sufficiency: the same of the reversed order; low is good.
+        naopc_rows: the number of texts behind these two.
+    """
+
+    method: str
+    signed: bool
+    erasure: str
+    comprehensiveness: Interval
+    sufficiency: Interval
+    difference: Interval | None
+    bins: dict[str, list[float]]
+    naopc_comprehensiveness: Interval | None = None
+    naopc_sufficiency: Interval | None = None
+    naopc_rows: int = 0
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """The mean cost of a method per text in this evaluation: passes (see `Explanation.passes`) and seconds."""
+
+    method: str
+    passes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FaithfulnessReport:
+    """The report of `measure_faithfulness`.
+
+    Attributes:
+        run: the run's folder.
+        rows: number of texts evaluated.
+        left_out: number of texts left out because all their tokens are special.
+        accuracy: on these rows; None without labels.
+        shares: shares of tokens erased (the bins).
+        draws: random orders that the random baseline averages over.
+        beam: beam width of the search for NAOPC bounds; 0 for none.
+        beam_tokens: maximum number of tokens of a text for that search.
+        precision: arithmetic precision of the model.
+        seed: of all random choices.
+        scores: one per method and erasure.
+        costs: one per method.
+    """
+
+    run: str
+    rows: int
+    left_out: int
+    accuracy: float | None
+    shares: list[float]
+    draws: int
+    beam: int
+    beam_tokens: int
+    precision: str
+    seed: int
+    scores: list[MethodScore]
+    costs: list[MethodCost]
+
+
+def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
+    """Compute the mean of finite values with its 95 % bootstrap interval; equal numbers of rows share resamples."""
+    known = values_N[np.isfinite(values_N)]
+    if not len(known):
+        return Interval(float("nan"), float("nan"), float("nan"))
+    generator = numpy_generator("faithfulness", seed, len(known))
+    low, high = bootstrap_mean(known[None], over="examples", generator=generator)
+    return Interval(float(known.mean()), low, high)
+
 
 # Too slow to run by default.
 _EXPENSIVE = ("lime", "shap")

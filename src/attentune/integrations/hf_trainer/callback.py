@@ -2,27 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from accelerate.state import GradientState
 from accelerate.utils import GradientAccumulationPlugin
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch import Tensor
+from transformers import DataCollatorWithPadding, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attentune.config import Config, load_config
-from attentune.errors import ConfigError
-from attentune.integrations.hf_trainer.collator import Key, SSACollator, read_rows
-from attentune.integrations.hf_trainer.scorer import TrainerScorer
+from attentune.data.batching import budget_order, pad_batch
+from attentune.data.tokenization import Features
+from attentune.errors import ConfigError, DataError
+from attentune.inference.scoring import BATCH_TOKENS
 from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
+from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
 from attentune.training.objective import build_objective, score_scale
+
+Key = tuple[bytes, float]
+
+
+def tokens_of(row: Mapping[str, Any]) -> np.ndarray:
+    """Return the (T,) int32 token ids of a tokenised row, without padding."""
+    ids = np.asarray(row["input_ids"], dtype=np.int32)
+    mask = row.get("attention_mask")
+    return ids if mask is None else ids[np.asarray(mask).astype(bool)]
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Return the key of a row: its tokens and its label, since the Trainer may drop all other columns."""
+    label = row.get("labels", row.get("label"))
+    return tokens_of(row).tobytes(), float("nan") if label is None else float(label)
+
+
+def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> tuple[Features, np.ndarray, list[Key]]:
+    """Read all rows of a tokenised data set.
+
+    Args:
+        dataset: a data set with a length whose rows, by index, have `input_ids` and `label` or `labels`.
+        special_ids: the ids of tokens that are never masked or labelled.
+        is_regression: whether the labels are scores.
+
+    Returns:
+        The tokens, the (N,) labels and the keys of all rows.
+
+    Raises:
+        DataError: the data set is empty or has no length, or a row has no tokens or no numeric label.
+    """
+    if not hasattr(dataset, "__len__") or not len(dataset):
+        raise DataError("train_dataset: expected a data set with a length and at least one row; a stream has none.")
+    rows = [dataset[number] for number in range(len(dataset))]
+    for number, row in enumerate(rows):
+        if "input_ids" not in row or isinstance(row.get("labels", row.get("label")), (str, type(None))):
+            raise DataError(
+                f"train_dataset: row {number} has {', '.join(map(str, row))}, expected input_ids and a number as"
+                " label; tokenise it first: dataset.map(lambda row: tokenizer(row['text'], truncation=True)), and"
+                " number classes that are words: dataset.class_encode_column('label')"
+            )
+    ids = [tokens_of(row) for row in rows]
+    types = [_types_of(row) for row in rows]
+    lengths = np.array([len(row_ids) for row_ids in ids], dtype=np.int64)
+    flat = np.concatenate(ids)
+    features = Features(
+        ids=flat,
+        type_ids=None
+        if any(row_types is None for row_types in types)
+        else np.concatenate([row_types for row_types in types if row_types is not None]),
+        special=np.isin(flat, special_ids),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        full_lengths=lengths,
+    )
+    labels = [row.get("labels", row.get("label")) for row in rows]
+    gold = np.asarray([float(label) for label in labels])
+    return features, gold if is_regression else gold.astype(np.int64), [key_of(row) for row in rows]
+
+
+def _types_of(row: Mapping[str, Any]) -> np.ndarray | None:
+    if row.get("token_type_ids") is None:
+        return None
+    types, mask = np.asarray(row["token_type_ids"], dtype=np.int8), row.get("attention_mask")
+    return types if mask is None else types[np.asarray(mask).astype(bool)]
+
+
+class SSACollator:
+    """Data collator that pads rows and, in training mode, adds token labels.
+
+    The labels are `token_targets` (B, T): from 0 to 1, and negative for tokens without a label.
+
+    Args:
+        model: the model; labels are added only if it is in training mode.
+        tokenizer: the tokenizer that pads.
+        targets: the token labels by row key; a row that is missing has none. It may be filled later.
+    """
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, targets: Mapping[Key, np.ndarray]) -> None:
+        self._model, self._pad, self._targets = model, DataCollatorWithPadding(tokenizer), targets
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        batch = self._pad([dict(row) for row in rows])
+        if self._model.training:
+            # Added even if no row has labels: in distributed training every process needs the token head in the graph.
+            targets_BT = torch.full(batch["input_ids"].shape, NO_LABEL)
+            for number, row in enumerate(rows):
+                row_targets = self._targets.get(key_of(row))
+                if row_targets is not None:
+                    targets_BT[number, batch["attention_mask"][number].bool()] = torch.from_numpy(row_targets)
+            batch["token_targets"] = targets_BT
+        return batch
+
+
+class TrainerScorer:
+    """Predict training rows with the current weights, in evaluation mode.
+
+    Every process predicts all rows, so that no process waits for another.
+
+    Args:
+        model: the model that the Trainer trains.
+        features: the tokens of the training rows.
+        pad_token_id: the id of the padding token.
+        mask_token_id: the id of the mask token.
+    """
+
+    def __init__(self, model: Any, features: Features, *, pad_token_id: int, mask_token_id: int) -> None:
+        self.model = model
+        self._features, self._pad_token_id, self._mask_token_id = features, pad_token_id, mask_token_id
+
+    part = slice(0, None, 1)
+
+    @torch.no_grad()
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        """Predict training rows.
+
+        Args:
+            rows: (N,) the indices of the rows.
+            masked: for each row the positions of the tokens to mask, or None.
+
+        Returns:
+            The (N, C) logits.
+        """
+        logits_NC = np.zeros((len(rows), self.model.config.num_labels), dtype=np.float32)
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for places in budget_order(self._features.padded_lengths[rows], BATCH_TOKENS):
+                batch = pad_batch(
+                    self._features,
+                    rows[places],
+                    pad_token_id=self._pad_token_id,
+                    mask_token_id=self._mask_token_id,
+                    masked=None if masked is None else [masked[place] for place in places],
+                )
+                logits_NC[places] = self.model(**self._on_device(batch.inputs)).logits.float().cpu().numpy()
+        finally:
+            self.model.train(was_training)
+        return logits_NC
+
+    def inputs(self, row: int) -> dict[str, Tensor]:
+        """Return a training row as a batch of one, on the device of the model."""
+        return self._on_device(pad_batch(self._features, [row], pad_token_id=self._pad_token_id).inputs)
+
+    def _on_device(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        """Return the values unchanged, since every process has all rows."""
+        return values
+
+    @contextlib.contextmanager
+    def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
+        """Do nothing: no progress is reported in the Trainer."""
+        yield
+
+    def tick(self, rows: int) -> None:
+        """Do nothing: no progress is reported in the Trainer."""
+
 
 # The generators that use each row once per epoch and need no output of the training step.
 USABLE = ("flip", "drop", "leave-one-out", "integrated-gradients", "lime")

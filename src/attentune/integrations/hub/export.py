@@ -6,25 +6,28 @@ holds the code of the model, which transformers runs with `trust_remote_code` (`
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import resources
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from attentune import __version__
 from attentune.config.parse import did_you_mean
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.hub.card import REMOTE_USE, STOCK_USE, copy_card
-from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
 from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
@@ -32,6 +35,63 @@ from attentune.models.configuration import AttentuneConfig
 from attentune.models.loading import quiet
 from attentune.models.saving import save_model, save_tokenizer
 from attentune.plugins import is_plugin
+
+_ROOTS = {
+    "attentune.models.configuration": "configuration_attentune",
+    "attentune.models.modeling": "modeling_attentune",
+    "attentune.models.pipeline_registry": "pipeline_attentune",
+}
+AUTO_MAP = {
+    "AutoConfig": "configuration_attentune.AttentuneConfig",
+    "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
+}
+# For runs that do not predict the most probable class: transformers then uses this pipeline for the task.
+PIPELINES = {
+    "text-classification": {
+        "impl": "pipeline_attentune.AttentunePipeline",
+        "pt": ["AutoModelForSequenceClassification"],
+        "type": "text",
+    }
+}
+_IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
+# Without Attentune, `auto_map` takes the place of the registration.
+_REGISTERING = re.compile(r"^Auto\w+\.register\(.*\)\n", re.MULTILINE)
+_HEADER = f"# From Attentune {__version__}, Apache License 2.0. Written by `attentune export --format transformers`.\n"
+
+
+def code_files() -> dict[str, str]:
+    """Return the contents of the files by name, starting with those that `AUTO_MAP` and `PIPELINES` name."""
+    texts: dict[str, str] = {}
+    waiting = list(_ROOTS)
+    while waiting:
+        module = waiting.pop(0)
+        name = f"{_flat(module)}.py"
+        if name not in texts:
+            text = _source(module)
+            texts[name] = _HEADER + _REGISTERING.sub("", _IMPORT.sub(_relative_import, text))
+            waiting += _imported(text)
+    return texts
+
+
+def _flat(module: str) -> str:
+    return _ROOTS.get(module, module.replace(".", "_"))
+
+
+def _relative_import(match: re.Match[str]) -> str:
+    return f"{match[1]}from .{_flat(match[2])} import "
+
+
+def _source(module: str) -> str:
+    path = PurePosixPath(*module.split(".")[1:]).with_suffix(".py")
+    return (resources.files("attentune") / str(path)).read_text(encoding="utf-8")
+
+
+def _imported(text: str) -> list[str]:
+    """Return the modules of Attentune that a module imports."""
+    nodes = ast.walk(ast.parse(text))
+    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None]
+    return sorted({name for name in names if name.split(".")[0] == "attentune"})
+
 
 TOLERANCE = 1e-5
 # Which class loads the folder: one of transformers, ours with its code in the folder, or the first where it is exact.
