@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError
-from attentune.experiments.comparison.records import Run, read_predictions, read_records
+from attentune.experiments.comparison.records import Predictions, Run, read_predictions, read_records
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
-from attentune.report.analysis import Verdicts, compare_methods
+from attentune.report.analysis import Verdicts, _RunsBuilder, compare_methods
 from attentune.report.load import recorded_runs
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all
@@ -261,3 +261,19 @@ def test_it_needs_no_torch() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_ties_of_saved_digits_are_no_mismatch():
+    """A model that predicts nearly the same for all rows: six saved digits tie ranks that its score has apart."""
+    draw = np.random.default_rng(0)
+    labels_N = draw.random(200)
+    exact_N = 2.38 + 3e-5 * (0.1 * labels_N + draw.random(200))
+    saved_N = np.array([float(f"{value:g}") for value in exact_N])
+    score, from_file = (float(example_values("spearmanr", labels_N, made).mean()) for made in (exact_N, saved_N))
+    assert abs(score - from_file) > 1e-4
+    read = Predictions(tuple(map(str, range(200))), (), labels_N, saved_N)
+    values_N = _RunsBuilder("stsb", "spearmanr")._example_values("seed-1.validation.csv", read, score)
+    assert values_N.mean() == pytest.approx(score)
+    untied = dataclasses.replace(read, predictions_N=exact_N)
+    with pytest.raises(CheckpointError, match="its predictions score spearmanr"):
+        _RunsBuilder("stsb", "spearmanr")._example_values("seed-1.validation.csv", untied, score + 0.001)

@@ -487,6 +487,22 @@ def test_the_samples_of_token_labels_are_drawn_by_epoch(tmp_path):
     assert all(any(x == 2 and y == pytest.approx(mean) for x, y in points) for mean in (60, 75, 10))
 
 
+def test_the_loss_figure_is_the_tasks_loss_on_a_logarithmic_axis(tmp_path):
+    write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=1)
+    for method in ("bert", "good"):
+        file = tmp_path / f"records/rte/all/{method}/seed-1.json"
+        content = json.loads(file.read_text())
+        content["curve"] = [
+            {"step": n, "epoch": 0, "seconds": float(n), "loss": 9.0, "task_loss": 8.0 / 2**n} for n in range(4)
+        ]
+        content["labels_by_epoch"] = [{"epoch": 0, "seconds": 10.0}]
+        file.write_text(json.dumps(content))
+    figure = figures_of(report_of(tmp_path))["loss-rte"].draw()
+    assert figure.axes[0].get_yscale() == "log"
+    xs, ys = drawn_numbers(figure)[0]
+    assert (list(xs), list(ys)) == ([10.0, 11.0, 12.0, 13.0], [8.0, 4.0, 2.0, 1.0])
+
+
 def test_a_suspended_run_leaves_the_loss_figure_at_the_right(tmp_path):
     write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=3)
     axis = figures_of(report_of(tmp_path))["loss-rte"].draw().axes[0]

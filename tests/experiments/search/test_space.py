@@ -8,7 +8,13 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
+from attentune.experiments.search.settings import (
+    TrialSettings,
+    check_space,
+    checked_settings,
+    common_settings,
+    whole_space,
+)
 from attentune.experiments.search.space import Dimension, dimension_of, load_space, space_from, space_names
 
 
@@ -211,3 +217,17 @@ def test_a_space_that_is_not_there(tmp_path: Path):
         load_space("sesme")
     with pytest.raises(ConfigError, match="no such file"):
         load_space(str(tmp_path / "no.yaml"))
+
+
+@pytest.mark.parametrize("preset", ["bert-mask", "ssa-co"])
+def test_a_preset_without_token_head_or_beta_has_its_own_part_of_ssas_grid(preset):
+    ours, theirs = (
+        checked_settings(name, [], preset=chosen, file=None, overrides={})
+        for name, chosen in (("ssa", preset), (preset, None))
+    )
+    assert ours.space.points() == theirs.space.points()
+    assert any(note.startswith("model.token_gate.beta: is not varied, as") for note in ours.notes)
+    assert any(note.startswith("objective.alpha") for note in ours.notes) == (preset == "bert-mask")
+    asked = [dimension_of("model.token_gate.beta=0.2,1", [])]
+    varied = checked_settings("ssa", asked, preset="ssa-co", file=None, overrides={}).space.dimensions
+    assert varied[-1].choices == (0.2, 1.0), "what the user varies stays"

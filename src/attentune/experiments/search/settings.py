@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, to_flat
+from attentune.config import Config, ModelConfig, load_config, to_flat
 from attentune.data.builtin import load_spec
 from attentune.errors import AttentuneError, ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
@@ -99,9 +99,36 @@ def checked_settings(
     Raises:
         ConfigError: with all problems.
     """
-    whole, notes = whole_space(named_space(space), vary, overrides)
+    given = named_space(space)
+    left_out: list[str] = []
+    if given is not None:
+        model = common_settings(overrides, given, file, preset)[0].config({}).model
+        given, left_out = without_idle_dimensions(given, model)
+    whole, notes = whole_space(given, vary, overrides)
     trials, seed = common_settings(overrides, whole, file, preset)
-    return CheckedSettings(check_space(whole, trials), trials, seed, tuple(notes))
+    return CheckedSettings(check_space(whole, trials), trials, seed, (*left_out, *notes))
+
+
+def without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, list[str]]:
+    """Return a named space without the dimensions that this model does not use, and notes on them.
+
+    BERT-m has gamma but no token head, and co-training has no beta.
+    """
+    names = {name for dimension in space.dimensions for name in dimension.setting_names}
+    if {"preset", "model.token_gate.kind"} & names:
+        return space, []
+    if model.token_gate.kind == "none":
+        idle, why = (
+            {"objective.alpha", *(n for n in names if n.startswith("model.token_gate."))},
+            "there is no token gate",
+        )
+    elif model.token_gate.beta == 1.0:
+        idle, why = {"model.token_gate.beta"}, "it is 1, as in co-training"
+    else:
+        return space, []
+    kept = tuple(dimension for dimension in space.dimensions if not idle.issuperset(dimension.setting_names))
+    left_out = [dimension.name for dimension in space.dimensions if dimension not in kept]
+    return dataclasses.replace(space, dimensions=kept), [f"{name}: is not varied, as {why}." for name in left_out]
 
 
 def common_settings(
