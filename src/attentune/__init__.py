@@ -53,7 +53,7 @@ _MOVED = {
     "score_hans": "attentune.suites.hans",
 }
 
-# Old names of 0.1.0 and their new names.
+# Earlier names and their new names.
 _RENAMED = {"SavedRun": "Predictor"}
 
 __all__ = [

@@ -176,7 +176,7 @@ def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
 
     more = {name: part for name, part in more.items() if part is not None}
     report = dataclasses.asdict(result.report)
-    # In reports the synthetic ground truth is called "planted", the name in 0.1.0.
+    # In reports the synthetic ground truth is called "planted", an earlier name.
     report |= {"planted" if name == "synthetic" else name: _plain(part) for name, part in more.items()}
     if parsed.output_dir is not None:
         from attentune.io.files import write_text

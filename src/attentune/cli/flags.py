@@ -52,7 +52,7 @@ _SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
     "no_header": ("data.header", "false"),
 }
-# Flags of 0.1.0 that are gone, with what to use instead.
+# Earlier flags that are gone, with what to use instead.
 _GONE = dict.fromkeys(
     ("--storage", "--study"),
     "was taken out: several machines share runs with --executor ray or --executor slurm.",

@@ -71,7 +71,7 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
     before = read_manifest(folder)
     methods = methods_of(grid)
     check_same(before["methods"], methods, str(folder))
-    known = before.get("data_fingerprints") or before.get("made_from", {})  # the name in 0.1.0
+    known = before.get("data_fingerprints") or before.get("made_from", {})  # an earlier name
     check_unchanged(known, data_fingerprints or {}, str(folder))
     content = {
         "format": _FORMAT,
@@ -86,7 +86,7 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
 def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
     """Return the grid with training settings that are left open as the folder's comparison has them.
 
-    A comparison of 0.1.0 has the defaults of that version, under which it goes on.
+    An earlier comparison goes on under the defaults it was begun with.
 
     Raises:
         CheckpointError: the folder's manifest cannot be read.

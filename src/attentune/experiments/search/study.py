@@ -33,7 +33,7 @@ from attentune.experiments.search.space import Dimension, Space
 from attentune.io.files import storage_errors
 from attentune.seeding import derive_key, numpy_generator
 
-JOURNAL_FILE = "queue.journal"  # the name in 0.1.0, when it was also a queue
+JOURNAL_FILE = "queue.journal"  # it was also a queue earlier
 _STUDY = "search trials"
 SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
 # The minimum number of finished trials for an estimate of importance.
