@@ -108,7 +108,7 @@ def _add_search_flags(made: Parser) -> None:
     made.add_argument(
         "--space",
         metavar="NAME|FILE",
-        help="a paper's grid (bert, sesame, ssa, ssa-co, task-attention), or a YAML file",
+        help="a paper's grid (bert, bert-mask, sesame, ssa, ssa-co, task-attention), or a YAML file",
     )
     made.add_argument(
         "--search", action="append", default=[], metavar="NAME=VALUES", help="a setting to vary, and its values"
