@@ -251,7 +251,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         (("--presets", "bert", "--set", "model.head.kind=cross-attention", "--pair_encoding", "bi-encoder"),
          ["bert on train.csv: model.head.kind: cross-attention needs pairs of texts"]),
         (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes token labels"]),
-        (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on train.csv: labels.generator: flip"]),
+        (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert: labels.generator: flip"]),
         (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert"]),
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
         (("--presets", "bert", "--executor", "kubernetes"),

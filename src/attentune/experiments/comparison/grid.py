@@ -163,8 +163,9 @@ def _resolved(
                 config = replace(config, training=ending_with_last_weights(config.training))
                 configs[method.name][task] = to_flat(config)
             except ConfigError as error:
+                place = method.name if task == CUSTOM_TASK else f"{method.name} on {task}"
                 for problem in error.problems:
-                    problems.setdefault(problem, []).append(f"{method.name} on {task}")
+                    problems.setdefault(problem, []).append(place)
     if problems:
         total = len(methods) * len(tasks)
         raise ConfigError([_with_places(problem, places, total) for problem, places in problems.items()])
