@@ -24,6 +24,33 @@ CLASSES = LabelSpace("classification", ("bad", "good"))
 SCORES = LabelSpace("regression")
 
 
+@pytest.mark.parametrize(
+    ("space", "job"),
+    [
+        (CLASSES, "sorts a text into bad or good"),
+        (LabelSpace("classification", ("a", "b", "c")), "sorts a text into a, b or c"),
+        (LabelSpace("ordinal", ("low", "high")), "sorts a text into the ordered classes low or high"),
+        (LabelSpace("multi_label", ("late", "rude", "cold")), "gives a text any of the labels late, rude and cold"),
+        (SCORES, "gives a text a score"),
+        (
+            LabelSpace("classification", tuple(f"c{n}" for n in range(77))),
+            "sorts a text into 77 classes (c0, c1, c2, ...)",
+        ),
+        (LabelSpace("ordinal", tuple(map(str, range(9)))), "sorts a text into 9 ordered classes (0, 1, 2, ...)"),
+        (LabelSpace("multi_label", tuple("abcdefgh")), "gives a text any of 8 labels (a, b, c, ...)"),
+        (LabelSpace("classification", ("yes", "no, never")), "sorts a text into yes or 'no, never'"),
+        (LabelSpace("classification", ("a\nb", "only")), "sorts a text into a\\nb or only"),
+    ],
+)
+def test_what_a_model_does_is_a_sentence(space: LabelSpace, job: str) -> None:
+    assert space.job(is_pair=False) == job
+    assert space.job(is_pair=True) == job.replace("a text", "a pair of texts")
+
+
+def test_the_range_of_scores_is_said() -> None:
+    assert SCORES.job(is_pair=False, score_range=(0.5, 1984.0)) == "gives a text a score from 0.5 to 1984"
+
+
 def table(labels: list[Any], class_names: tuple[str, ...] | None = None) -> Table:
     declared = {} if class_names is None else {"label": class_names}
     return Table("rows.csv", ("label",), {"label": labels}, len(labels), tuple(range(2, 2 + len(labels))), declared)

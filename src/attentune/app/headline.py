@@ -5,42 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attentune.app.html import heading
-from attentune.data.dataset import LabelSpace
 from attentune.errors import AttentuneError
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.results import RESULT_FILE, RunResult
 
-_MOST_NAMES = 8
-
 
 def headline(runs: Sequence[tuple[str, Predictor]]) -> str:
-    """Render the heading: a question, and what each run tells of a text and how well."""
-    names = [name for name, _ in runs]
-    do, of = ("do" if len(runs) > 1 else "does"), ("two texts" if runs[0][1].is_pair else "a text")
-    return heading(f"What {do} {' and '.join(names)} say about {of}, and why?", [_facts(*run) for run in runs])
+    """Render the heading: what the run does with a text, and how well; of two runs, what each does."""
+    if len(runs) > 1:
+        names = " and ".join(name for name, _ in runs)
+        return heading(names, [f"{name} {saved.job}.{_facts(saved)}" for name, saved in runs])
+    ((name, saved),) = runs
+    return heading(f"This model {saved.job}.", [f"Run {name}.{_facts(saved)}"])
 
 
-def _facts(name: str, saved: Predictor) -> str:
-    facts = f"{name} {_job(saved.label_space, is_pair=saved.is_pair)}.{_score(saved)}"
+def _facts(saved: Predictor) -> str:
+    facts = _score(saved)
     if isinstance(saved, ModelPredictor):
         facts += f" It reads up to {saved.model.config.max_seq_length} word pieces."
     return facts
-
-
-def _job(space: LabelSpace, *, is_pair: bool) -> str:
-    of = "two texts" if is_pair else "a text"
-    if not space.names:
-        return f"gives {of} a score"
-    shown = [*space.names[:_MOST_NAMES]]
-    more = [f"{len(space.names) - _MOST_NAMES} more"] if len(space.names) > _MOST_NAMES else []
-    if space.is_multilabel:
-        return f"gives {of} any of the labels {_listed([*shown, *more], 'and')}"
-    verb = "places" if space.task_type == "ordinal" else "sorts"
-    return f"{verb} {of} into {_listed([*shown, *more], 'or')}"
-
-
-def _listed(names: Sequence[str], last: str) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def _score(saved: Predictor) -> str:

@@ -20,7 +20,14 @@ from attentune.cli.shards import (
     columns_to_keep,
     run_shards_of,
 )
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks, tell_cut_texts
+from attentune.cli.text_rows import (
+    add_text_flags,
+    check_text_flags,
+    read_text_chunks,
+    tell_cut_texts,
+    tell_job,
+    tell_notes,
+)
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
@@ -90,6 +97,8 @@ def run(arguments: Sequence[str]) -> int:
 
         saved = Predictor.load(parsed.run, data.task)
     chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=columns_to_keep(parsed))
+    tell_job(saved)
+    tell_notes(chunks)
     if chunks.kept:
         _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.

@@ -13,6 +13,7 @@ from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import Parser, config_from, names_in, overrides_of, whole_number
+from attentune.cli.text_rows import tell_job
 from attentune.errors import ConfigError
 
 # Seconds between lines of progress where there is no terminal.
@@ -142,6 +143,8 @@ def run_shards_of(
     request = ShardRequest(command, run, fingerprint, tuple(sources), config, keep, output_format, options)
     executor = given["executor"]
     divided_here = given["shard"] is None and executor.executor == "local"
+    if command == "predict":
+        tell_job(saved)
     plan = make_plan(
         output,
         request,

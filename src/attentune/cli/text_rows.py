@@ -51,7 +51,9 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     """
     from attentune.data.readers.table import WHOLE
 
-    (rows,) = read_text_chunks(parsed, data, saved, WHOLE).read()
+    chunks = read_text_chunks(parsed, data, saved, WHOLE)
+    tell_notes(chunks)
+    (rows,) = chunks.read()
     return rows
 
 
@@ -66,7 +68,8 @@ def read_file_rows(path: str, data: Any, saved: Any) -> Any:
 
     config = saved.with_columns(data)
     chunks = unlabelled_chunks(path, label_space=saved.label_space, is_pair=saved.is_pair, config=config, limit=WHOLE)
-    (rows,) = _with_notes_told(chunks).read()
+    tell_notes(chunks)
+    (rows,) = chunks.read()
     return rows
 
 
@@ -84,7 +87,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
         config = saved.with_columns(data)
-        chunks = unlabelled_chunks(
+        return unlabelled_chunks(
             parsed.input_file,
             label_space=space,
             is_pair=is_pair,
@@ -92,7 +95,6 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
             limit=limit,
             keep_columns=keep_columns,
         )
-        return _with_notes_told(chunks)
     if data.dataset_name is not None:
         from attentune.data.readers.hub import read_split
 
@@ -100,7 +102,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
         table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)
         if table is not None:
             config = saved.with_columns(data)
-            return _with_notes_told(unlabelled_table(table, label_space=space, is_pair=is_pair, config=config))
+            return unlabelled_table(table, label_space=space, is_pair=is_pair, config=config)
     task_data = saved.data(data, (parsed.split,))
     return RowChunks.of(next(iter(task_data.splits.values())))
 
@@ -111,7 +113,12 @@ def tell_cut_texts(saved: Any) -> None:
         print(note, file=sys.stderr)
 
 
-def _with_notes_told(chunks: Any) -> Any:
+def tell_job(saved: Any) -> None:
+    """Say on standard error what the run does."""
+    print(f"This model {saved.job}.", file=sys.stderr)
+
+
+def tell_notes(chunks: Any) -> None:
+    """Say on standard error what the reader of the rows has noted."""
     for note in chunks.notes:
         print(note, file=sys.stderr)
-    return chunks

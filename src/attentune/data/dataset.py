@@ -73,6 +73,29 @@ class LabelSpace:
         """Whether a row may have any number of labels."""
         return self.task_type == "multi_label"
 
+    def job(self, *, is_pair: bool, score_range: Sequence[float] | None = None) -> str:
+        """Say in words what a model with these labels does, such as "sorts a text into bad or good".
+
+        Args:
+            is_pair: whether it reads pairs of texts.
+            score_range: the lowest and highest training score, if they are known.
+        """
+        of = "a pair of texts" if is_pair else "a text"
+        if self.task_type == "regression":
+            bounds = "" if score_range is None else " from {} to {}".format(*map(self.text_of, score_range))
+            return f"gives {of} a score{bounds}"
+        count, last = len(self.names), "and" if self.is_multilabel else "or"
+        many = count > SHOWN_CLASSES
+        listed = f" {last} ".join(filter(None, (some_names(self.names[:-1]), some_names(self.names[-1:]))))
+        if many:
+            listed = f"({some_names(self.names)})"
+        if self.is_multilabel:
+            return f"gives {of} any of {f'{count} labels' if many else 'the labels'} {listed}"
+        order = "ordered " if self.task_type == "ordinal" else ""
+        if many:
+            return f"sorts {of} into {count} {order}classes {listed}"
+        return f"sorts {of} into {f'the {order}classes ' if order else ''}{listed}"
+
     def text_of(self, value: Any) -> str:
         """Format a label or prediction for files: its name, several names joined by `SEPARATOR`, or a score."""
         if self.task_type == "regression":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from abc import ABC, abstractmethod
@@ -36,7 +37,7 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
 from attentune.nn.attribution_head import AttributionHead
-from attentune.results import TASKS_FILE
+from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
 if TYPE_CHECKING:
     from attentune.inference.evaluation import SplitEvaluation
@@ -97,6 +98,16 @@ class Predictor(ABC):
     @abstractmethod
     def is_pair(self) -> bool:
         """Whether the run was trained on pairs of texts."""
+
+    @property
+    def job(self) -> str:
+        """What the run does, in words, such as "sorts a text into bad or good"; see `LabelSpace.job`."""
+        bounds = None
+        if self.label_space.task_type == "regression":
+            with contextlib.suppress(CheckpointError):
+                bounds = RunResult.load(self.folder / RESULT_FILE).train.get("score_range")
+        is_range = isinstance(bounds, list) and [type(one) for one in bounds] == [float, float]
+        return self.label_space.job(is_pair=self.is_pair, score_range=bounds if is_range else None)
 
     @abstractmethod
     def evaluator(self, data: TaskData, **training: Any) -> Evaluator:

@@ -271,9 +271,8 @@ def _problem(problem: Mapping[str, Any]) -> str:
 
 
 def _description(facts: Mapping[str, Any], limits: ServerLimits) -> str:
-    labels = ", ".join(facts.get("labels", ())[:20]) or "a score"
     return (
-        f"Predictions and explanations of the run {facts.get('run')} ({facts.get('kind')}; {labels}). At most"
+        f"Predictions and explanations. The run {facts.get('run')} ({facts.get('kind')}) {facts.get('does')}. At most"
         f" {limits.texts} texts a request, {limits.explain_texts} for explanations, of {limits.characters:,} characters"
         f" each; {limits.body_mb} MB; {limits.timeout_s:g} s."
     )

@@ -85,10 +85,11 @@ class RunBackend:
         self.is_pair = saved.is_pair
 
     def facts(self) -> dict[str, Any]:
-        """Return the run's name, kind, task type, labels and default method of explanation."""
+        """Return the run's name, kind, what it does, task type, labels and default method of explanation."""
         return {
             "run": self._name,
             "kind": self._saved.kind,
+            "does": self._saved.job,
             "task_type": self._saved.label_space.task_type,
             "labels": list(self._saved.label_space.names),
             "pairs": self.is_pair,

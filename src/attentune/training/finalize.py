@@ -197,8 +197,13 @@ def _load_best(run: Path, components: TrainingComponents, state: TrainingState) 
 
 
 def row_facts(train: TextRows) -> dict[str, Any]:
-    """Return the sources and weights of the training rows, if there are several sources."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
+    """Return the sources and weights of the training rows, if there are several sources, and the range of scores."""
+    facts: dict[str, Any] = {}
+    if train.sources is not None:
+        facts["rows_from"] = [asdict(part) for part in train.row_sources()]
+    if train.labels is not None and train.labels.dtype.kind == "f" and len(train):
+        facts["score_range"] = [float(train.labels.min()), float(train.labels.max())]
+    return facts
 
 
 def _train_facts(

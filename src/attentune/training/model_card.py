@@ -183,17 +183,9 @@ def _indexed(facts: CardFacts, split: str, scores: Mapping[str, float | None]) -
 
 
 def _summary(facts: CardFacts) -> str:
-    space = facts.data.label_space
-    what = "Pairs of texts" if facts.data.is_pair else "Texts"
-    if space.task_type == "regression":
-        return f"{what} in, a score out."
-    if space.is_multilabel:
-        names = ", ".join(plain(name) for name in space.names[:20]) + (", ..." if len(space.names) > 20 else "")
-        return f"{what} in, any of {len(space.names)} labels out ({names}), each with a probability of its own."
-    order = " ordered," if space.task_type == "ordinal" else ""
-    names = ", ".join(plain(name) for name in space.names[:20])
-    more = f" and {len(space.names) - 20} more" if len(space.names) > 20 else ""
-    return f"{what} in, one of {len(space.names)} classes out ({names}{more};{order} with probabilities)."
+    bounds = facts.result.train.get("score_range")
+    job = facts.data.label_space.job(is_pair=facts.data.is_pair, score_range=bounds)
+    return f"This model {plain(job)}."
 
 
 def _scores(facts: CardFacts) -> str:

@@ -51,6 +51,7 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import Metric, predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
+from attentune.training.finalize import row_facts
 from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
 from attentune.training.signals import Interrupted, Stopped, StopRequest, raise_on_signal
@@ -590,6 +591,7 @@ class Delivery(AutoFolder):
             train={
                 "seconds": round(result.seconds, 3),
                 "rows": int((self.folds_N >= 0).sum()),
+                **row_facts(self.data.splits["train"]),
                 "folds": max(1, int(self.folds_N.max())),
                 "members": [row.name for row in result.leaderboard if row.weight is not None and row.kind != "fusion"],
                 "estimate": result.estimate,
