@@ -380,16 +380,32 @@ def test_a_baseline_whose_folds_are_finished_takes_part(attentune, tiny, tmp_pat
     assert (work / "members/tfidf-linear/all").exists()
 
 
+@pytest.mark.integration
+def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("attentune.experiments.auto.driver._DELIVERY_S", 1e3)  # so that no time is left for training
+    flags = ("--time_limit", "10s", "--portfolio", "frozen-linear,tfidf-linear,majority", "--jobs", "1")
+    status, out, err = attentune(*intents(tmp_path, tiny("bert"), *flags, classes=30, rows=300))
+    assert status == 0, err
+    assert "No member was ready when the time was up; majority was fitted after that." in err
+    assert re.search(r"^majority .* delivered, weight", out, re.MULTILINE), out
+    assert not re.search(r"process \d+:", out)
+    assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"].startswith("c")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("classes", "rows"), [(2, 400), (20, 400), (150, 1500), (500, 2500)])
 def test_the_limit_is_kept_whatever_the_number_of_classes(tiny, tmp_path, classes, rows):
     limit_s = 60
     flags = ("--time_limit", f"{limit_s}s", "--jobs", "1", "--format", "json", "--set", "training.num_train_epochs=800")
+    resource = pytest.importorskip("resource")  # not on Windows
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     began = time.monotonic()
     status, out, err = finish(start(intents(tmp_path, tiny("bert"), *flags, classes=classes, rows=rows)))
     seconds = time.monotonic() - began
     assert status == 0, err
     result = json.loads(out)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    assert largest < max(before, 2.8), "2 GiB over the 0.8 of a process that trains this encoder"
     # A tenth, and what the interpreter and the imports take on a busy machine.
     assert seconds < 1.1 * limit_s + 10
     assert result["estimate"]["value"] > 1.5 / classes

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,8 +61,10 @@ from attentune.experiments.auto.members import (
     adapted_encoder,
     fold_folder,
     held_out_logits,
+    hold,
     is_finished,
     load_folds,
+    run_task,
     save_folds,
     settings_of,
 )
@@ -367,14 +370,14 @@ class _AutoRun(AutoFolder):
         if saved is not None:
             self.spent_before_s = float(saved["seconds"])
         slots = self._slots()
-        setup = WorkerSetup(
+        self.setup = WorkerSetup(
             data=replace(self.data, splits={"train": self.rows}),
             settings=settings_of(self.config),
             max_length=self.config.data.max_length,
             use_cpu=self.config.training.use_cpu,
             unlabeled=self.unlabeled,
         )
-        self.pool = WorkerPool(setup, slots, self.work / "logs")
+        self.pool = WorkerPool(self.setup, slots, self.work / "logs")
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
         needed = [name for name in dict.fromkeys(m.encoder for m in self.members) if name is not None]
         probes = self._probes([name for name in needed if name not in known])
@@ -581,6 +584,8 @@ class _AutoRun(AutoFolder):
             # Workers stop at their deadline themselves; this ends those that are between two steps.
             for ended, result in pool.close(wait_s=max(2.0, min(10.0, 0.03 * self.time_limit_s))):
                 self._ended(ended, result)
+            if not any(state.is_complete for state in self.states):
+                self._fit_fastest_here()
         for state in self.states:
             if state.is_complete and not (state.folder / OOF_FILE).is_file():
                 self._complete(state)  # all folds of a baseline ended, but not its fit on all rows
@@ -594,6 +599,21 @@ class _AutoRun(AutoFolder):
                 needed = time_needed(self.schedule.remaining(state), self._cores())
                 state.note = f"no time: it needs about {needed:.0f} s more" if needed else "stopped as the time was up"
         self._save_plan()
+
+    def _fit_fastest_here(self) -> None:
+        """Fit the fastest baseline in this process: time is up and no member is ready, but there has to be a model."""
+        baselines = [state for state in self.states if state.member.is_baseline and not state.note.startswith("failed")]
+        if not baselines:
+            return
+        state = min(baselines, key=self.schedule.seconds)
+        state.note, state.waiting = "", [fold for fold in state.folds if fold not in state.done]
+        hold(self.setup)
+        with contextlib.redirect_stdout(sys.stderr):  # results only go to standard output
+            task = replace(self._task(state), deadline=math.inf)
+            self._ended(task, run_task(task, stop=StopRequest()))
+        note = f"No member was ready when the time was up; {state.member.name} was fitted after that."
+        self.notes.append(note)
+        self.display.warning(note)
 
     def _fits_now(self) -> MemberState | None:
         """Return a member that fits by the load of the machine now, where none did by the load measured before."""
