@@ -22,7 +22,7 @@ from attentune.app.limits import RequestLimits
 from attentune.app.service import PREDICTED, ExplanationService
 from attentune.errors import ConfigError
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.serving.guard import allowed_hosts, host_name
 from attentune.serving.server import address, bound_socket
 from helpers.app_server import Served, serving
@@ -400,3 +400,12 @@ def test_many_visitors_at_once(served: Served) -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_run_without_layers_has_a_page(tiny: Any, tmp_path: Path) -> None:
+    from attentune.app.server import page_app
+    from helpers.ensembles import saved_ensemble
+
+    service = ExplanationService([("both", Predictor.load(saved_ensemble(tmp_path / "run", tiny)))])
+    assert service.layers == 0
+    assert page_app(service, tmp_path, hosts=(), title="both")

@@ -134,7 +134,10 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     button = gradio.Button("Predict and explain", variant="primary", elem_id="explain")
     result = _html(gradio, js=script("words.js"), elem_id="result")
     with gradio.Accordion("Attention heads", open=False, elem_id="heads", visible=service.layers > 0):
-        layer = gradio.Slider(1, service.layers, value=service.layers, step=1, label="Layer", elem_id="layer")
+        # Gradio refuses a slider of one value; the whole part is hidden for runs without layers.
+        layer = gradio.Slider(
+            1, max(2, service.layers), value=max(1, service.layers), step=1, label="Layer", elem_id="layer"
+        )
         show = gradio.Button("Show heads", elem_id="show-heads")
         table = _html(gradio, elem_id="head-table")
     return SimpleNamespace(
