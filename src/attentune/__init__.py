@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import Any
 
 from attentune.models.registration import register_with_transformers
@@ -37,25 +36,6 @@ _PUBLIC = {
     "train": "attentune.training.train",
 }
 
-# Public names that are imported from their own module. `attentune.NAME` still works, with a warning.
-_MOVED = {
-    "AttentuneConfig": "attentune.models.configuration",
-    "Config": "attentune.config",
-    "DataConfig": "attentune.config",
-    "Explanation": "attentune.explain.explanation",
-    "RunResult": "attentune.results",
-    "export_run": "attentune.integrations.onnx.export",
-    "list_tokens": "attentune.token_labels.listing",
-    "load_data": "attentune.data.load",
-    "make_submission": "attentune.suites.glue",
-    "measure_faithfulness": "attentune.explain.faithfulness.measure",
-    "new_model": "attentune.integrations.hf_trainer.building",
-    "score_hans": "attentune.suites.hans",
-}
-
-# Earlier names and their new names.
-_RENAMED = {"SavedRun": "Predictor"}
-
 __all__ = [
     "AttentuneAuto",
     "AttentuneClassifier",
@@ -77,14 +57,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        _warn(f"attentune.{name} is deprecated and will be removed in 0.3; use attentune.{new} instead")
-        return __getattr__(new)
-    if name in _MOVED:
-        home = _MOVED[name]
-        _warn(f"attentune.{name} is deprecated and will be removed in 0.3; use `from {home} import {name}` instead")
-        return getattr(importlib.import_module(home), name)
     if name not in _PUBLIC:
         raise AttributeError(f"module 'attentune' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
@@ -94,11 +66,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def _warn(message: str) -> None:
-    """Warn at the line that used the old name: the caller of `__getattr__`."""
-    warnings.warn(message, FutureWarning, stacklevel=3)
 
 
 register_with_transformers()
