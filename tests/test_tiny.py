@@ -12,9 +12,7 @@ import torch
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from attentune.models.compatibility import IS_TRANSFORMERS_4
 from attentune.testing.tiny import CORPUS, FAMILIES, MAX_POSITIONS, build_tiny
-from attentune.testing.tokenizers_4 import PIPELINES
 
 Tiny = Callable[..., Path]
 
@@ -34,9 +32,6 @@ TOKENIZER_CLASSES = {
     "modernbert": "TokenizersBackend",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-if IS_TRANSFORMERS_4:
-    TOKENIZER_CLASSES = {family: f"{name}Fast" for family, name in TOKENIZER_CLASSES.items()}
-    TOKENIZER_CLASSES["modernbert"] = "PreTrainedTokenizerFast"
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -81,8 +76,8 @@ def test_special_tokens_stand_in_their_places(tiny: Tiny, family: str) -> None:
     assert tokenizer(FIRST)["input_ids"] == cls + first + sep
     pair = tokenizer(FIRST, SECOND)
     assert pair["input_ids"] == cls + first + between + second + sep
-    # transformers 5 has no segments in ALBERT's tokenizer.
-    has_types = family in ("bert", "electra", "deberta-v2") or (family == "albert" and IS_TRANSFORMERS_4)
+    # There are no segments in ALBERT's tokenizer.
+    has_types = family in ("bert", "electra", "deberta-v2")
     assert ("token_type_ids" in pair) == has_types
     if has_types:
         assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
@@ -152,29 +147,11 @@ def test_dropout_is_on_in_training_except_in_modernbert(tiny: Tiny, family: str)
     assert torch.equal(once, again) == (family == "modernbert")
 
 
-@pytest.mark.skipif(IS_TRANSFORMERS_4, reason="transformers 4 does not list them")
 def test_modernbert_has_both_kinds_of_layers(tiny: Tiny) -> None:
     assert set(AutoModel.from_pretrained(tiny("modernbert")).config.layer_types) == {
         "full_attention",
         "sliding_attention",
     }
-
-
-PIPELINE_FAMILIES = {TOKENIZER_CLASSES[family].removesuffix("Fast"): family for family in FAMILIES}
-
-
-@pytest.mark.skipif(IS_TRANSFORMERS_4, reason="transformers 4 builds no tokenizer from a vocabulary")
-@pytest.mark.parametrize("name", PIPELINES)
-def test_tokenizers_for_transformers_4_are_those_of_5(tiny: Tiny, name: str) -> None:
-    built = json.loads(load_tokenizer(tiny(PIPELINE_FAMILIES[name])).backend_tokenizer.to_str())
-    model = built["model"]
-    vocab = model["vocab"] if isinstance(model["vocab"], dict) else [tuple(pair) for pair in model["vocab"]]
-    merges = [tuple(pair) for pair in model["merges"]] if "merges" in model else None
-    tokenizer = load_tokenizer(tiny(PIPELINE_FAMILIES[name]))
-    names = {key: token for key, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    again = json.loads(PIPELINES[name](vocab, merges, names).to_str())
-    for part in ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        assert again[part] == built[part], part
 
 
 @pytest.mark.integration

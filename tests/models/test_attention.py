@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from attentune.models import attention
-from attentune.models.attention import LONG, PLAIN, use_own_attention
+from attentune.models.attention import LONG, PLAIN, attention_by, use_own_attention
 from attentune.testing.tiny import FAMILIES
 from helpers.tiny_models import Built, build, encoded
-from helpers.versions import needs_switched_attention
 
 Tiny = Callable[..., Path]
 # transformers has no fused attention for these.
@@ -49,7 +48,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
     return calls
 
 
-@needs_switched_attention
 @pytest.mark.parametrize("family", FUSED)
 def test_training_on_long_texts_is_what_pytorchs_program_does(
     tiny: Tiny, family: str, asked: list[tuple[int, float]]
@@ -76,7 +74,6 @@ def test_families_without_fused_attention_keep_their_own(tiny: Tiny, family: str
     assert model.encoder.config._attn_implementation == before != "sdpa"
 
 
-@needs_switched_attention
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_model_of_long_texts_drops_in_training_and_predicts_as_pytorch_does(
     tiny: Tiny, family: str, asked: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
@@ -102,9 +99,17 @@ def test_a_model_of_long_texts_drops_in_training_and_predicts_as_pytorch_does(
     assert {dropout for _, dropout in asked} == {0.3}
 
 
-@needs_switched_attention
 def test_another_program_that_was_chosen_stays(tiny: Tiny) -> None:
     model, _ = build(tiny("bert"))
     model.encoder.set_attn_implementation("eager")
     assert use_own_attention(model) is None
     assert model.encoder.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_probabilities_are_there_for_every_family(tiny: Tiny, family: str) -> None:
+    built = model, _ = build(tiny(family))
+    with torch.no_grad(), attention_by(model, "eager"):
+        found = model(**batch_of(built, *TEXTS[:2]), output_attentions=True).attentions
+    assert len(found) == 3
+    assert all(torch.allclose(layer.sum(-1)[0], torch.ones(())) for layer in found)

@@ -18,9 +18,8 @@ from attentune.models.precision import bf16_copy
 from attentune.testing.tiny import FAMILIES
 from helpers.native import needs_native
 from helpers.tiny_models import FIRST, SECOND, build, encoded
-from helpers.versions import needs_switched_attention
 
-pytestmark = [needs_native, needs_switched_attention]
+pytestmark = needs_native
 
 Tiny = Callable[..., Path]
 ABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert")

@@ -11,7 +11,6 @@ from attentune.config import TokenGateConfig
 from attentune.models.precision import BFloat16Copy
 from attentune.testing.tiny import FAMILIES
 from helpers.copies import answers, close, made
-from helpers.versions import needs_switched_attention
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -86,7 +85,7 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     assert not {weight.data_ptr() for weight in half.parameters()} & set(pointers.values())
 
 
-@pytest.mark.parametrize("attention", [pytest.param("sdpa", marks=needs_switched_attention), "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
     model, inputs = made(tiny, "bert")
     model.encoder.set_attn_implementation(attention)

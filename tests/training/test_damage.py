@@ -15,7 +15,6 @@ import attentune.training.finalize as finish_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
 from attentune.inference.predictor import Predictor
-from attentune.models.compatibility import IS_TRANSFORMERS_4
 from attentune.training.checkpoint import (
     checkpoint_folders,
     keep_newest,
@@ -38,8 +37,6 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-# transformers 4 saves the tokenizer in these too.
-MORE_FILES = ("special_tokens_map.json", "vocab.txt") if IS_TRANSFORMERS_4 else ()
 Reference = tuple[Path, dict[str, object]]
 Note = Callable[[str, object], None]
 KILL = 9
@@ -124,7 +121,7 @@ def copied(reference: Reference, folder: Path) -> Path:
 
 def test_a_checkpoint_has_these_files(reference: Reference) -> None:
     for folder in checkpoint_folders(reference[0] / "run"):
-        assert sorted(path.name for path in folder.iterdir() if path.name not in MORE_FILES) == list(FILES)
+        assert sorted(path.name for path in folder.iterdir()) == list(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)

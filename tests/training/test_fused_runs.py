@@ -19,9 +19,6 @@ from helpers.interrupted import assert_same, die_after_step, outcome, run
 from helpers.native import needs_native
 from helpers.samples import settings
 from helpers.tiny_models import build
-from helpers.versions import needs_switched_attention
-
-pytestmark = needs_switched_attention
 
 Tiny = Callable[..., Path]
 BF16 = {"training__precision": "bf16"}

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoTokenizer, BertTokenizer, PreTrainedConfig
 
 from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.build import row_options
-from attentune.models.compatibility import PreTrainedConfig, bert_tokenizer
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import settle_head
 from attentune.models.loading import Tokenizer, first_line, prepare_tokenizer, quiet
@@ -239,7 +238,7 @@ def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_cas
     with quiet():
         try:
             if is_plain_vocabulary:
-                tokenizer = bert_tokenizer(_numbered(file), do_lower_case=lower_case)
+                tokenizer = BertTokenizer(vocab=_numbered(file), do_lower_case=lower_case)
             else:
                 tokenizer = AutoTokenizer.from_pretrained(source, config=encoder)
         except Exception as error:  # untrusted files may raise any exception type

@@ -7,14 +7,13 @@ import re
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
 from attentune.errors import UnsupportedEncoderError
-from attentune.models.compatibility import PreTrainedConfig
 
 
 def pooler_dense(encoder: nn.Module) -> nn.Linear | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig
 from transformers.utils import cached_file
 
 from attentune.config import ModelConfig, to_dict
@@ -27,7 +27,6 @@ from attentune.models.architectures import (
     readable_positions,
     special_token_ids,
 )
-from attentune.models.compatibility import ENCODER_OPTIONS, PreTrainedConfig
 from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.encoder_list import (
     EMBEDDED,
@@ -329,7 +328,6 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
             output_loading_info=True,
             use_safetensors=True,
             dtype=torch.float32,
-            **ENCODER_OPTIONS,
             **options,
         )
         align_weights(encoder)

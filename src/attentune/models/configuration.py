@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from transformers import CONFIG_MAPPING, AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from attentune.models.compatibility import PreTrainedConfig
 from attentune.nn.losses import LOSSES
 from attentune.plugins import is_plugin
 

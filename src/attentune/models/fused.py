@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from attentune.models.attention import LONG, PLAIN
-from attentune.models.compatibility import IS_TRANSFORMERS_4
 from attentune.models.layer_parts import LayerParts, find_parts, gelu_form, pre_norm_linears
 from attentune.nn.cpu.attention import added_mask
 from attentune.nn.cpu.fused_layer import (
@@ -308,7 +307,7 @@ def use_fused_layers(model: Any) -> int:
     Returns:
         How many layers are replaced.
     """
-    layers = [] if IS_TRANSFORMERS_4 else [module for module in model.modules() if _fits(module)]
+    layers = [module for module in model.modules() if _fits(module)]
     if not layers or unavailable_reason() is not None or not _is_fast(layers[0]):
         return 0
     for layer in layers:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from transformers import PreTrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as hf_logging
 
 from attentune.models.architectures import ask_for_segments, keep_text_as_text
-from attentune.models.compatibility import PreTrainedConfig
 
 __all__ = ["Tokenizer", "first_line", "loading", "prepare_tokenizer", "quiet"]
 

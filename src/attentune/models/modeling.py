@@ -12,7 +12,6 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-from attentune.models.compatibility import ENCODER_OPTIONS
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.lora import inject_adapters
 from attentune.models.slots import (
@@ -81,7 +80,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
         super().__init__(config)
-        self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder, **ENCODER_OPTIONS)
+        self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
         if config.lora is not None:
             inject_adapters(self.encoder, config.lora)

@@ -29,9 +29,6 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from attentune.models.compatibility import IS_TRANSFORMERS_4, bert_tokenizer
-from attentune.testing.tokenizers_4 import fast_tokenizer
-
 MAX_POSITIONS = 160
 CORPUS = """\
 The film was a quiet joy from the first scene to the last. I would not watch this again, even for free!
@@ -136,29 +133,19 @@ def _greedy_mask(names: dict[str, str]) -> dict[str, Any]:
     return {**names, "mask_token": AddedToken(names["mask_token"], lstrip=True, special=True, normalized=False)}
 
 
-def _made(
-    cls: type[PreTrainedTokenizerBase], vocab: Any, names: dict[str, Any], **merges: list[tuple[str, str]]
-) -> PreTrainedTokenizerBase:
-    return (
-        fast_tokenizer(cls.__name__, vocab, names, **merges)
-        if IS_TRANSFORMERS_4
-        else cls(vocab=vocab, **merges, **names)
-    )
-
-
 def _bert_tokenizer(names: dict[str, str], cls: type[BertTokenizer] = BertTokenizer) -> PreTrainedTokenizerBase:
-    return bert_tokenizer(_wordpiece_vocab(names.values()), cls=cls, names=names)
+    return cls(vocab=_wordpiece_vocab(names.values()), **names)
 
 
 def _mpnet_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
     head = (names["cls_token"], names["pad_token"], names["sep_token"], names["unk_token"])
     vocab = _wordpiece_vocab(head)
-    return _made(MPNetTokenizer, {**vocab, names["mask_token"]: len(vocab)}, names)
+    return MPNetTokenizer(vocab={**vocab, names["mask_token"]: len(vocab)}, **names)
 
 
 def _roberta_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
     vocab, merges = _byte_bpe(("<s>", "<pad>", "</s>", "<unk>"), ("<mask>",))
-    return _made(RobertaTokenizer, vocab, _greedy_mask(names), merges=merges)
+    return RobertaTokenizer(vocab=vocab, merges=merges, **_greedy_mask(names))
 
 
 def _modernbert_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
@@ -178,17 +165,17 @@ def _modernbert_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
 
 
 def _albert_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
-    return _made(AlbertTokenizer, _unigram_vocab(names.values(), lower=True), _greedy_mask(names))
+    return AlbertTokenizer(vocab=_unigram_vocab(names.values(), lower=True), **_greedy_mask(names))
 
 
 def _deberta_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
     vocab = _unigram_vocab(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), ("[MASK]",))
-    return _made(DebertaV2Tokenizer, vocab, names)
+    return DebertaV2Tokenizer(vocab=vocab, **names)
 
 
 def _xlm_roberta_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
     vocab = _unigram_vocab(("<s>", "<pad>", "</s>", "<unk>"), ("<mask>",))
-    return _made(XLMRobertaTokenizer, vocab, _greedy_mask(names))
+    return XLMRobertaTokenizer(vocab=vocab, **_greedy_mask(names))
 
 
 _BRACKETS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

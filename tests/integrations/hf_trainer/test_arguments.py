@@ -13,7 +13,6 @@ from attentune.config import TrainingConfig
 from attentune.errors import DataError
 from attentune.integrations.hf_trainer.arguments import recommended_arguments
 from attentune.integrations.hf_trainer.building import new_model
-from attentune.models.compatibility import IS_TRANSFORMERS_4
 from attentune.training.defaults import RunSize, choose_settings
 
 Tiny = Callable[..., Path]
@@ -37,8 +36,7 @@ def test_they_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path) -> None:
         assert getattr(made, name) == getattr(wanted, name)
     assert (made.eval_strategy, made.save_strategy) == ("steps", "steps")
     assert made.eval_steps == made.save_steps == wanted.save_steps == 60
-    share = made.warmup_ratio if IS_TRANSFORMERS_4 else made.warmup_steps
-    assert (share, made.weight_decay) == (0.1, 0.01)
+    assert (made.warmup_steps, made.weight_decay) == (0.1, 0.01)
     chosen = recommended_arguments(model, rows(300), output_dir=str(tmp_path), report_to="none", warmup_steps=7)
     assert (chosen.warmup_steps, chosen.get_warmup_steps(100)) == (7, 7)
 

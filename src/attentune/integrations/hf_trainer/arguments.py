@@ -8,7 +8,6 @@ from transformers import TrainingArguments
 
 from attentune.config import TrainingConfig
 from attentune.errors import DataError
-from attentune.models.compatibility import IS_TRANSFORMERS_4
 from attentune.training.defaults import RULED, RunSize, choose_settings
 
 # The rule's settings that have another name, or none, in TrainingArguments.
@@ -61,8 +60,7 @@ def recommended_arguments(
         "weight_decay": settled.weight_decay,
     }
     if "warmup_steps" not in arguments:
-        # A share of all steps: transformers 5 takes it as warmup_steps below 1.
-        made["warmup_ratio" if IS_TRANSFORMERS_4 else "warmup_steps"] = settled.warmup_ratio
+        made["warmup_steps"] = settled.warmup_ratio  # below 1 it is a share of all steps
     if settled.save_steps is not None:
         made |= {"save_steps": settled.save_steps, "eval_steps": settled.save_steps}
     return TrainingArguments(output_dir=output_dir, **made | arguments)

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from attentune.models.architectures import is_pooler_weight
-from attentune.models.compatibility import PreTrainedConfig
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.classifiers import ScaledOutput
 
