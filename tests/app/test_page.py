@@ -29,7 +29,7 @@ Tiny = Callable[..., Path]
 READY = "document.querySelector('#text textarea') && document.querySelector('#result .att')"
 BOXES = "document.querySelectorAll('#result .att-box').length"
 TEXT = TEXTS[0]
-RECORDED = Path(__file__).parents[1] / "data_samples" / "run-0.1.0" / "run"
+RECORDED = Path(__file__).parents[1] / "data_samples" / "run"
 
 
 @pytest.fixture(scope="module")

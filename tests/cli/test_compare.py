@@ -256,8 +256,6 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
         (("--presets", "bert", "--executor", "kubernetes"),
          ["--executor: got 'kubernetes', expected one of local, ray, slurm"]),
-        (("--presets", "bert", "--storage", "sqlite:///a.db"),
-         ["--storage: was taken out: several machines share runs with --executor ray or --executor slurm"]),
         (("--presets", "bert", "--cpus_per_run", "2"), ["--cpus_per_run and --gpus_per_run: go with --executor ray"]),
         (("--presets", "bert", "--ray_address", "a:1"), ["--ray_address: goes with --executor ray"]),
         (("--presets", "bert", "--executor", "slurm", "--slurm", "gpu"),

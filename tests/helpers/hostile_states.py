@@ -194,32 +194,32 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is a list": (put("search.json", "[]"), ("search.json",)),
     "a plan that is a pickle": (put("search.json", pickled), ("search.json",)),
     "a plan of words": (put("search.json", '{"format": 1, "id": "a", "search": "x"}'), ("search.json",)),
-    "a journal that is deep": (put("queue.journal", DEEP + "\n"), ("queue.journal", "is damaged")),
-    "a journal that is a pickle": (put("queue.journal", lambda secret: pickled(secret) + b"\n"), ("queue.journal",)),
-    "a journal of lists": (put("queue.journal", "[1]\n[2]\n"), ("queue.journal", "is damaged")),
-    "a journal of words": (put("queue.journal", '"create_study"\n'), ("queue.journal", "is damaged")),
+    "a journal that is deep": (put("trials.journal", DEEP + "\n"), ("trials.journal", "is damaged")),
+    "a journal that is a pickle": (put("trials.journal", lambda secret: pickled(secret) + b"\n"), ("trials.journal",)),
+    "a journal of lists": (put("trials.journal", "[1]\n[2]\n"), ("trials.journal", "is damaged")),
+    "a journal of words": (put("trials.journal", '"create_study"\n'), ("trials.journal", "is damaged")),
     "a journal of other operations": (
-        put("queue.journal", '{"op_code": 99, "worker_id": "a"}\n'),
-        ("queue.journal", "is damaged"),
+        put("trials.journal", '{"op_code": 99, "worker_id": "a"}\n'),
+        ("trials.journal", "is damaged"),
     ),
     "a journal of code": (
-        put("queue.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
-        ("queue.journal", "is damaged"),
+        put("trials.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
+        ("trials.journal", "is damaged"),
     ),
     "a journal of studies that are not": (
-        put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'),
-        ("queue.journal",),
+        put("trials.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'),
+        ("trials.journal",),
     ),
     "a journal of distributions": (
         put(
-            "queue.journal",
+            "trials.journal",
             '{"op_code": 0, "worker_id": "a", "study_name": "search trials", "directions": [1]}\n'
             '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
             ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n',
         ),
-        ("queue.journal",),
+        ("trials.journal",),
     ),
-    "a journal that is a link": (link("queue.journal", "SECRET/precious"), ("holds the link queue.journal",)),
+    "a journal that is a link": (link("trials.journal", "SECRET/precious"), ("holds the link trials.journal",)),
     "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }
 

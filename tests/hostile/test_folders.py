@@ -41,7 +41,7 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = predictions(["bad", "good"] * 5, ["bad", "good"] * 4 + ["good", "bad"], ("bad", "good"))
         write_record(folder / "records", Run("own", None, "bert", seed), rows, score=0.8)
     assert main(trained("search", folder, *SEARCH, "--output_dir", f"{folder}/search")) == 0
-    for name in ("records", "queue.journal", "trials.json", "config.yaml"):
+    for name in ("records", "trials.journal", "trials.json", "config.yaml"):
         path = folder / "search" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder

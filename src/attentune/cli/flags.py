@@ -52,11 +52,6 @@ _SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
     "no_header": ("data.header", "false"),
 }
-# Earlier flags that are gone, with what to use instead.
-_GONE = dict.fromkeys(
-    ("--storage", "--study"),
-    "was taken out: several machines share runs with --executor ray or --executor slurm.",
-)
 # Settings with several values, which may be written as YAML.
 _LISTS = (
     "objective.class_weights",
@@ -103,8 +98,6 @@ class Parser(argparse.ArgumentParser):
         return [self._unknown_flag(flag, known) for flag in flags if flag not in (*known, "--")]
 
     def _unknown_flag(self, flag: str, known: Sequence[str]) -> str:
-        if flag in _GONE:
-            return f"{flag}: {_GONE[flag]}"
         return f"{flag}: unknown flag.{self._hint(flag, known)} See {self.prog} --help."
 
     def _hint(self, flag: str, known: Sequence[str]) -> str:

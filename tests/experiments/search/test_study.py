@@ -147,7 +147,7 @@ def test_a_torn_line_of_a_killed_command_is_dropped_and_a_damaged_journal_is_ref
     assert [trial.params for trial in study.trials()] == known
     assert study.add()
     journal.write_bytes(b"nonsense\n" + journal.read_bytes())
-    with pytest.raises(CheckpointError, match=r"queue.journal: is damaged .* Delete it; what is recorded stays"):
+    with pytest.raises(CheckpointError, match=r"trials.journal: is damaged .* Delete it; what is recorded stays"):
         SearchStudy(tmp_path, GRID, SamplerConfig("grid", trials=4), SelectionCriterion())
 
 

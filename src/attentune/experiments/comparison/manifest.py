@@ -71,7 +71,7 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
     before = read_manifest(folder)
     methods = methods_of(grid)
     check_same(before["methods"], methods, str(folder))
-    known = before.get("data_fingerprints") or before.get("made_from", {})  # an earlier name
+    known = before.get("data_fingerprints", {})
     check_unchanged(known, data_fingerprints or {}, str(folder))
     content = {
         "format": _FORMAT,
@@ -85,8 +85,6 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
 
 def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
     """Return the grid with training settings that are left open as the folder's comparison has them.
-
-    An earlier comparison goes on under the defaults it was begun with.
 
     Raises:
         CheckpointError: the folder's manifest cannot be read.

@@ -33,7 +33,7 @@ from attentune.experiments.search.space import Dimension, Space
 from attentune.io.files import storage_errors
 from attentune.seeding import derive_key, numpy_generator
 
-JOURNAL_FILE = "queue.journal"  # it was also a queue earlier
+JOURNAL_FILE = "trials.journal"
 _STUDY = "search trials"
 SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
 # The minimum number of finished trials for an estimate of importance.

@@ -64,7 +64,7 @@ def cost_table(verdicts: Verdicts) -> Table | None:
         " generating token labels, without loading, evaluation and saving. Tokens are counted without padding. On a CPU"
         " the peak memory is that of the whole process. Parallel runs on one machine slow each other down."
     )
-    # Older records lack the numbers of parameters.
+    # Columns that no record fills are left out.
     columns = [index for index in range(len(header)) if any(row[index] != NOTHING for row in rows)]
     shown_rows = tuple(tuple(row[index] for index in columns) for row in rows)
     shown_header = tuple(header[index] for index in columns)
