@@ -207,9 +207,11 @@ def auto(folder: Path) -> dict[str, Any]:
 
 
 def compared(folder: Path) -> dict[str, Any]:
-    methods = "--presets bert-mean,ssa-hybrid,tfidf-linear --seeds 3 --jobs 1 --max_steps 10"
+    methods = "--presets bert-mean,ssa-hybrid,tfidf-linear --seeds 3 --jobs 1 --max_steps 16"
     out = run(folder, f"compare --output_dir compared {methods} {SST2} {SETTINGS} --format json")
-    return dict(kept(json.loads(out)))
+    files = sorted((folder / "compared").glob("**/*.csv"))
+    predictions = {str(file.relative_to(folder)): file.read_text("utf-8").splitlines() for file in files}
+    return {**kept(json.loads(out)), "predictions": predictions}
 
 
 def explained(folder: Path, name: str) -> dict[str, Any]:
