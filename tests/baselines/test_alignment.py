@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.baselines import frozen
-from attentune.baselines.alignment import NUM_FEATURES, TokenStates, alignment_features, chunks, depths
-from attentune.baselines.frozen import FrozenEncoder, TokenAlignment
+from attentune.baselines.frozen import (
+    NUM_FEATURES,
+    FrozenEncoder,
+    TokenAlignment,
+    TokenStates,
+    alignment_features,
+    chunks,
+    depths,
+)
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import DataError

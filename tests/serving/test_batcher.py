@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attentune.serving.batcher import Batcher, QueueFullError
+from attentune.serving.engine import Batcher, QueueFullError
 
 
 class Doubler:

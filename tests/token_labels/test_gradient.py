@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from attentune.token_labels import gradient
+from attentune.token_labels import attribution as gradient
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import answer, is_right, labels_of_scores, ordinary, rise_scores, row_loss
 from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, observe_rows, tiny_source

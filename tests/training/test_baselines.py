@@ -18,7 +18,7 @@ from attentune.inference.predictions import predictions_csv
 from attentune.report.load import collect
 from attentune.report.sections.contents import make_report
 from attentune.results import RunResult
-from attentune.training.baseline_comparison import _scored, find_failures
+from attentune.training.finalize import _scored, find_failures
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings

@@ -22,7 +22,7 @@ from attentune.integrations.hub.stock import stock_model
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.precision import bf16_copy
 from attentune.models.saving import save_model
-from attentune.training.baseline_comparison import _constant
+from attentune.training.finalize import _constant
 from attentune.training.inputs import RunInputs
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,71 @@ from typing import Any
 import numpy as np
 
 from attentune.config import DataConfig
-from attentune.data.dataset import LabelSpace
+from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.evaluator import Evaluator
 from attentune.inference.predictor import Predictor
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
-from attentune.training.calibrating import check_calibration
 from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
 from attentune.training.run_folder import locked_folder
+
+
+def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
+    """Check that the task has the probabilities or thresholds that are to be fitted.
+
+    Args:
+        label_space: the task's labels.
+        calibrate: "none" or "temperature".
+        thresholds: "none" or "f1".
+
+    Raises:
+        ConfigError: the task is a regression; or thresholds for more than two classes or for ordinal ones.
+    """
+    if calibrate == "none" and thresholds == "none":
+        return
+    if label_space.task_type == "regression":
+        name = "calibrate" if calibrate != "none" else "thresholds"
+        raise ConfigError(f"training.{name}: needs classes, whose probabilities it mends; this task is a regression.")
+    is_binary = label_space.task_type == "classification" and label_space.num_labels == 2
+    if thresholds != "none" and not (is_binary or label_space.is_multilabel):
+        raise ConfigError(
+            f"training.thresholds: needs two classes, or several labels a row; this is {label_space.task_type} into"
+            f" {label_space.num_labels}. Leave it out: the likeliest class is predicted."
+        )
+
+
+def calibrate(
+    evaluator: Evaluator, splits: Sequence[str], *, temperature: bool, thresholds: bool, reuse: bool
+) -> Calibration | None:
+    """Fit temperature and thresholds on the calibration rows, and measure the calibration error of other splits.
+
+    The evaluator then has the calibrated logits of these splits, and predicts by the thresholds.
+
+    Args:
+        evaluator: has the final weights.
+        splits: the splits that are scored.
+        temperature, thresholds: what to fit.
+        reuse: whether the logits that the evaluator has already are of these weights.
+
+    Returns:
+        The calibration; None if nothing is to be fitted or there are no labelled calibration rows.
+    """
+    rows = evaluator.splits.get(CALIBRATION)
+    if not (temperature or thresholds) or rows is None or rows.labels is None:
+        return None
+    space = evaluator.label_space
+    fitted = fit(evaluator.predict(CALIBRATION), rows.labels, space, temperature=temperature, thresholds=thresholds)
+    errors: dict[str, tuple[float, float]] = {}
+    for split in splits:
+        before_NC, labels = evaluator.logits_of(split, reuse=reuse), evaluator.splits[split].labels
+        evaluator.logits[split] = before_NC / before_NC.dtype.type(fitted.temperature)
+        if labels is not None and len(labels):
+            errors[split] = error_of(before_NC, labels, space), error_of(evaluator.logits[split], labels, space)
+    evaluator.label_space = fitted.space(space)
+    return replace(fitted, errors=errors)
+
 
 CALIBRATION_FILE = "calibration.json"
 _ROWS = "these rows"

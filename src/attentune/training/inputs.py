@@ -23,7 +23,7 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import encoder_size, is_english_only, load_tokenizer
 from attentune.models.loading import Tokenizer
-from attentune.training.calibrating import check_calibration
+from attentune.training.calibration import check_calibration
 from attentune.training.defaults import RunSize, choose_settings, default_loss, describe
 from attentune.training.objective import score_scale, with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay

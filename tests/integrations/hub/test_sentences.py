@@ -20,8 +20,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub import sentences
-from attentune.integrations.hub.encoders import linear_head, text_encoder
-from attentune.integrations.hub.sentences import export_for_sentences
+from attentune.integrations.hub.sentences import export_for_sentences, linear_head, text_encoder
 from attentune.metrics.metrics import probabilities_of
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train

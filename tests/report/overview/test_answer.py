@@ -11,7 +11,7 @@ import pytest
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.load import collect
 from attentune.report.overview.answer import _open_sentence, answer_of, question_of
-from attentune.report.overview.heatmap import heat_map
+from attentune.report.overview.contents import heat_map
 from attentune.report.overview.tasks import task_panels
 from attentune.report.sections.contents import make_report
 from helpers.made_records import Run, answers, predictions, write_comparison, write_record

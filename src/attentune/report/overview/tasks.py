@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import axis_label, format_interval, format_score, metric_name, points_factor, with_minus
+from attentune.report.overview.answer import FloorRow, floor_rows
 from attentune.report.overview.charts import ChartRow, PlaneChart, Point, RowsChart, rows_chart, scatter_chart
-from attentune.report.overview.floor import FloorRow, floor_rows
 from attentune.report.sections.run_tables import total_seconds
 from attentune.stats.runs import Runs, summarise
 
