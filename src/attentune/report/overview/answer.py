@@ -15,7 +15,7 @@ from attentune.report.sections.run_tables import methods_of
 from attentune.stats.runs import Runs, summarise
 from attentune.stats.verdict import Comparison
 
-# The names of the baselines in a run's record, and in words; `training.baseline_comparison` writes the records.
+# The names of the baselines in a run's record, and in words; `training.finalize` writes the records.
 MODEL, MAJORITY = "this model", "majority"
 # The most frequent class, or the mean of the labels.
 CONSTANT = "constant answer"
