@@ -306,6 +306,55 @@ def test_evaluation_in_shards(run: Path, tmp_path: Path, attentune: Command) -> 
     assert f"{tmp_path}/bad.csv:3: " in err
 
 
+def test_rows_left_out_for_their_label_are_those_of_one_process(run: Path, tmp_path: Path, attentune: Command) -> None:
+    path = tmp_path / "rows.jsonl"
+    labels = ["bad", "-", "good", "", "good", "-"]
+    rows = [{"id": f"r{n}", "text": f"so {n}", "label": labels[n % 6], "more": n} for n in range(24)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    flags = ("--ignore_labels=['-', '']",)
+    status, expected, err = attentune("evaluate", run, "--validation_file", path, *flags)
+    assert status == 0, err
+    words = ["evaluate", run, "--input_file", path, *flags, "--keep_columns", "more", "--jobs", 1]
+    status, found, err = attentune(*words, "--output_dir", tmp_path / "out")
+    assert (status, found) == (0, expected), err
+    assert "12 of 24 rows are left out" in err
+    written = table_of(tmp_path / "out")
+    kept = [row for row in rows if row["label"] in ("bad", "good")]
+    assert written["id"].to_pylist() == [row["id"] for row in kept]
+    assert written["more"].to_pylist() == [str(row["more"]) for row in kept]
+    status, _, err = attentune(*words[:4], "--output_dir", tmp_path / "o", "--skip_broken_rows")
+    assert (status, "does not go with --output_dir" in err) == (2, True), err
+
+
+def test_several_label_columns_in_shards(tmp_path: Path, attentune: Command) -> None:
+    for name, count in (("train.csv", 60), ("new.csv", 9)):
+        rows = "".join(f"{'slow' if n % 2 else 'quick'} {n} {'nasty' if n % 3 else ''},{n % 2},{int(n % 3 > 0)}\n"
+                       for n in range(count))  # fmt: skip
+        (tmp_path / name).write_text(f"comment,late,rude\n{rows},0,1\n")
+    run = tmp_path / "run"
+    words = ("--label_column", "late,rude", "--preset", "tfidf-linear", "--output_dir", run)
+    status, _, err = attentune("train", tmp_path / "train.csv", *words)
+    assert status == 0, err
+    status, expected, err = attentune("evaluate", run, "--validation_file", tmp_path / "new.csv")
+    assert status == 0, err
+    assert "label 'late', 'rude'" in err
+    words = ("--input_file", tmp_path / "new.csv", "--jobs", 1)
+    status, found, err = attentune("evaluate", run, *words, "--output_dir", tmp_path / "e")
+    assert (status, found) == (0, expected), err
+    assert table_of(tmp_path / "e")["label"].to_pylist()[:3] == [["rude"][:0], ["late", "rude"], ["rude"]]
+    # Without shards: the same rows, texts without words too, and the same text of each cell.
+    keep = ("--keep_columns", "late,rude,comment")
+    status, _, err = attentune(
+        "predict", run, "--input_file", tmp_path / "new.csv", *keep, "--output_file", tmp_path / "o.csv"
+    )
+    assert status == 0, err
+    status, _, err = attentune("predict", run, *words, *keep, "--output_dir", tmp_path / "p", "--output_format", "csv")
+    assert status == 0, err
+    (shard,) = parts(tmp_path / "p").values()
+    whole = list(csv.reader((tmp_path / "o.csv").read_text().splitlines()))
+    assert shard.decode() == "".join(f"{','.join([row[0], *row[2:]])}\n" for row in whole)
+
+
 def test_datasets_and_urls(run: Path, tmp_path: Path, attentune: Command, small_blocks: None) -> None:
     import datasets
 

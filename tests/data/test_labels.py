@@ -136,7 +136,7 @@ def test_unknown_labels_are_all_listed_with_the_first_place_of_each() -> None:
     with pytest.raises(LabelError) as caught:
         LabelReader(CLASSES).read(table(["bad", "goood", "ugly", "goood", "good"]), "label")
     message = str(caught.value)
-    assert message.startswith("rows.csv:3: unknown labels: 'goood' (first at rows.csv:3) Did you mean 'good'?")
+    assert message.startswith("rows.csv:3: unknown labels: 'goood' (first at rows.csv:3. Did you mean 'good'?)")
     assert "'ugly' (first at rows.csv:4)" in message
     assert "Known: 'bad', 'good'." in message
     assert message.count("goood") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,31 @@ def test_columns_that_are_kept_are_copied_as_texts(tmp_path: Path) -> None:
     assert unlabelled_chunks(str(path), **options).kept == ()
     with pytest.raises(DataError, match="there is no column 'm'.*Name the right one with --keep_columns"):
         unlabelled_chunks(str(path), keep_columns=("m",), **options)
+
+
+@pytest.mark.parametrize("limit", [WHOLE, TWO_ROWS])
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (
+            ["bad", "good", "Good", "bad"],
+            "The labels are left out.*rows.csv:4: unknown labels: 'Good' .*Did you mean 'good'",
+        ),
+        (["bad", "good", "", "bad"], "The labels are left out.*rows.csv:4: column 'label' has no label here"),
+        (["bad", "good\u200b", "good", "bad"], r"'good\\u200b' is read as 'good' \(1 row\)"),
+        (["bad", "good", "good", "bad"], None),
+        (["", "", "", ""], None),
+    ],
+)
+def test_labels_that_are_not_the_runs_are_told_in_one_line(
+    tmp_path: Path, labels: list[str], told: str | None, limit: ChunkLimit
+) -> None:
+    path = write(tmp_path, "rows.csv", "text,label\n" + "".join(f"so {n},{label}\n" for n, label in enumerate(labels)))
+    chunks = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=limit)
+    (labelled,) = {rows.labels is not None for rows in chunks.read()}
+    assert labelled == ("good\u200b" in labels or labels == ["bad", "good", "good", "bad"])
+    if told is None:
+        assert chunks.notes == ()
+    else:
+        (note,) = chunks.notes
+        assert re.search(told, note), note

@@ -85,7 +85,7 @@ def test_a_csv_field_holds_lists_and_objects(tmp_path: Path) -> None:
     assert table.texts("topics") == ("a|b", "", "c")
     assert json.loads(table.texts("tokens")[2]) == PAIR_TOKENS
     assert json.loads(table.texts("more")[0]) == {"a": [1, 2]}
-    assert table.texts("p_good") == ("0.123457", "0", "1")
+    assert table.texts("p_good") == ("0.123457", "0.000000", "1.000000")
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -107,4 +107,4 @@ def test_no_rows(tmp_path: Path, file_format: str) -> None:
 
 
 def _header() -> str:
-    return ",".join(f'"{name}"' for name in [column.name for column in COLUMNS] + KEPT.column_names)
+    return ",".join([column.name for column in COLUMNS] + KEPT.column_names)

@@ -134,6 +134,12 @@ def _evaluate_shards(
     if status != 0 or given["shard"] is not None:
         return status, {}, None
     rows, logits_NC = evaluated_rows(output, plan, saved.label_space)
+    if len(rows) < plan.rows:
+        print(
+            f"{plan.rows - len(rows):,} of {plan.rows:,} rows are left out, as their label means that there is none"
+            " (--ignore_labels).",
+            file=sys.stderr,
+        )
     metrics = DEFAULT_METRICS[saved.label_space.task_type]
     found = {parsed.split: evaluate_split(parsed.split, rows, logits_NC, saved.label_space, metrics)}
     return status, found, TaskData(data_name(vars(config)), saved.label_space, metrics, {parsed.split: rows})

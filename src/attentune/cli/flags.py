@@ -57,6 +57,7 @@ _LISTS = (
     "objective.class_weights",
     "data.label_column",
     "data.label_names",
+    "data.ignore_labels",
     "data.extra_train_files",
     "data.extra_train_weights",
 )

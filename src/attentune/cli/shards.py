@@ -66,6 +66,11 @@ def check_shard_flags(parsed: Any, problems: list[str]) -> dict[str, Any]:
     for name in ("text", "output_file", "errors_file"):
         if getattr(parsed, name, None) is not None and not (name == "errors_file" and parsed.shard is None):
             problems.append(f"--{name}: does not go with --output_dir{' --shard' if name == 'errors_file' else ''}.")
+    if "data.skip_broken_rows" in overrides_of(parsed, []):
+        problems.append(
+            "--skip_broken_rows: does not go with --output_dir, whose shards have a line for each row of the input."
+            " Correct the rows (attentune doctor names them), or leave --output_dir out."
+        )
     if "data.task" in overrides_of(parsed, []):
         problems.append("--task: does not go with --output_dir; name its file with --input_file.")
     if shards and shard is not None and shard >= shards:

@@ -74,7 +74,8 @@ def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
     if set(columns.values()) <= {"text", "label", "sentence", "sentence1", "sentence2"}:
         return ()
     what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
-    return (f"Columns read: {', '.join(f'{what[name]} {column!r}' for name, column in columns.items())}.",)
+    shown = {name: ", ".join(map(repr, label_columns(column, None))) for name, column in columns.items()}
+    return (f"Columns read: {', '.join(f'{what[name]} {column}' for name, column in shown.items())}.",)
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows, shown_label, some_names
-from attentune.data.label_cells import LabelLists, LabelSet, label_lists, label_values
+from attentune.data.label_cells import LabelLists, LabelSet, label_columns, label_lists, label_values
 from attentune.data.readers.table import Table, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
@@ -492,16 +492,17 @@ def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
     more = f", and in {len(missing) - 1:,} more rows ({end})" if len(missing) > 1 else ""
     return table.error(
         missing[0],
-        f"column {column!r} has no label here{more}, expected one in each row. Add it, take the row out, or leave such"
-        ' rows out with --skip_broken_rows or --ignore_labels "".',
+        f"column {', '.join(map(repr, label_columns(column, None)))} has no label here{more}, expected one in each row."
+        ' Add it, take the row out, or leave such rows out with --skip_broken_rows or --ignore_labels "".',
         LabelError,
     )
 
 
 def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
     ordered = sorted(first_rows.items(), key=lambda item: item[1])
+    near = {label: did_you_mean(label[:100], [name[:100] for name in names]) for label, _ in ordered[:10]}
     listed = [
-        f"{quote(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
+        f"{quote(label)} (first at {table.place(row)}{'.' + near[label] if near[label] else ''})"
         for label, row in ordered[:10]
     ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""

@@ -138,7 +138,8 @@ def _row_chunks(
     def chunks() -> Iterator[Table]:
         return (_with_columns(table, read_columns) for table in tables(read_columns))
 
-    has_labels, has_kept_return = _checked(chunks(), columns, reader, ids, keep)
+    has_labels, has_kept_return, told = _checked(chunks(), columns, reader, ids, keep)
+    notes += told
     columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
     if spec is None and len(names) > 1:
         notes += columns_notes(columns.settings())
@@ -198,13 +199,15 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
 
 def _checked(
     tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns, keep: Sequence[str]
-) -> tuple[bool, bool]:
+) -> tuple[bool, bool, tuple[str, ...]]:
     """Check the texts and collect the ids of all rows.
 
     Returns:
-        Whether they have labels that the model knows, and whether a cell to keep holds a carriage return.
+        Whether they have labels that the model knows, whether a cell to keep holds a carriage return, and a note on
+        labels that it does not know or that are spelled in another way.
     """
     is_labelled, is_known, returns = False, columns.label is not None, False
+    told: tuple[str, ...] = ()
     for table in tables:
         ids.add(table)
         returns |= any(has_return(_copied(table, name)) for name in keep)
@@ -212,14 +215,20 @@ def _checked(
         if columns.pair is not None:
             table.texts(columns.pair)
         if is_known and columns.label is not None:
+            has_none = False
             try:
                 # -1 in all rows means that there are no labels; in some rows it may be a score. Both must be readable.
-                is_labelled |= reader.read(table, columns.label, is_test=True) is not None
+                has_none = reader.read(table, columns.label, is_test=True) is None
+                is_labelled |= not has_none
+                has_none = has_none and not is_labelled
                 reader.read(table, columns.label)
-            except DataError:
+                spelled = reader.spellings(table, columns.label)
+                told = told or (() if spelled is None else (spelled,))
+            except DataError as error:
                 # Prediction needs no labels, so a column of that name with other content is not an error.
                 is_known = False
-    return is_labelled and is_known, returns
+                told = () if has_none else (f"The labels are left out, since not all are the run's: {error}",)
+    return is_labelled and is_known, returns, told
 
 
 def prediction_columns(

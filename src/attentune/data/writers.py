@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from attentune.data.dataset import SEPARATOR
+from attentune.data.dataset import SEPARATOR, LabelSpace
+from attentune.data.readers.table import as_cell, has_return
 
 FORMATS = ("parquet", "jsonl", "csv")
 # The digits of probabilities and scores in text formats; Parquet has all.
@@ -69,9 +72,7 @@ class RowWriter:
 
             self._writer = pq.ParquetWriter(stream, self._schema, compression="zstd")
         elif file_format == "csv":
-            from pyarrow import csv
-
-            self._writer = csv.CSVWriter(stream, self._flattened(self._schema.empty_table()).schema)
+            self._write_lines([self._schema.names])
 
     def add(self, values: Mapping[str, Sequence[Any]], kept: Any) -> None:
         """Write rows.
@@ -88,7 +89,16 @@ class RowWriter:
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=max(len(table), 1))
         elif self._format == "csv":
-            self._writer.write_table(self._flattened(table))
+            kinds = {column.name: column.kind for column in self._columns}
+            cells = [
+                # Not rounded to float32 before they are rounded to the digits of a text.
+                [
+                    _field_text(cell, kind)
+                    for cell in (values[name] if kind in ("share", "number") else table[name].to_pylist())
+                ]
+                for name, kind in ((name, kinds.get(name)) for name in table.column_names)
+            ]
+            self._write_lines(list(zip(*cells, strict=True)))
         else:
             for row in self._rounded(table).to_pylist():
                 line = json.dumps({name: _json_value(value) for name, value in row.items()}, ensure_ascii=False)
@@ -105,18 +115,8 @@ class RowWriter:
             table = table.set_column(place, pa.field(name, pa.float64()), rounded)
         return table
 
-    def _flattened(self, table: Any) -> Any:
-        """Return the table with values that fit into a field of a CSV file."""
-        import pyarrow as pa
-
-        table = self._rounded(table)
-        for place, field in enumerate(table.schema):
-            if pa.types.is_primitive(field.type) or pa.types.is_string(field.type) or pa.types.is_null(field.type):
-                continue
-            cells = table.column(place).to_pylist()
-            texts = [cell if cell is None else _field_text(cell) for cell in cells]
-            table = table.set_column(place, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
-        return table
+    def _write_lines(self, lines: Sequence[Sequence[str]]) -> None:
+        self._stream.write(csv_text(lines, quotes_all=has_return(cell for line in lines for cell in line)).encode())
 
     def close(self) -> None:
         """Write what ends the file."""
@@ -145,13 +145,26 @@ def read_written(files: Iterable[bytes], names: Sequence[str]) -> Any:
     return pa.concat_tables(pq.read_table(pa.BufferReader(file), columns=list(names)) for file in files)
 
 
-def _field_text(value: Any) -> str:
-    """Format a value as a field of a CSV file: a text as it is, several joined, others as JSON."""
-    if isinstance(value, str):
-        return value
+def csv_text(lines: Iterable[Iterable[str]], *, quotes_all: bool) -> str:
+    """Format lines of CSV; fields are quoted where that is needed, or all of them."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL)
+    writer.writerows(lines)
+    return buffer.getvalue()
+
+
+def _field_text(value: Any, kind: str | None) -> str:
+    """Format a value of a column of a kind, or of one that is kept, as a field of a CSV file."""
+    if kind == "share" and value is not None:
+        return f"{value:.{_DIGITS}f}"
+    if kind == "number" and value is not None:
+        return LabelSpace("regression").text_of(value)
+    value = as_cell(value)
+    if value is None or isinstance(value, str):
+        return value or ""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return SEPARATOR.join(value)
-    return json.dumps(_json_value(value), ensure_ascii=False)
+    return json.dumps(_json_value(value), ensure_ascii=False) if isinstance(value, (list, dict)) else str(value)
 
 
 def _json_value(value: Any) -> Any:

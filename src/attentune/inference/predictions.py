@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
 from attentune.data.readers.table import has_return
+from attentune.data.writers import csv_text
 from attentune.metrics.metrics import predictions_of, probabilities_of
 
 
@@ -33,7 +32,7 @@ def predictions_csv(
 
 def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
     """Format the header line of `predictions_csv`."""
-    return _csv([output_names(label_space, more)], quotes_all)
+    return csv_text([output_names(label_space, more)], quotes_all=quotes_all)
 
 
 def output_names(label_space: LabelSpace, more: Sequence[str] = ()) -> list[str]:
@@ -71,14 +70,7 @@ def csv_rows(
         yield from (f"{value:.6f}" for value in probabilities[number])
         yield from (column[number] for column in more)
 
-    return _csv(map(fields, range(len(rows))), quotes_all)
-
-
-def _csv(lines: Iterable[Iterable[str]], quotes_all: bool) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL)
-    writer.writerows(lines)
-    return buffer.getvalue()
+    return csv_text(map(fields, range(len(rows))), quotes_all=quotes_all)
 
 
 def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:

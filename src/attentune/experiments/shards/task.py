@@ -12,7 +12,7 @@ import numpy as np
 from attentune.data.builtin import label_reader
 from attentune.data.columns import read_rows
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.labels import LabelReader
+from attentune.data.labels import LabelReader, left_out_labels
 from attentune.data.ranges import (
     DATASET,
     RowChunk,
@@ -76,7 +76,8 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
     before = replace(saved.read)
     sources = {part.source: _unchanged(request.sources[part.source]) for part in plan.shards[shard]}
     types = schema_of(request.sources[0], plan.kept)
-    reader = label_reader(None, saved.label_space, request.data.label_separator)
+    left_out = left_out_labels(saved.label_space.names, request.data.ignore_labels) if kind.reads_labels else ()
+    reader = label_reader(None, saved.label_space, request.data.label_separator, left_out)
     columns, read = kind.columns(saved, request.options), plan.columns
 
     def check_stop(rows: int) -> None:
@@ -91,9 +92,12 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
         ):
             for part in plan.shards[shard]:
                 for chunk in read_range(sources[part.source], part, wanted, plan.kept):
-                    rows = _rows_of(chunk, plan, part, reader)
+                    rows, used = _rows_of(chunk, plan, part, reader)
+                    if used is not None and not len(used):
+                        continue
                     values, places = kind.compute(saved, request.options, rows, check_stop)
                     kept = chunk.kept_as(types)
+                    kept = kept if used is None else kept.take(used)
                     to.add(values, kept if places is None else kept.take(places))
     except _Stopped:
         return None
@@ -141,16 +145,26 @@ def _unchanged(source: RowSource) -> RowSource:
     return source
 
 
-def _rows_of(chunk: RowChunk, plan: ShardPlan, part: RowRange, reader: LabelReader) -> TextRows:
-    """Interpret the cells of a chunk. Ids are copied from their column; without one, rows are counted from 0."""
+def _rows_of(
+    chunk: RowChunk, plan: ShardPlan, part: RowRange, reader: LabelReader
+) -> tuple[TextRows, list[int] | None]:
+    """Interpret the cells of a chunk. Ids are copied from their column; without one, rows are counted from 0.
+
+    Returns:
+        The rows; and which of the chunk's they are, if some are left out for their labels.
+    """
     table, read = chunk.table, plan.columns
     if read.id is None:
         first = plan.first_row(part) - part.start.row + table.first_row
         ids = tuple(map(str, range(first, first + len(table))))
     else:
         ids = tuple("" if value is None else value for value in table.values(read.id))
+    left_out = {} if read.label is None else reader.rows_left_out(table, read.label)
+    used = [row for row in range(len(table)) if row not in left_out] if left_out else None
+    if used is not None:
+        table, ids = table.take(used), tuple(ids[row] for row in used)
     rows, _ = read_rows(table, replace(read, id=None), reader, ids=ids)
-    return rows
+    return rows, used
 
 
 def prediction_names(space: LabelSpace) -> list[OutputColumn]:
@@ -229,10 +243,12 @@ def evaluated_rows(output: OutputFolder, plan: ShardPlan, space: LabelSpace) -> 
     """Read the shards of an evaluation: the rows with their labels, and the (N, C) logits.
 
     Raises:
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or no row has a label.
     """
     names = ["id", "text", "label", LOGITS, *(["text_pair"] if plan.columns.pair else [])]
     table = read_written((output.read(plan.file_name(shard)) for shard in range(len(plan.shards))), names)
+    if not len(table):
+        raise DataError("all rows are left out for their labels, so none can be scored.", path=output.path)
     flat = table.column(LOGITS).combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return TextRows(
         tuple(table.column("id").to_pylist()),
