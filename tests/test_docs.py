@@ -125,7 +125,7 @@ def test_a_documented_command_line_is_understood(words: list[str], capsys: pytes
 def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The parser of the command takes these words."""
     command = words[0]
-    if command in ("tasks", "presets"):
+    if command == "list" and words[1] != "encoders":
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return

@@ -56,10 +56,10 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(
     assert Path(where.strip()).is_relative_to(python.parent.parent)
     command = python.parent / "attentune"
     assert said(command, "--version", cwd=tmp_path).strip().endswith(attentune.__version__)
-    assert "ssa-hybrid" in said(command, "presets", cwd=tmp_path)
+    assert "ssa-hybrid" in said(command, "list", "presets", cwd=tmp_path)
     templates = "from attentune.report.templating import html_templates; print(html_templates.list_templates())"
     assert "report.html.jinja" in said(python, "-c", templates, cwd=tmp_path)
-    assert "cola" in said(command, "tasks", cwd=tmp_path)
+    assert "cola" in said(command, "list", "tasks", cwd=tmp_path)
     sentences = "from attentune.demo.domains import read_sentences; print(len(read_sentences('films')))"
     assert said(python, "-c", sentences, cwd=tmp_path).strip() == "1000"
     (tmp_path / "rows.csv").write_text(ROWS)

@@ -1,4 +1,4 @@
-"""`attentune encoders`: the list, the measured speed of those on this machine, and JSON."""
+"""`attentune list encoders`: the list, the measured speed of those on this machine, and JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_list(attentune: Command) -> None:
-    status, out, err = attentune("encoders")
+    status, out, err = attentune("list", "encoders")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["encoder", "languages", "size"]
@@ -35,7 +35,7 @@ def test_the_list(attentune: Command) -> None:
 
 
 def test_json(attentune: Command, tiny) -> None:
-    status, out, _ = attentune("encoders", "multilingual-e5-small", tiny("bert"), "--format", "json")
+    status, out, _ = attentune("list", "encoders", "multilingual-e5-small", tiny("bert"), "--format", "json")
     assert status == 0
     known, own = json.loads(out)
     assert (known["name"], known["license"], known["speed"]) == ("intfloat/multilingual-e5-small", "MIT", None)
@@ -48,7 +48,7 @@ def test_speed_is_measured_of_those_at_hand(attentune: Command, tiny, tmp_path: 
     broken.mkdir()
     (broken / "config.json").write_text('{"model_type": "bert"}')
     names = (folder, broken, "roberta-base")
-    status, out, err = attentune("encoders", *names, "--measure", "--format", "json")
+    status, out, err = attentune("list", "encoders", *names, "--measure", "--format", "json")
     assert status == 0, err
     own, torn, absent = (one["speed"] for one in json.loads(out))
     assert own["texts_per_s"] > 0
@@ -57,7 +57,7 @@ def test_speed_is_measured_of_those_at_hand(attentune: Command, tiny, tmp_path: 
     assert "its tokenizer has no vocabulary" in torn["error"]
     assert f"{broken}: not measured: " in err
     assert absent is None
-    status, out, err = attentune("encoders", *names, "--measure")
+    status, out, err = attentune("list", "encoders", *names, "--measure")
     assert status == 0, err
     lines = out.splitlines()
     assert float(next(line for line in lines if line.startswith(str(folder))).split()[-1].replace(",", "")) > 0
@@ -67,7 +67,7 @@ def test_speed_is_measured_of_those_at_hand(attentune: Command, tiny, tmp_path: 
 
 def test_the_list_imports_nothing_heavy(tmp_path: Path) -> None:
     program = (
-        "import sys; from attentune.cli.main import main; main(['encoders']); main(['--help']);"
+        "import sys; from attentune.cli.main import main; main(['list', 'encoders']); main(['--help']);"
         "sys.exit(bool({'torch', 'transformers', 'datasets', 'huggingface_hub', 'numpy'} & set(sys.modules)))"
     )
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path)}

@@ -189,13 +189,13 @@ def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
     status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"))
     assert status == 0
     assert "always predicting" in out
-    status, out, _ = attentune("tasks", "--format", "json")
+    status, out, _ = attentune("list", "tasks", "--format", "json")
     assert {"cola", "hans", "sick"} <= {task["name"] for task in json.loads(out)}
-    status, out, _ = attentune("presets")
+    status, out, _ = attentune("list", "presets")
     assert status == 0
     assert "bert-cls-mean" in out
-    assert attentune("presets", "bert-mask")[1].count("masked-rows") == 1
-    for command in ("train", "evaluate", "predict", "doctor", "tasks", "presets", "demo"):
+    assert attentune("list", "presets", "bert-mask")[1].count("masked-rows") == 1
+    for command in ("train", "evaluate", "predict", "doctor", "list", "demo"):
         status, out, _ = attentune(command, "--help")
         assert status == 0
         assert "usage: attentune " + command in out
@@ -240,3 +240,15 @@ def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tin
         assert line["scores"]["films"]["accuracy"] == correct / 1000
     assert content["explanation"]["of"] == content["leaderboard"][0]["method"]
     assert content["report"] == str(folder / "report.html")
+
+
+def test_settings_are_listed_by_section_or_name(attentune):
+    status, out, _ = attentune("list", "settings", "labels", "training.seed", "--format", "json")
+    assert status == 0
+    facts = {one["name"]: one for one in json.loads(out)}
+    assert set(facts) > {"labels.ratio", "training.seed"}
+    assert {name.split(".")[0] for name in facts} == {"labels", "training"}
+    assert (facts["training.seed"]["default"], facts["labels.generator"]["choices"][0]) == (42, "none")
+    status, _, err = attentune("list", "settings", "lables")
+    assert (status, "Did you mean 'labels'?" in err, len(err) < 400) == (2, True, True)
+    assert attentune("list", "tasks", "--measure")[0] == 2

@@ -94,9 +94,9 @@ WORDS = {
     "member": ("auto t.csv --portfolio bert-maen", "'bert-mean'"),
     "member left out": ("auto t.csv --exclude tfidf-liner", "'tfidf-linear'"),
     "delivery": ("auto t.csv --deliver sinlge", "'single'"),
-    "preset to show": ("presets bret", "'bert'"),
+    "preset to show": ("list presets bret", "'bert'"),
     "preset to count": ("params bret", "'bert'"),
-    "encoder": ("encoders embeddde", "'embedded'"),
+    "encoder": ("list encoders embeddde", "'embedded'"),
     "preset of the demo": ("demo --presets bret", "'bert'"),
 }
 
@@ -110,7 +110,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(attentune, tmp_path, mon
     ]
     (tmp_path / "t.csv").write_text("\n".join(["text,label", *rows, ""]))
     words = shlex.split(line)
-    folder = [] if words[0] in ("run-ssa", "presets", "params", "encoders") else ["--output_dir", "out"]
+    folder = [] if words[0] in ("run-ssa", "list", "params") else ["--output_dir", "out"]
     status, out, err = attentune(*words, *folder)
     assert (status, out) == (2, "")
     assert f"Did you mean {meant}?" in err

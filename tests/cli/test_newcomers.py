@@ -67,7 +67,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "train train.csv --gamma 2 --output_dir out": ("--gamma: ", "--focal_gamma", "--loss focal"),
     "train train.csv --squeeze true --output_dir out": ("--squeeze: ", "--set model.layer_mix.squeeze=VALUE"),
     "train train.csv --sesame --output_dir out": ("sesame is a preset: --preset sesame",),
-    "train train.csv --method bert --output_dir out": ("--method: ", "--preset NAME", "attentune presets"),
+    "train train.csv --method bert --output_dir out": ("--method: ", "--preset NAME", "attentune list presets"),
     "train train.csv --set model.blur.sgima=1 --output_dir out": ("model.blur.sgima", "Did you mean 'sigma'"),
     "train train.csv --set sigma=1 --output_dir out": ("--set sigma=1: expected SECTION.KEY=VALUE",),
     # flags of another command
@@ -195,9 +195,9 @@ WORDS |= {
         "accepts at most 40 tokens",
         "--max_length 40",
     ),
-    "encoders bert-base-uncaesd": ("is neither a known encoder nor a folder", "Did you mean 'bert-base-uncased'"),
-    "encoders folder --measure": ("folder: is neither a known encoder nor a folder with config.json",),
-    "encoders --language German": ("--language: unknown flag",),
+    "list encoders bert-base-uncaesd": ("is neither a known encoder nor a folder", "Did you mean 'bert-base-uncased'"),
+    "list encoders folder --measure": ("folder: is neither a known encoder nor a folder with config.json",),
+    "list encoders --language German": ("--language: unknown flag",),
 }
 MISTAKES = {**FLAGS, **FILES, **WORDS}
 

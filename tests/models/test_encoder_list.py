@@ -80,7 +80,7 @@ def test_the_warning_of_another_language_names_encoders_of_the_table() -> None:
 
     texts = [f"das war der lange Film mit der Nummer {number}" for number in range(20)]
     (finding,) = language_findings("train", rows_of(texts))
-    assert "`attentune encoders`" in finding.cure
+    assert "`attentune list encoders`" in finding.cure
     named = [word.strip(".") for word in finding.cure.split() if "/" in word]
     assert len(named) == 2
     assert all(KNOWN[name].languages != "English" for name in named)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import coerce, did_you_mean
-from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 
 # The tasks of the released program, by their names in Attentune.
@@ -123,6 +122,8 @@ def known_task(name: str) -> str:
     Raises:
         ConfigError: the released program does not support the task.
     """
+    from attentune.data.builtin import load_spec
+
     try:
         task = load_spec(name).name
     except ConfigError:
@@ -181,6 +182,8 @@ def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
 
 def _chosen_by(task: str) -> str:
     """Return the metric that selects the best epoch in the released program: accuracy if the task has it."""
+    from attentune.data.builtin import load_spec
+
     metrics = load_spec(task).metrics
     return "accuracy" if "accuracy" in metrics else metrics[0]
 

@@ -215,7 +215,7 @@ def add_config_flags(
     if "training" in wanted and only is None:
         wanted.add("objective")
         group = parser.add_argument_group("method")
-        group.add_argument("--preset", help="a method; `attentune presets` lists them (default: bert)")
+        group.add_argument("--preset", help="a method; `attentune list presets` lists them (default: bert)")
         group.add_argument("--config", metavar="FILE", help="a YAML file of settings, such as the config.yaml of a run")
         group.add_argument(
             "--set",

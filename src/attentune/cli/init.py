@@ -60,7 +60,7 @@ def parser() -> Parser:
     made.add_argument("--output_file", default="config.yaml", help="the file to write (default: config.yaml)")
     made.add_argument("--overwrite", action="store_true", help="replace that file if it exists")
     add_train_file(made)
-    made.add_argument("--preset", help="a method; `attentune presets` lists them (default: bert)")
+    made.add_argument("--preset", help="a method; `attentune list presets` lists them (default: bert)")
     add_config_flags(made, only=(*(f"data.{name}" for name in _GIVEN), "model.name_or_path", "training.seed"))
     return made
 
@@ -121,7 +121,7 @@ def configuration(config: Any) -> str:
     space = data.label_space
     classes = ", ".join(f"{name} ({count:,} rows)" for name, count in (train.class_counts or {}).items())
     lines = [_comment(note) for note in data.notes]
-    lines += ["", f"preset: {config.preset or 'bert'}  # the method; `attentune presets` lists them", "", "data:"]
+    lines += ["", f"preset: {config.preset or 'bert'}  # the method; `attentune list presets` lists them", "", "data:"]
     given = [(name, getattr(config.data, name)) for name in ("train_file", "validation_file", "test_file")]
     lines += [f"  {name}: {_scalar(value)}" for name, value in given if value is not None]
     if config.data.validation_file is None and validation is not None:

@@ -41,9 +41,7 @@ COMMANDS = {
     "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
     "suggest": "choose the texts of a file whose labels would help a saved run most",
     "doctor": "check a dataset for problems before training",
-    "tasks": "list the built-in tasks",
-    "encoders": "list known encoders: size, languages, license, and their speed on this machine",
-    "presets": "list the presets (methods)",
+    "list": "list the built-in tasks, the presets (methods), known encoders or the settings",
     "params": "count the parameters of a run or preset, by component",
     "demo": "train methods on real sentences of two domains and score them on a third",
 }

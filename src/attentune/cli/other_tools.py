@@ -89,8 +89,8 @@ MEANT = {
     "val_split": "The share of rows to validate on is --validation_share (default 0.1).",
     "n_splits": "Cross-validation is --folds N, as in `attentune compare FILE --folds 5`.",
     "cv": "Cross-validation is --folds N, as in `attentune compare FILE --folds 5`.",
-    "method": "A method is a preset: --preset NAME; `attentune presets` lists them.",
-    "algorithm": "A method is a preset: --preset NAME; `attentune presets` lists them.",
+    "method": "A method is a preset: --preset NAME; `attentune list presets` lists them.",
+    "algorithm": "A method is a preset: --preset NAME; `attentune list presets` lists them.",
     "num_iterations": "This is SetFit's; the nearest here is --preset frozen-linear, or --num_train_epochs.",
     "body_learning_rate": "The learning rate of the encoder is --encoder_learning_rate.",
     "head_learning_rate": "The learning rate of the classifier is --learning_rate, that of the encoder"

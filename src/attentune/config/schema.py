@@ -399,7 +399,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    task: str | None = setting(None, "a known task (`attentune tasks` lists them)")
+    task: str | None = setting(None, "a known task (`attentune list tasks` lists them)")
     tasks: tuple[str, ...] | None = setting(
         None, "several known tasks in one command: one run each, or one shared encoder with multi_task"
     )
@@ -516,7 +516,7 @@ class DataConfig:
 class Config:
     """All settings of a run, filled from presets, files and overrides by `load_config`."""
 
-    preset: str | None = setting(None, "a method: `attentune presets` lists them")
+    preset: str | None = setting(None, "a method: `attentune list presets` lists them")
     baseline: str | None = setting(
         None,
         "fit this baseline instead of fine-tuning an encoder; presets of the same names set it",

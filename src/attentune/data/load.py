@@ -33,7 +33,7 @@ from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.errors import ConfigError, DataError, LabelError
 
 _SOURCES = (
-    "Data comes from one of three sources: a built-in task (--task NAME --data_dir FOLDER; `attentune tasks` lists"
+    "Data comes from one of three sources: a built-in task (--task NAME --data_dir FOLDER; `attentune list tasks` lists"
     " them), your own files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set"
     " (--dataset_name NAME)."
 )

@@ -185,7 +185,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     """Classify texts or pairs of texts.
 
     Args:
-        preset: the method, such as "ssa-hybrid"; `attentune presets` lists them.
+        preset: the method, such as "ssa-hybrid"; `attentune list presets` lists them.
         model_name_or_path: the encoder; "embedded" needs no network.
         learning_rate: as in the TrainingArguments of transformers, like the next two; None for the value that suits the
             encoder's size (`attentune.training.defaults`).

@@ -119,7 +119,7 @@ def encoder_facts(names: list[str]) -> list[EncoderFacts]:
         else:
             problems.append(
                 f"{name}: is neither a known encoder nor a folder with config.json."
-                f"{did_you_mean(name, [*known, *short])} `attentune encoders` lists those that are known."
+                f"{did_you_mean(name, [*known, *short])} `attentune list encoders` lists those that are known."
             )
     if problems:
         raise ConfigError(problems)
@@ -149,8 +149,8 @@ def check_at_hand(name: str) -> None:
     if switches and not any(folder.is_dir() for folder in cached):
         raise UnsupportedEncoderError(
             f"{name}: no encoder could be loaded: it is neither a folder nor in the cache of the Hugging Face hub,"
-            f" which is not contacted as {switches[0]} is set.{similar_encoder(name)} `attentune encoders` lists known"
-            " ones, with --format json also how to get each of them without a network."
+            f" which is not contacted as {switches[0]} is set.{similar_encoder(name)} `attentune list encoders` has"
+            " known ones, with --format json also how to get each of them without a network."
         )
 
 

@@ -164,8 +164,8 @@ def language_findings(name: str, rows: TextRows) -> list[Finding]:
             name,
             f"{name}: the texts do not look English (of {len(sample)}, {share:.0%} do), but the embedded encoder is.",
             "Take an encoder for their language, or a multilingual one, such as --model_name_or_path"
-            " FacebookAI/xlm-roberta-base or intfloat/multilingual-e5-small. `attentune encoders` lists some, and how"
-            " to get them without a network.",
+            " FacebookAI/xlm-roberta-base or intfloat/multilingual-e5-small. `attentune list encoders` has some, and"
+            " how to get them without a network.",
         )
     ]
 

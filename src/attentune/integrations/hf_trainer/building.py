@@ -31,7 +31,7 @@ def new_model(
     Args:
         encoder: "embedded", a folder, or a name on the Hugging Face hub.
         labels: the classes in the order of their ids; None for regression.
-        preset: the name of a method; `attentune presets` lists them.
+        preset: the name of a method; `attentune list presets` lists them.
         is_pair: whether the rows are pairs of texts.
         max_length: the maximum number of tokens of a text or pair; the tokenizer truncates at it.
         seed: the seed for the initialisation of new weights.
