@@ -97,7 +97,7 @@ DATA: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 SETTINGS: dict[str, tuple[str, ...]] = {
     "no source": ("--train_file null --validation_file null", "data: got none, expected one source", "--task NAME"),
-    "only validation": ("--train_file null", "own: has no labelled rows to train on", "train"),
+    "only validation": ("--train_file null", "dev.csv: has no labelled rows to train on", "train"),
     "two sources": ("--task cola", "data: got task and train_file together, expected one source"),
     "folder without task": ("--data_dir .", "data.data_dir: ", "goes with --task"),
     "unknown preset": ("--preset bert-meen", "preset: got 'bert-meen', expected one of", "Did you mean 'bert-mean'"),
@@ -168,7 +168,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "evaluate without labels": ("evaluate run --validation_file no-label.csv", "no-label.csv:3: ", "no label"),
     "evaluate no split": ("evaluate run --split tets", "split: got 'tets'", "Did you mean 'test'"),
     "evaluate no test": ("evaluate run --split test", "data: no file is given for test", "--test_file"),
-    "evaluate pairs": ("evaluate run --validation_file train.csv --text_pair_column id", "own: got pairs of texts",
+    "evaluate pairs": ("evaluate run --validation_file train.csv --text_pair_column id", "train.csv: got pairs",
                        "single texts"),
     "evaluate bad precision": ("evaluate run --precision fp8", "training.precision: got 'fp8', expected one of auto"),
     "evaluate a train flag": ("evaluate run --bf16", "--bf16: unknown flag", "--help"),
@@ -184,8 +184,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
                               "another name"),
     "doctor without data": ("doctor", "data: got none, expected one source"),
     "doctor broken file": ("doctor --train_file long-row.csv", "long-row.csv:4: 4 fields, expected 3"),
-    "presets unknown": ("presets brt", "preset: got 'brt', expected one of", "Did you mean 'bert'"),
-    "tasks stray word": ("tasks cola", "'cola': unexpected argument"),
+    "presets unknown": ("list presets brt", "preset: got 'brt', expected one of", "Did you mean 'bert'"),
+    "tasks unknown": ("list tasks coal", "tasks: there is no 'coal'", "Did you mean 'cola'"),
     "demo epochs": ("demo --num_train_epochs inf --output_dir out", "training.num_train_epochs: got 'inf'"),
     "demo size": ("demo --train_size 6 --output_dir out", "train_size: got 6, expected a multiple of 4"),
     "demo time": ("demo --time_limit soon --output_dir out", "time_limit: got 'soon', expected a time"),

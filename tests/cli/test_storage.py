@@ -55,7 +55,7 @@ def check_refused(outcome: tuple[int, str, str], cure: str, *named: object) -> N
     status, out, err = outcome
     assert status == 2, err
     assert out == ""
-    (line,) = err.splitlines()
+    (line,) = (line for line in err.splitlines() if line.startswith("attentune: "))
     assert line.startswith("attentune: ")
     assert cure in line
     assert all(str(name) in line for name in named), line

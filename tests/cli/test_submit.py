@@ -105,11 +105,11 @@ MISTAKES = {
         "test.tsv: has 30 rows, but the published test file of CoLA 1,063",
     ),
     "same task": (("cola", "cola-2", "--output_file", "o.zip", "--allow_partial"), "was trained on cola, and so was"),
-    "other task": (("wnli", "sick", "--output_file", "o.zip"), "sick: was trained on the task sick"),
+    "other task": (("wnli", "sick", "--output_file", "o.zip"), "sick: was trained on sick (see its config.yaml)"),
     "no run there": (("nix", "--output_file", "o.zip"), "nix: holds no config.json"),
     "no data there": (("wnli", "--output_file", "o.zip", "--data_dir", "nix"), "nix: this folder (data_dir) does not"),
     "no test file": (("wnli", "--output_file", "o.zip", "--data_dir", "mnli"), "no test files of wnli"),
-    "unknown flag": (("wnli", "--output_fil", "o.zip"), "required: --output_file"),
+    "unknown flag": (("wnli", "--output_file", "o.zip", "--allow_partal"), "Did you mean '--allow_partial'?"),
 }
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from attentune import Predictor, predict
-from attentune.data.dataset import TextRows
 from attentune.inference.scoring import score_rows
 from attentune.token_labels.listing import list_tokens
 from helpers.samples import write_reviews
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -106,7 +106,7 @@ def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Co
     assert status == 0, err
     file = tmp_path / "new.csv"
     file.write_text("sentence1,sentence2\na dull film,we saw it in town\nwe saw it in town,a dull film\n")
-    rows = TextRows(("1", "2"), ("a dull film", "we saw it in town"), ("we saw it in town", "a dull film"))
+    rows = rows_of(["a dull film", "we saw it in town"], ["we saw it in town", "a dull film"])
     first, second = (line["tokens"] for line in list_tokens(tmp_path / "run", rows, precision="fp32"))
 
     def scores(tokens: list[dict], where: str) -> list[tuple[str, float]]:
