@@ -68,13 +68,13 @@ class FailedError(Exception):
 
 
 def _glue(task: str, split: str) -> list[str]:
-    lines = (GLUE / task / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+    lines = (GLUE / task / f"{split}.tsv").read_text(encoding="utf-8").split("\n")
     return lines[: ROWS[split] + (task != "CoLA")]  # CoLA has no header
 
 
 def _own(domain: str, split: str, more: int = 0) -> list[tuple[str, str]]:
     first = 0 if split == "train" else ROWS["train"] + 1
-    lines = (SENTENCES / f"{domain}_labelled.txt").read_text(encoding="utf-8").splitlines()
+    lines = (SENTENCES / f"{domain}_labelled.txt").read_text(encoding="utf-8").split("\n")
     found = (line.rsplit("\t", 1) for line in lines[first : first + ROWS[split] + more])
     return [(text.strip(), label) for text, label in found]
 
