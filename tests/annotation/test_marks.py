@@ -75,6 +75,20 @@ def test_only_marked_labels_and_rows_change(config: DataConfig, tmp_path: Path) 
     assert Path(str(config.train_file)).read_text(encoding="utf-8") == LINES
 
 
+def test_lines_that_are_no_labelled_rows_stay_as_they_are(tmp_path: Path) -> None:
+    lines = LINES.replace("2025,fine,bad\n", "2025,fine,bad\n2026,odd,unsure\n")
+    (tmp_path / "mine.csv").write_text(lines, encoding="utf-8")
+    config = DataConfig(
+        train_file=str(tmp_path / "mine.csv"), text_column="note", label_column="mood", ignore_labels=("unsure",)
+    )
+    rows = rows_of(config)
+    assert len(rows) == 3
+    made = tmp_path / "corrected.csv"
+    assert write_corrected(str(made), [Mark(2, "fix", "bad"), Mark(1, "remove")], rows, SPACE, config) == 3
+    wanted = lines.replace("2025,fine,bad\n", "").replace("so so,good", "so so,bad")
+    assert list(csv.reader(made.open(newline=""))) == list(csv.reader(wanted.splitlines(keepends=True)))
+
+
 def test_a_person_may_write_another_label(config: DataConfig, tmp_path: Path) -> None:
     rows = rows_of(config)
     write_errors(str(tmp_path / "errors.csv"), listed(rows, [1]))

@@ -134,7 +134,6 @@ ROWS = {
     "a repeated name": csv("text,text,label\na,b,good\n", 1, "'text' more than once", "its own name"),
     "a repeated label column": csv("text,label,label\na,good,bad\n", 1, "'label' more than once"),
     "no header": csv("the film was fine,good\na dull story,bad\n", 1, "reads like a row", "--no_header"),
-    "names in spaces": csv("text , label\nso fine,good\n", None, "no column looks like", "'text '"),
     "a second header": csv(GOOD + HEADER + "so so,bad\n", 4, "unknown labels: 'label'", "Correct the rows",
                            label_names=("bad", "good")),
     "rows from a merge": csv(GOOD + "<<<<<<< HEAD\n", 4, "1 field, expected 2"),

@@ -174,28 +174,32 @@ def write_corrected(path: str, marks: Sequence[Mark], rows: TextRows, label_spac
         raise ConfigError(
             f"--output_file: got {path}, the file of the rows itself, which is never changed. Name another."
         )
-    names, lines, label_column = _content(rows, label_space, data)
+    names, lines, label_column, places = _content(rows, label_space, data)
     for mark in marks:
+        place = places[mark.row]
         if mark.action == FIX:
-            lines[mark.row] = {**lines[mark.row], label_column: _like(lines[mark.row][label_column], mark.label)}
-    removed = {mark.row for mark in marks if mark.action == REMOVE}
+            lines[place] = {**lines[place], label_column: _like(lines[place][label_column], mark.label)}
+    removed = {places[mark.row] for mark in marks if mark.action == REMOVE}
     kept = [line for row, line in enumerate(lines) if row not in removed]
     write_rows(path, names, kept)
     return len(kept)
 
 
-def _content(rows: TextRows, space: LabelSpace, data: DataConfig) -> tuple[tuple[str, ...], list[dict[str, Any]], str]:
-    """Return the columns, the cells of each row, and the column of the labels."""
+def _content(
+    rows: TextRows, space: LabelSpace, data: DataConfig
+) -> tuple[tuple[str, ...], list[dict[str, Any]], str, Sequence[int]]:
+    """Return the columns, the cells of each line, the column of the labels, and the place of each row in the lines."""
     if data.train_file is not None and rows.sources is None:
         table = read_table(data.train_file, options=FileOptions.of(data))
         config, _ = with_guessed_columns(table, data, want_label=True)
         columns, _ = choose_columns(table.names, config, table.source)
-        if len(table) == len(rows) and columns.label is not None:
+        places = _places(rows, table)
+        if places is not None and columns.label is not None:
             if _is_json_lines(data.train_file) and table.lines is not None:
-                return table.names, _objects(data.train_file, table.lines), columns.label
+                return table.names, _objects(data.train_file, table.lines), columns.label, places
             cells = [table.columns[name] for name in table.names]
             lines = [dict(zip(table.names, values, strict=True)) for values in zip(*cells, strict=True)]
-            return table.names, lines, columns.label
+            return table.names, lines, columns.label, places
     assert rows.labels is not None
     names = ("id", "text", *(() if rows.pairs is None else ("text_pair",)), "label")
     content = []
@@ -203,7 +207,17 @@ def _content(rows: TextRows, space: LabelSpace, data: DataConfig) -> tuple[tuple
         pair = {} if rows.pairs is None else {"text_pair": rows.pairs[row]}
         label = space.names[int(rows.labels[row])]
         content.append({"id": rows.ids[row], "text": rows.texts[row], **pair, "label": label})
-    return names, content, "label"
+    return names, content, "label", range(len(rows))
+
+
+def _places(rows: TextRows, table: Table) -> Sequence[int] | None:
+    """Return where each row stands in its file, some lines of which may be no rows; None if that is not known."""
+    if len(table) == len(rows):
+        return range(len(rows))
+    if rows.lines is None or table.lines is None:
+        return None
+    by_line = {line: place for place, line in enumerate(table.lines)}
+    return [by_line[line] for line in rows.lines]
 
 
 def _is_json_lines(path: str) -> bool:

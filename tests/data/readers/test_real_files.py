@@ -351,3 +351,14 @@ def test_rows_are_left_out_of_extra_files_and_told(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.csv", "text,label\nso fine,\nso dull,\n")
     with pytest.raises(LabelError, match="no label"):
         notes_of(empty, skip_broken_rows=True)
+
+
+@pytest.mark.parametrize("header", ["text, label", ' text , "label" ', "text;  label"])
+def test_names_of_columns_have_no_spaces_or_quotes_around_them(tmp_path: Path, header: str) -> None:
+    mark = ";" if ";" in header else ","
+    rows = "".join(f"a {word} film{mark}{label}\n" for word, label in (("good", "pos"), ("dull", "neg")) * 8)
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{rows}", encoding="utf-8")
+    table = read_table(str(path))
+    assert table.names == ("text", "label")
+    assert set(table.values("label")) == {"pos", "neg"}

@@ -308,12 +308,13 @@ def numbered_names(count: int) -> tuple[str, ...]:
 
 
 def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
-    """Return the names in the first record, of which none is there twice.
+    """Return the names in the first record without spaces and quotes around them; none of them is there twice.
 
     Raises:
         DataError: one is, or there is no record.
     """
-    for line, names in records:
+    for line, cells in records:
+        names = [_unquoted(cell.strip()) for cell in cells]
         repeated = sorted({name for name in names if name and names.count(name) > 1})
         if repeated:
             raise DataError(
@@ -324,6 +325,11 @@ def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> 
             )
         return tuple(names)
     raise DataError("holds only blank lines, expected a header and rows.", path=path)
+
+
+def _unquoted(name: str) -> str:
+    """Return a name without the quotes that a space before them has kept from being read as such."""
+    return name[1:-1].replace('""', '"') if len(name) > 1 and name[0] == name[-1] == '"' else name
 
 
 def _headless_hint(names: Sequence[str]) -> str:
