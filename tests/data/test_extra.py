@@ -131,7 +131,7 @@ def test_labels_go_by_name(tmp_path: Path) -> None:
     unknown = write(tmp_path / "odd.csv", ("a", "poor"), ("b", "godo"), ("c", "bad"), ("d", "bad"))
     with pytest.raises(LabelError) as caught:
         loaded(tmp_path, unknown, task_type="ordinal", label_names=("poor", "fair", "good"))
-    assert str(caught.value).startswith(f"{unknown}:3: unknown labels: 'godo' (first at {unknown}:3) Did you mean")
+    assert str(caught.value).startswith(f"{unknown}:3: unknown labels: 'godo' (first at {unknown}:3. Did you mean")
     assert f"'bad' (first at {unknown}:4)" in str(caught.value)
     missing = write(tmp_path / "none.csv", ("a", ""), ("b", "good"))
     with pytest.raises(LabelError, match="has no label here"):

@@ -112,7 +112,7 @@ def test_unknown_labels_are_all_named(tmp_path: Path) -> None:
         load(train_file=train, validation_file=wrong)
     message = str(caught.value)
     assert "'joyy' (first at" in message
-    assert "v.jsonl:2) Did you mean 'joy'?" in message or "v.jsonl:2). Did you mean 'joy'?" in message
+    assert "v.jsonl:2. Did you mean 'joy'?)" in message
     assert "'fear'" in message
 
 

@@ -209,8 +209,8 @@ assert not heavy, heavy"""
         "from attentune.cli.main import main; assert main(['--help']) == 0",
         "from attentune.cli.main import main; assert main(['train', '--help']) == 0",
         "from attentune.cli.main import main; assert main(['train', '--lerning_rate', '1']) == 2",
-        "from attentune.cli.main import main; assert main(['presets']) == 0",
-        "from attentune.cli.main import main; assert main(['tasks']) == 0",
+        "from attentune.cli.main import main; assert main(['list', 'presets']) == 0",
+        "from attentune.cli.main import main; assert main(['list', 'tasks']) == 0",
     ],
 )
 def test_what_needs_no_torch_imports_none(action):
