@@ -207,7 +207,8 @@ def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
     if not shown or not one.errors:
         return
     yield ""
-    yield f"{len(one.errors):,} rows are wrong; the worst:" if one.classes else "The largest errors:"
+    count = "1 row is" if len(one.errors) == 1 else f"{len(one.errors):,} rows are"
+    yield f"{count} wrong; the worst:" if one.classes else "The largest errors:"
     for error in one.errors[:shown]:
         text = rows.texts[error.row] if rows.pairs is None else f"{rows.texts[error.row]} | {rows.pairs[error.row]}"
         text = " ".join(text.split())
