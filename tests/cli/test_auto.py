@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import os
 import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +30,7 @@ from attentune.experiments.auto.schedule import Schedule
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
 from helpers.comparisons import finish, kill, start, wait_for
+from helpers.samples import write_reviews
 
 SMALL = ("--max_length", "24", "--use_cpu", "--num_train_epochs", "1", "--learning_rate", "1e-3")
 PORTFOLIO = ("--portfolio", "majority,tfidf-linear,bert-mean")
@@ -412,6 +416,25 @@ def test_the_limit_is_kept_whatever_the_number_of_classes(tiny, tmp_path, classe
     assert "fusing" in err
     assert "estimating" in err
     assert predict(tmp_path / "best", ["w1x1 f2 f3"])
+
+
+@pytest.mark.slow
+def test_on_a_busy_machine_what_fits_is_run(attentune, tmp_path):
+    """With a process for each core beside it, the embedded encoder, 800 rows and two minutes."""
+    train = write_reviews(tmp_path / "train.csv", 800, seed=1)
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        flags = ("--time_limit", "2m", "--jobs", "1", "--format", "json", "--output_dir", tmp_path / "best")
+        status, out, err = attentune("auto", train, "--text_column", "text", "--label_column", "label", *flags)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert status == 0, err
+    result = json.loads(out)
+    assert result["seconds"] < 1.1 * 120
+    scores = {row["name"]: row["score"] for row in result["leaderboard"]}
+    assert None not in (scores["tfidf-linear"], scores["frozen-linear"]), scores
 
 
 @pytest.mark.slow
