@@ -20,11 +20,10 @@ from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
 from attentune.data.columns import Columns, choose_columns, read_rows, require, with_own_names
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, some_names
-from attentune.data.extra import with_extra
+from attentune.data.extra import with_extra, without_broken_rows
 from attentune.data.guesses import label_candidates, with_guessed_columns
 from attentune.data.headers import header_note
 from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
-from attentune.data.left_out import without_broken_rows
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import holds_tables, read_table
