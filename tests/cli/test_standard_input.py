@@ -20,7 +20,7 @@ from pyarrow import parquet
 import attentune.data.readers.table as parts_module
 from attentune.data.ranges import find_sources, scan
 from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.plain import guess_format
+from attentune.data.readers.read import guess_format
 from attentune.data.readers.table import ChunkLimit
 from attentune.errors import DataError
 from attentune.models.saving import save_model
