@@ -23,8 +23,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.guesses import with_guessed_columns
 from attentune.data.labels import LabelReader
 from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_chunks, source_name
-from attentune.data.readers.standard_input import is_standard_input
+from attentune.data.readers.read import is_standard_input, read_chunks, source_name
 from attentune.data.readers.streams import check_file
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
 from attentune.errors import DataError

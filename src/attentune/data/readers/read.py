@@ -5,12 +5,17 @@ No types are inferred: "None", "NA", "nan" and "null" are texts, and numbers sta
 
 from __future__ import annotations
 
+import atexit
 import csv
 import io
 import itertools
 import json
 import math
+import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +37,6 @@ from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
 from attentune.data.readers.parquet import parse_parquet
 from attentune.data.readers.sqlite import SQLITE, parse_sqlite
-from attentune.data.readers.standard_input import NAME, copied_input, is_standard_input
 from attentune.data.readers.streams import (
     MAX_BYTES,
     check_file,
@@ -44,6 +48,55 @@ from attentune.data.readers.streams import (
 )
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
+
+STANDARD_INPUT = "-"
+# What messages call it.
+NAME = "standard input"
+# The copy, and the stream that it is of.
+_copied: list[tuple[Any, Path]] = []
+
+
+def is_standard_input(path: str | Path) -> bool:
+    """Return whether the path stands for standard input."""
+    return str(path) == STANDARD_INPUT
+
+
+def copied_input() -> Path:
+    """Read standard input to its end, once in a process; return the file with its bytes, removed at exit.
+
+    Raises:
+        DataError: it is a terminal, or closed, or empty; or the copy cannot be written.
+    """
+    stream = sys.stdin
+    if _copied and _copied[-1][0] is stream:
+        return _copied[-1][1]
+    if stream is None or stream.closed:
+        raise DataError(f"is closed, expected rows. {_cure()}", path=NAME)
+    if stream.isatty():
+        raise DataError(f"is a terminal, expected rows from a file or another program. {_cure()}", path=NAME)
+    handle, name = tempfile.mkstemp(prefix="attentune-")
+    atexit.register(_remove, name)
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            shutil.copyfileobj(stream.buffer, copy, 2**20)
+    except OSError as error:
+        raise DataError(f"cannot be copied to {name}: {error.strerror or error}.", path=NAME) from error
+    if not Path(name).stat().st_size:
+        raise DataError(
+            f"is empty, expected rows. Does the program before the pipe write any? {_cure()}",
+            path=NAME,
+        )
+    _copied[:] = [(stream, Path(name))]
+    return _copied[-1][1]
+
+
+def _cure() -> str:
+    return "For example: attentune predict RUN --input_file - < reviews.csv"
+
+
+def _remove(name: str) -> None:
+    Path(name).unlink(missing_ok=True)
+
 
 PLAIN, PARQUET = ".txt", ".parquet"
 _TEXT = "text"
