@@ -20,9 +20,8 @@ import pytest
 import yaml
 
 import attentune
-from attentune.cli.flags import _SHORTHANDS, overrides_of
+from attentune.cli.flags import _SHORTHANDS, ALIASES, overrides_of
 from attentune.cli.main import COMMANDS, main
-from attentune.cli.other_tools import ALIASES
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
