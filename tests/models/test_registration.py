@@ -34,7 +34,8 @@ from attentune.models.saving import load_model
 REGISTERED = """
 import inspect
 from transformers import AutoConfig, AutoModelForSequenceClassification
-from attentune import AttentuneConfig, AttentuneForSequenceClassification
+from attentune import AttentuneForSequenceClassification
+from attentune.models.configuration import AttentuneConfig
 from attentune.models.registration import register_with_transformers, ImportHook
 for _ in range(2):
     assert type(AutoConfig.for_model("attentune")) is AttentuneConfig

@@ -183,7 +183,7 @@ def test_rows_and_encoders_that_changed_under_a_comparison_are_refused(encoder: 
     train_file, manifest = tmp_path / "train.csv", (folder / "compare.json").read_text()
     rows = train_file.read_text()
     write_reviews(train_file, seed=9)
-    with pytest.raises(CheckpointError, match="comparison: the train rows of own changed since it was begun, so new"):
+    with pytest.raises(CheckpointError, match="comparison: the train rows changed since it was begun, so new"):
         compare(1, 2)
     assert compare(1) == before  # what is recorded is shown
     train_file.write_text(rows)
@@ -216,7 +216,7 @@ def test_rows_and_encoders_that_changed_under_a_search_are_refused(encoder: Path
     first = search()
     rows = (tmp_path / "train.csv").read_text()
     write_reviews(tmp_path / "train.csv", seed=9)
-    with pytest.raises(CheckpointError, match=r"was begun as another search.*: train rows of own: was '"):
+    with pytest.raises(CheckpointError, match=r"was begun as another search.*: train rows of train.csv: was '"):
         search()
     (tmp_path / "train.csv").write_text(rows)
     config = (encoder / "config.json").read_bytes()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attentune.annotation.label_check import AlikeTexts, LabelCheck, SuspectLabel
 from attentune.cli.early_checks import check_data, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
 from attentune.cli.output import table
-from attentune.experiments.auto.out_of_fold import share_sentence
 from attentune.report.highlight import visible
 from attentune.training.run_folder import check_feasible
+
+if TYPE_CHECKING:
+    from attentune.annotation.label_check import AlikeTexts, LabelCheck, SuspectLabel
 
 _TEXT_WIDTH, _ALIKE_SHOWN = 60, 5
 # A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
@@ -27,6 +28,8 @@ def label_lines(check: LabelCheck, *, shown: int, file: str | None = None) -> li
         shown: the most rows in the table.
         file: where all rows to check were written, if anywhere.
     """
+    from attentune.experiments.auto.out_of_fold import share_sentence
+
     lines = [f"Labels, by {check.source}", f"  {share_sentence(check.share)}"]
     gain = (check.accuracy - check.majority) / (1 - check.majority) if check.majority < 1 else 0.0
     if gain < _WEAK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attentune.cli.early_checks import check_data, check_files_of_rows, check_output_folder
 from attentune.cli.executor_flags import add_executor_flags, executor_options
@@ -22,14 +22,16 @@ from attentune.cli.output import number, table
 from attentune.config import Config, to_flat
 from attentune.config.parse import coerce, did_you_mean
 from attentune.errors import ConfigError
-from attentune.experiments.search.plan import value_text
-from attentune.experiments.search.search import SearchResult
-from attentune.experiments.search.selection import TrialOutcome
-from attentune.training.progress import one_line
+
+if TYPE_CHECKING:
+    from attentune.experiments.search.search import SearchResult
+    from attentune.experiments.search.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
     """Format the trials, best first, and the command that trains with the best settings."""
+    from attentune.experiments.search.plan import value_text
+
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
     by_parts = result.criterion.rule == "three-parts"
@@ -56,6 +58,8 @@ def _importance_lines(result: SearchResult) -> list[str]:
 
 
 def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
+    from attentune.training.progress import one_line
+
     by = "its mean score"
     if result.criterion.rule == "three-parts":
         sign = "-" if result.criterion.greater_is_better else "+"

@@ -40,7 +40,7 @@ def check_one_column(y: Any) -> None:
     if y is None or issparse(y):
         got = "None" if y is None else f"a sparse matrix of shape {y.shape}"
         raise ValueError(f"y should be a 1d array, got {got} instead.")
-    if hasattr(y, "ndim") and y.ndim != 1:
+    if not hasattr(y, "__iter__") or (hasattr(y, "ndim") and y.ndim != 1):
         return
     for place, value in enumerate(y):
         if isinstance(value, (set, frozenset, dict)) or (

@@ -11,6 +11,7 @@ from dataclasses import replace
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
+from attentune.experiments.comparison.records import CUSTOM_TASK
 from attentune.results import ORIGINAL_TRAIN
 
 # Maps a name, such as "train rows of cola" or "encoder embedded", to the first digits of a SHA-256.
@@ -82,6 +83,7 @@ def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: st
         CheckpointError: some content has changed; the message lists what.
     """
     changed = [name for name, content in now.items() if before.get(name, content) != content]
+    changed = [name.removesuffix(f" of {CUSTOM_TASK}").removesuffix(f" for {CUSTOM_TASK}") for name in changed]
     if changed:
         raise CheckpointError(
             f"{where}: the {' and the '.join(changed)} changed since it was begun, so new runs could not be compared"
