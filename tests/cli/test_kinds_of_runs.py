@@ -168,7 +168,7 @@ def expectations() -> Iterator[Any]:
                 yield pytest.param(words, kind, expected[kind], id=f"{words}-{kind}")
 
 
-@pytest.mark.parametrize(("words", "kind", "wanted"), expectations())
+@pytest.mark.parametrize(("words", "kind", "wanted"), list(expectations()))
 def test_a_command_on_a_kind_of_run(home, tmp_path, capsys, words, kind, wanted):
     _check(words, home, kind, tmp_path, capsys, wanted)
 
