@@ -121,13 +121,11 @@ def part_of(table: Mapping[str, T], group: str, name: str) -> T:
     return load_plugin(group, name)
 
 
-@cache
 def command_names() -> tuple[str, ...]:
     """Return the commands of other packages: `attentune NAME` calls `run(words)` of the module that NAME stands for."""
-    return tuple(sorted(point.name for point in metadata.entry_points(group=COMMANDS)))
+    return tuple(name.rpartition(MARK)[2] for name in plugin_names(COMMANDS))
 
 
 def command_module(name: str) -> Any:
     """Import the module of a command of another package; it has `SUMMARY`, a line of help, and `run`."""
-    (full,) = [one for one in plugin_names(COMMANDS) if one.rpartition(MARK)[2] == name][:1]
-    return load_plugin(COMMANDS, full)
+    return load_plugin(COMMANDS, name)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from attentune.cli.flags import Parser
 from attentune.cli.output import table
-from attentune.config import Config, load_preset, preset_names
+from attentune.config import load_preset, preset_names
+from attentune.config.load import setting_fields
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 
@@ -107,7 +106,7 @@ def _presets(parsed: Any) -> tuple[Any, list[str]]:
 
 
 def _settings(parsed: Any) -> tuple[Any, list[str]]:
-    known = dict(_fields(Config))
+    known = setting_fields()
     chosen = [
         name
         for name in known
@@ -133,16 +132,6 @@ def _settings(parsed: Any) -> tuple[Any, list[str]]:
         for fact in facts
     ]
     return facts, [table(("setting", "default", "meaning"), rows)]
-
-
-def _fields(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the field of each setting."""
-    hints = typing.get_type_hints(section)
-    for field in dataclasses.fields(section):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from _fields(hints[field.name], f"{path}{field.name}.")
-        else:
-            yield f"{path}{field.name}", field
 
 
 def _encoders(parsed: Any) -> tuple[Any, list[str]]:

@@ -127,19 +127,21 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        is_section = isinstance(value, Mapping) and name not in _setting_names()
+        is_section = isinstance(value, Mapping) and name not in setting_fields()
         flat |= flatten(value, f"{name}.") if is_section else {name: value}
     return flat
 
 
 @functools.cache
-def _setting_names(section: Any = Config, prefix: str = "") -> frozenset[str]:
-    """Return the dotted names of all settings."""
-    names: set[str] = set()
-    for name, hint in typing.get_type_hints(section).items():
-        is_section = dataclasses.is_dataclass(hint)
-        names |= _setting_names(hint, f"{prefix}{name}.") if is_section else {prefix + name}
-    return frozenset(names)
+def setting_fields(section: Any = Config, prefix: str = "") -> Mapping[str, dataclasses.Field[Any]]:
+    """Return the field of each setting by its dotted name, in the order of the sections."""
+    hints: dict[str, Any] = typing.get_type_hints(section)
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for field in dataclasses.fields(section):
+        name = prefix + field.name
+        is_section = dataclasses.is_dataclass(hints[field.name])
+        found |= setting_fields(hints[field.name], f"{name}.") if is_section else {name: field}
+    return found
 
 
 def to_yaml(config: Config) -> str:
