@@ -61,15 +61,6 @@ def measure_tasks(
     """Run a benchmark that measures one task after the other: `python -m MODULE [--tasks A,B]`.
 
     The results of tasks that are not measured again stay in the record, so a long benchmark may be run in parts.
-
-    Args:
-        module: the benchmark's name, for the record's command.
-        description: the help of the command.
-        file: the record.
-        tasks: those to measure by default.
-        measure: returns the results of a task, each with the "task".
-        tables: makes the lines to print from the results of all tasks in the record.
-        facts: what else the record says.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(tasks))
@@ -90,12 +81,7 @@ def measure_tasks(
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:
-    """Write a record as a line of a file that has one for each module, named by its command, name, processor and GPU.
-
-    Args:
-        file: the file; a line of the same module, name, processor and device is replaced.
-        record: has the command (see `command_of`) and perhaps a name, `record`, and the name of a GPU, `device`.
-    """
+    """Write a record as a line of a file with one for each module, named by its command, name, processor and GPU."""
     record = {**record, "processor": processor(), "versions": versions()}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     kept = [line for line in lines if _made_by(json.loads(line)) != _made_by(record)]
@@ -189,12 +175,7 @@ def built_components(config: Any) -> Any:
 
 @functools.cache
 def random_encoder(layers: int, **sizes: int) -> Path:
-    """Save an encoder like the embedded one, with random weights, until this process ends.
-
-    Args:
-        layers: its layers.
-        sizes: further fields of its configuration to change, such as `hidden_size`.
-    """
+    """Save an encoder like the embedded one, with random weights, until this process ends."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from attentune.models.build import resolve_encoder

@@ -45,20 +45,13 @@ _RATE = 1e-12
 
 @dataclass
 class Observed(TrainingCallback):
-    """What a run computed.
-
-    Attributes:
-        logits: (N, C) of the validation rows.
-        losses: of each step.
-        gradients: of each step, by parameter, on the CPU.
-        labels: the token labels of each epoch that has some.
-    """
+    """What a run computed."""
 
     components: TrainingComponents
-    logits: np.ndarray | None = None
-    losses: list[float] = field(default_factory=list)
-    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    labels: list[np.ndarray] = field(default_factory=list)
+    logits: np.ndarray | None = None  # (N, C) of the validation rows
+    losses: list[float] = field(default_factory=list)  # of each step
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of each step, by parameter, on the CPU
+    labels: list[np.ndarray] = field(default_factory=list)  # the token labels of each epoch that has some
 
     def on_epoch_begin(self, state: TrainingState) -> None:
         plan = self.components.planner.plan
@@ -124,11 +117,7 @@ def build(config: Config) -> TrainingComponents:
 
 
 def observed_on(work: Workload, preset: str, rows: str) -> tuple[Observed, Observed]:
-    """Run a preset on the CPU and on the device, from the CPU's weights.
-
-    Raises:
-        ConfigError: the preset does not take such rows.
-    """
+    """Run a preset on the CPU and on the device, from the CPU's weights."""
     expected = build(config_of(work, preset, rows, use_cpu=True))
     weights = {name: value.clone() for name, value in expected.model.state_dict().items()}
     on_cpu = Observed(expected)
@@ -146,23 +135,14 @@ def observed_on(work: Workload, preset: str, rows: str) -> tuple[Observed, Obser
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a preset's run on the device is from that on the CPU.
+    """How far a preset's run on the device is from that on the CPU."""
 
-    Attributes:
-        logits: the largest difference.
-        loss: the largest difference of a step's loss, as a share of it.
-        gradient: the largest difference of a parameter's gradient, as a multiple of what is allowed.
-        parameter: the parameter of that gradient.
-        labelled: the number of token labels compared.
-        problems: what is outside the tolerance.
-    """
-
-    logits: float
-    loss: float = 0.0
-    gradient: float = 0.0
-    parameter: str = ""
-    labelled: int = 0
-    problems: tuple[str, ...] = ()
+    logits: float  # the largest difference
+    loss: float = 0.0  # the largest difference of a step's loss, as a share of it
+    gradient: float = 0.0  # the largest difference of a parameter's gradient, as a multiple of what is allowed
+    parameter: str = ""  # the parameter of that gradient
+    labelled: int = 0  # the number of token labels compared
+    problems: tuple[str, ...] = ()  # what is outside the tolerance
 
 
 def difference(expected: Observed, found: Observed) -> Difference:

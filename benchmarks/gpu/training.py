@@ -45,23 +45,14 @@ _COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "first_epoch_seconds"
 
 @dataclass(frozen=True)
 class Contender:
-    """What is timed.
+    """What is timed."""
 
-    Attributes:
-        preset: Attentune's preset; None for transformers' Trainer.
-        precision: "fp32" (without TF32) or "bf16".
-        attention: an attention implementation of transformers.
-        is_compiled: whether the model is compiled by `torch.compile`.
-        workers: processes that make the Trainer's batches; 0 for its own.
-        generator: the token-label generator, if not the preset's.
-    """
-
-    preset: str | None
-    precision: str
-    attention: str = "sdpa"
-    is_compiled: bool = False
-    workers: int = 0
-    generator: str | None = None
+    preset: str | None  # Attentune's preset; None for transformers' Trainer
+    precision: str  # "fp32" (without TF32) or "bf16"
+    attention: str = "sdpa"  # an attention implementation of transformers
+    is_compiled: bool = False  # whether the model is compiled by `torch.compile`
+    workers: int = 0  # processes that make the Trainer's batches; 0 for its own
+    generator: str | None = None  # the token-label generator, if not the preset's
 
     @property
     def name(self) -> str:
@@ -219,9 +210,6 @@ def alternating_runs(
     """Run all contenders once in each repeat, so that a drift of the machine's speed favours none.
 
     What is compiled runs once, as compilation takes most of its time. What fails is not run again.
-
-    Returns:
-        The facts of each contender's runs, or the reason why there are none; and what failed.
     """
     runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
     problems = []

@@ -32,52 +32,30 @@ _TINY_MAX_LENGTH = 64
 
 @dataclass
 class Part:
-    """What a part found.
+    """What a part found."""
 
-    Attributes:
-        name: the part, with what it was run on if that varies; the name of its record.
-        facts: its record.
-        lines: its table.
-        problems: what failed; empty if nothing did.
-    """
-
-    name: str
-    facts: dict[str, Any]
-    lines: list[str]
-    problems: list[str] = field(default_factory=list)
+    name: str  # the part, with what it was run on if that varies; the name of its record
+    facts: dict[str, Any]  # its record
+    lines: list[str]  # its table
+    problems: list[str] = field(default_factory=list)  # what failed; empty if nothing did
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The device and what runs on it.
+    """The device and what runs on it."""
 
-    Attributes:
-        device: the GPU, or the CPU if there is none.
-        folder: a temporary folder.
-        encoders: what to train, by name: folders.
-        small_encoder: the encoder of all other parts: the embedded one, or without a GPU a tiny one.
-        texts: which files to train on and predict, of `TEXTS`.
-        rows: training rows.
-        batch_size: rows in a batch.
-        epochs: of a timed run; the first is not timed, as it warms up and SSA has no labels in it.
-        repeats: runs of each contender.
-        contenders: words of which a contender's name must have one; None for all.
-        presets: the presets to check; None for all.
-        compiled: whether compiled models are timed.
-    """
-
-    device: torch.device
-    folder: Path
-    encoders: dict[str, Path]
-    small_encoder: Path
-    texts: Sequence[str]
-    rows: int
-    batch_size: int
-    epochs: int
-    repeats: int
-    contenders: Sequence[str] | None = None
-    presets: Sequence[str] | None = None
-    compiled: bool = True
+    device: torch.device  # the GPU, or the CPU if there is none
+    folder: Path  # a temporary folder
+    encoders: dict[str, Path]  # what to train, by name: folders
+    small_encoder: Path  # the encoder of all other parts: the embedded one, or without a GPU a tiny one
+    texts: Sequence[str]  # which files to train on and predict, of `TEXTS`
+    rows: int  # training rows
+    batch_size: int  # rows in a batch
+    epochs: int  # of a timed run; the first is not timed, as it warms up and SSA has no labels in it
+    repeats: int  # runs of each contender
+    contenders: Sequence[str] | None = None  # words of which a contender's name must have one; None for all
+    presets: Sequence[str] | None = None  # the presets to check; None for all
+    compiled: bool = True  # whether compiled models are timed
 
     @property
     def is_measurement(self) -> bool:

@@ -87,13 +87,9 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """One contender, trained on one draw.
+    """One contender, trained on one draw."""
 
-    Attributes:
-        rows: the number of training rows, followed by "-shuffled" if their labels are shuffled.
-    """
-
-    rows: str
+    rows: str  # the number of training rows, followed by "-shuffled" if their labels are shuffled
     task: str
     draw: int
     contender: str
@@ -301,10 +297,6 @@ def blimp(*, bad: int = 1, good: int = 1) -> Any:
     """Return one sentence of each minimal pair of BLiMP, acceptable or not, 12,000 in all, scored by Matthews.
 
     A development task of grammar. Its files (Warstadt et al. 2020, CC BY 4.0) are read from the folder $BLIMP.
-
-    Args:
-        bad: the share of unacceptable sentences, with `good`; three and seven are those of CoLA.
-        good: the share of acceptable sentences.
     """
     from attentune.data.dataset import LabelSpace, TaskData, TextRows
     from attentune.data.splits import stratified_split
@@ -398,13 +390,7 @@ def searched(
     draw: int,
     seconds: float,
 ) -> tuple[Predict, dict[str, Any]]:
-    """Choose one of the points on a fifth of the training rows, then train on all of them.
-
-    Args:
-        points: what is tried, the first of them first, as many as the time allows.
-        run: from the task, a folder and a point to what predicts.
-        seconds: of CPU time, for trials and final run.
-    """
+    """Choose one of the points on a fifth of the training rows, then train on all of them."""
     from attentune.metrics.metrics import choose_metric, score_predictions
 
     inner, held = held_out(data, draw)

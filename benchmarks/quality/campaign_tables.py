@@ -58,13 +58,7 @@ def main() -> int:
 
 
 class Records:
-    """The packed records of one number of rows; those of later folders replace those of earlier ones.
-
-    Attributes:
-        runs: the records of these tasks.
-        arrays: predictions and labels, as `campaign.pack` names them.
-        pools: the number of training rows that a task's draws are taken from.
-    """
+    """The packed records of one number of rows; those of later folders replace those of earlier ones."""
 
     def __init__(self, folders: Sequence[Path], rows: str, tasks: list[str], draws: int | None = None) -> None:
         self.rows, self.tasks = rows, tasks

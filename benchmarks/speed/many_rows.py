@@ -33,12 +33,7 @@ _LOOK_S = 0.1
 
 
 class ProcessTree:
-    """A program and all processes that descend from it, read from the system while they run.
-
-    Attributes:
-        peak_mib: the most memory of each process.
-        cpu_s: the processor time of each process.
-    """
+    """A program and all processes that descend from it, read from the system while they run."""
 
     def __init__(self, root: int) -> None:
         self._root = root

@@ -66,15 +66,7 @@ def pipeline_labels(
     batch_size: int | None = None,
     max_length: int | None = None,
 ) -> Labels:
-    """Return a function from rows to the labels that transformers' pipeline predicts with the weights of a run.
-
-    Args:
-        saved: a run of preset `bert`.
-        device: where the pipeline computes.
-        dtype: of its weights.
-        batch_size: rows at a time, sorted by length; None for the default, row by row in their order.
-        max_length: tokens of a text; those of the run if not given.
-    """
+    """Return a function from rows to the labels that transformers' pipeline predicts with the weights of a run."""
     model = stock_model(saved).to(dtype)
     classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device=device)
     max_length = max_length or int(saved.model.config.max_seq_length)

@@ -22,27 +22,16 @@ _AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """The model that experiments are drawn from; standard deviations are in units of the noise of one answer.
+    """The model that experiments are drawn from; standard deviations are in units of the noise of one answer."""
 
-    Attributes:
-        examples: the number of examples.
-        accuracy: the baseline's expected accuracy over seeds and examples.
-        example_sd: standard deviation of the examples' difficulty.
-        interaction_sd: standard deviation of the interaction of method and example, the same for all seeds.
-        shared_seed_sd: standard deviation of the seed effect that both methods share.
-        own_seed_sd: standard deviation of each method's own seed effect.
-        collapse: the share of runs that predict the majority class only.
-        guess: the accuracy of such a run.
-    """
-
-    examples: int
-    accuracy: float
-    example_sd: float = 3.0
-    interaction_sd: float = 0.7
-    shared_seed_sd: float = 0.12
-    own_seed_sd: float = 0.12
-    collapse: float = 0.0
-    guess: float = 0.5
+    examples: int  # the number of examples
+    accuracy: float  # the baseline's expected accuracy over seeds and examples
+    example_sd: float = 3.0  # standard deviation of the examples' difficulty
+    interaction_sd: float = 0.7  # standard deviation of the interaction of method and example, the same for all seeds
+    shared_seed_sd: float = 0.12  # standard deviation of the seed effect that both methods share
+    own_seed_sd: float = 0.12  # standard deviation of each method's own seed effect
+    collapse: float = 0.0  # the share of runs that predict the majority class only
+    guess: float = 0.5  # the accuracy of such a run
 
     def threshold(self, accuracy: float) -> float:
         spreads = (self.example_sd, self.interaction_sd, self.shared_seed_sd, self.own_seed_sd, 1.0)

@@ -17,17 +17,11 @@ from attentune.inference.scoring import score_rows
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The excitation of the layers that reach the output, over the texts of a split.
+    """The excitation of the layers that reach the output, over the texts of a split."""
 
-    Attributes:
-        split: the split's name.
-        layers: the numbers of these layers, from 1.
-        weights_NL: (N, layers) float32 from 0 to 1, one row per text.
-    """
-
-    split: str
-    layers: tuple[int, ...]
-    weights_NL: np.ndarray
+    split: str  # the split's name
+    layers: tuple[int, ...]  # the numbers of these layers, from 1
+    weights_NL: np.ndarray  # (N, layers) float32 from 0 to 1, one row per text
 
     def summary(self) -> list[dict[str, Any]]:
         """Summarise each layer: mean, standard deviation and quartiles over the texts."""
@@ -53,16 +47,6 @@ def layer_weights(
     progress: Callable[[int], None] | None = None,
 ) -> list[LayerWeights]:
     """Compute the layer weights of a run on these splits.
-
-    Args:
-        run: a run folder or checkpoint.
-        data: the rows, as from `Predictor.data`.
-        precision: overrides the run's precision.
-        progress: called with the number of rows after each batch.
-
-    Raises:
-        ConfigError: the run has no squeeze-and-excitation, or uses a single layer, so that the others' weights were
-            never trained.
 
     Source: figure 4 of SESAME (Su and Cheng 2019).
     """

@@ -30,19 +30,13 @@ _SHORTEST_TYPO = 4
 
 @dataclass(frozen=True)
 class Perturbation:
-    """A perturbation of rows.
+    """A perturbation of rows."""
 
-    Attributes:
-        name: the name in reports.
-        meaning: a short description.
-        change: maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
-        needs_pairs: whether it applies to text pairs only.
-    """
-
-    name: str
-    meaning: str
+    name: str  # the name in reports
+    meaning: str  # a short description
+    # Maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
     change: Callable[[TextRows, int, frozenset[str]], TextRows]
-    needs_pairs: bool = False
+    needs_pairs: bool = False  # whether it applies to text pairs only
 
 
 def words_of(text: str) -> list[str]:
@@ -55,11 +49,6 @@ def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: floa
 
     The association is the chi-square statistic of presence and class; for several labels a row, the largest one over
     the labels; for scores, the absolute correlation of presence and score. Both texts of a pair are searched.
-
-    Args:
-        rows: labelled rows, usually the training rows.
-        count: the maximum number of words.
-        least_share: the least share of rows that must contain a word; a word must also occur in at least five rows.
     """
     if rows.labels is None or len(rows) == 0:
         return frozenset()
@@ -173,42 +162,25 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StressLine:
-    """The scores on perturbed rows, or on a subset of the rows.
+    """The scores on perturbed rows, or on a subset of the rows."""
 
-    Attributes:
-        name: the name of the perturbation or subset.
-        rows: the number of scored rows.
-        scores: the score of each run.
-        falls: each run's score on the original rows minus its score on the perturbed ones; None for a subset.
-        difference: the second run's fall (for a subset: its score) minus the first run's; None unless there are two.
-    """
-
-    name: str
-    rows: int
-    scores: list[Interval]
-    falls: list[Interval] | None
-    difference: Interval | None
+    name: str  # the name of the perturbation or subset
+    rows: int  # the number of scored rows
+    scores: list[Interval]  # the score of each run
+    falls: list[Interval] | None  # each run's score on the original rows minus its score on the perturbed ones
+    difference: Interval | None  # the second run's fall (for a subset: its score) minus the first run's
 
 
 @dataclass(frozen=True)
 class StressReport:
-    """The result of `stress`.
+    """The result of `stress`."""
 
-    Attributes:
-        metric: the name of the metric; `METRICS` states whether greater is better.
-        runs: the run folders.
-        original: each run's score on the original rows.
-        changes: the scores for each perturbation.
-        parts: the scores on thirds of the rows, by length and, for pairs, by word overlap.
-        label_indicative_words: the words that one of the perturbations removes, sorted.
-    """
-
-    metric: str
-    runs: list[str]
-    original: list[Interval]
-    changes: list[StressLine]
-    parts: list[StressLine]
-    label_indicative_words: list[str]
+    metric: str  # the name of the metric; `METRICS` states whether greater is better
+    runs: list[str]  # the run folders
+    original: list[Interval]  # each run's score on the original rows
+    changes: list[StressLine]  # the scores for each perturbation
+    parts: list[StressLine]  # the scores on thirds of the rows, by length and, for pairs, by word overlap
+    label_indicative_words: list[str]  # the words that one of the perturbations removes, sorted
 
 
 class _Scorer:
@@ -270,23 +242,7 @@ def stress(
     seed: int = 42,
     progress: Progress | None = None,
 ) -> StressReport:
-    """Score one or two runs on perturbed copies of a split, and on subsets of it.
-
-    Args:
-        runs: run folders, or loaded runs, of the same task.
-        data: data with one labelled split, as from `Predictor.data`; the first of its metrics is computed.
-        training_rows: the rows from which the label-indicative words are taken; by default the split itself.
-        precision: overrides the precision of the runs.
-        resamples: the number of bootstrap resamples for each interval.
-        seed: the seed of the typos and of the resamples.
-        progress: called before each prediction pass with the name of the perturbation, or "as they are" for none.
-
-    Returns:
-        The scores, with bootstrap intervals.
-
-    Raises:
-        DataError: the split has no labels or no rows.
-    """
+    """Score one or two runs on perturbed copies of a split, and on subsets of it."""
     split, rows = next(iter(data.splits.items()))
     if rows.labels is None or len(rows) == 0:
         raise DataError(f"{rows.source}: has no labels, expected some: stress tells how far a score falls.")

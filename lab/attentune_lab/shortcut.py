@@ -55,23 +55,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class ShortcutLine:
-    """One preset's line of the table.
+    """One preset's line of the table."""
 
-    Attributes:
-        preset: its name.
-        validation: accuracy where the shortcut agrees with the label, as in training.
-        challenge: accuracy where the shortcut contradicts the label.
-        fall: validation minus challenge.
-        seconds: mean wall time of a run.
-        folders: the run folders, one per seed.
-    """
-
-    preset: str
-    validation: Mean
-    challenge: Mean
-    fall: Mean
-    seconds: float
-    folders: tuple[str, ...]
+    preset: str  # its name
+    validation: Mean  # accuracy where the shortcut agrees with the label, as in training
+    challenge: Mean  # accuracy where the shortcut contradicts the label
+    fall: Mean  # validation minus challenge
+    seconds: float  # mean wall time of a run
+    folders: tuple[str, ...]  # the run folders, one per seed
 
     @property
     def verdict(self) -> str:
@@ -111,19 +102,6 @@ def run_shortcut(
     """Train each preset on the synthetic reviews with several seeds.
 
     Finished runs in the folder are reused, and interrupted ones resume.
-
-    Args:
-        folder: the folder of data and runs.
-        presets: names of presets.
-        seed: of the reviews, and the first seed of training.
-        seeds: the number of seeds of training.
-        overrides: settings by dotted name for all presets; they override the experiment's.
-        jobs: number of parallel runs; if not given, one per core on a CPU, one on an accelerator.
-        quiet: show no progress on standard error.
-
-    Raises:
-        AttentuneError: an error that the user can correct, or a run failed.
-        ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); the runs were saved.
     """
     folder = Path(folder)
     settings = data_settings(folder / "data", seed=seed) | SETTINGS | dict(overrides or {})

@@ -42,22 +42,13 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class DemoRow:
-    """A synthetic review and its ground truth.
+    """A synthetic review and its ground truth."""
 
-    Attributes:
-        text: the review.
-        label: 0 negative, 1 positive (`LABEL_NAMES`).
-        kind: "single" (one word decides), "context" (a word and one that negates it) or "pair" (a good and a bad word,
-            whose order decides).
-        decisive: the characters `text[start:end]` of each word that decides the label, in reading order.
-        shortcut: the characters of the cinema name that is correlated with a label, or None.
-    """
-
-    text: str
-    label: int
-    kind: str
-    decisive: tuple[Span, ...]
-    shortcut: Span | None
+    text: str  # the review
+    label: int  # 0 negative, 1 positive (`LABEL_NAMES`)
+    kind: str  # "single" (one word decides)
+    decisive: tuple[Span, ...]  # the characters `text[start:end]` of each word that decides the label, in reading order
+    shortcut: Span | None  # the characters of the cinema name that is correlated with a label, or None
 
 
 def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list[DemoRow]:
@@ -66,18 +57,6 @@ def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list
     Labels and kinds alternate (every other row is "single"), independently of each other and of the shortcut. The rows
     of a smaller `n` are the first rows of a larger one. Apart from the cinema, no text is repeated within or between
     splits, for any seeds and sizes.
-
-    Args:
-        split: "train", "validation" or "challenge". About a third of the sentiment words of the last two do not occur
-            in train.
-        n: the number of rows.
-        seed: the key of all random choices.
-        shortcut_strength: the probability that the cinema agrees with the label in train and validation, and that it
-            disagrees in the challenge rows. 0.5 is no shortcut.
-
-    Raises:
-        ConfigError: the split is unknown, `n` is negative, the strength is outside 0..1, or there are fewer than `n`
-            different texts.
     """
     _check(split, n, shortcut_strength)
     agreement = 1 - shortcut_strength if split == "challenge" else shortcut_strength
@@ -96,15 +75,6 @@ def demo_task(
     """Generate the demo task with the splits train, validation and challenge.
 
     A row's id is "SPLIT-NUMBER"; `look_up` returns the ground truth for ids.
-
-    Args:
-        train_size: the number of training rows.
-        eval_size: the number of rows in each of validation and challenge.
-        seed: as in `generate`.
-        shortcut_strength: as in `generate`.
-
-    Raises:
-        ConfigError: as `generate`.
     """
     sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
     splits = {}
@@ -125,19 +95,7 @@ def demo_task(
 
 
 def look_up(ids: Sequence[str], *, seed: int = 42, shortcut_strength: float = 0.8) -> list[DemoRow]:
-    """Regenerate the rows of `demo_task` with the given ids.
-
-    Args:
-        ids: ids of rows, such as "validation-7".
-        seed: the seed that was passed to `demo_task`.
-        shortcut_strength: the strength that was passed to `demo_task`.
-
-    Returns:
-        The rows, in the order of the ids.
-
-    Raises:
-        ConfigError: an id is not of the form "SPLIT-NUMBER".
-    """
+    """Regenerate the rows of `demo_task` with the given ids."""
     places = []
     for name in ids:
         split, _, number = name.rpartition("-")
@@ -163,20 +121,6 @@ def write_files(
 
     The columns are id, text, label, kind, decisive and shortcut. The last two are JSON: [[start, end], ...], and
     [start, end] or null.
-
-    Args:
-        folder: the folder for the files, created if needed.
-        train_size: as in `demo_task`.
-        eval_size: as in `demo_task`.
-        seed: as in `demo_task`.
-        shortcut_strength: as in `demo_task`.
-
-    Returns:
-        The file of each split.
-
-    Raises:
-        ConfigError: as `generate`.
-        StorageError: the folder or a file cannot be written.
     """
     sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
     paths = {}

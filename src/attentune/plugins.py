@@ -54,15 +54,7 @@ def _entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
 
 
 def full_name(group: str, name: str) -> str:
-    """Return the full name of a part.
-
-    Args:
-        group: one of `GROUPS`.
-        name: its name, with or without its package.
-
-    Raises:
-        ValueError: no installed package has it, or several have; the message completes "expected ...".
-    """
+    """Return the full name of a part."""
     known = plugin_names(group)
     if name in known:
         return name
@@ -88,15 +80,7 @@ def is_plugin(name: Any) -> bool:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import a part.
-
-    Args:
-        group: one of `GROUPS`.
-        name: its full name.
-
-    Raises:
-        ConfigError: its package is not installed, or fails to import.
-    """
+    """Import a part."""
     try:
         point = _entry_points(group)[full_name(group, name)]
     except ValueError as error:
@@ -111,11 +95,7 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def part_of(table: Mapping[str, T], group: str, name: str) -> T:
-    """Return the entry of a table of ours, or the part of another package with this full name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the entry of a table of ours, or the part of another package with this full name."""
     if name in table or not is_plugin(name):
         return table[name]
     return load_plugin(group, name)

@@ -87,13 +87,6 @@ def check_fields(cls: type, content: Any) -> None:
     """Check the types of the fields of a record that was read from an untrusted file.
 
     Missing and unknown fields are not checked here: the record's constructor handles them.
-
-    Args:
-        cls: the record's dataclass.
-        content: the parsed content of the file.
-
-    Raises:
-        ValueError: the content is not an object, or a field has a value of another type.
     """
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, expected an object")

@@ -37,17 +37,11 @@ def asked(
 
 @dataclass(frozen=True)
 class Served:
-    """A running server.
+    """A running server."""
 
-    Attributes:
-        port: its port on 127.0.0.1.
-        service: the service that answers the requests.
-        folder: the folder of uploaded files and predictions.
-    """
-
-    port: int
-    service: ExplanationService
-    folder: Path
+    port: int  # its port on 127.0.0.1
+    service: ExplanationService  # the service that answers the requests
+    folder: Path  # the folder of uploaded files and predictions
 
     @property
     def url(self) -> str:
@@ -64,11 +58,7 @@ class Served:
         return {function["api_name"]: function["id"] for function in config["dependencies"]}
 
     def call(self, name: str, *given: Any) -> list[Any]:
-        """Call a function of the page through the queue, as the page does; return its outputs.
-
-        Raises:
-            AssertionError: the status of a response is not 200, or the function raised an exception.
-        """
+        """Call a function of the page through the queue, as the page does; return its outputs."""
         session = uuid.uuid4().hex
         request = {"data": list(given), "fn_index": self.functions[name], "session_hash": session}
         status, _, body = self.ask("POST", "/gradio_api/queue/join", request)

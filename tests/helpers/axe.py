@@ -15,13 +15,7 @@ AXE = _ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def problems(page: Page, *, ignored: Sequence[str] = (), frames: bool = True) -> list[str]:
-    """Return what axe-core finds that is serious or critical; fail the test if it is not installed.
-
-    Args:
-        page: the page.
-        ignored: rules to leave out.
-        frames: whether to look into frames.
-    """
+    """Return what axe-core finds that is serious or critical; fail the test if it is not installed."""
     if not AXE.is_file():
         pytest.fail(f"no {AXE}: run `npm install --no-save --no-package-lock axe-core@4` in {_ROOT}")
     page.run(f"{AXE.read_text(encoding='utf-8')}; 0")

@@ -21,21 +21,13 @@ MORE = '{"text": "a dull story", "label": "bad"}\n'
 
 @dataclass(frozen=True)
 class Bad:
-    """An invalid data file.
+    """An invalid data file."""
 
-    Attributes:
-        ending: the file name extension.
-        content: the bytes of the file.
-        line: the line (from 1) that the message must name; None if it names no line.
-        says: other texts that the message must contain: the cause and the remedy.
-        settings: settings of the data section to read the file with.
-    """
-
-    ending: str
-    content: bytes
-    line: int | None
-    says: tuple[str, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
+    ending: str  # the file name extension
+    content: bytes  # the bytes of the file
+    line: int | None  # the line (from 1) that the message must name; None if it names no line
+    says: tuple[str, ...]  # other texts that the message must contain: the cause and the remedy
+    settings: dict[str, Any] = field(default_factory=dict)  # settings of the data section to read the file with
 
 
 def csv(content: str | bytes, line: int | None, *says: str, ending: str = "csv", **settings: Any) -> Bad:

@@ -26,13 +26,7 @@ _FLAGS = (
 
 
 class Page:
-    """A browser tab.
-
-    Attributes:
-        requests: the URLs that the page requested, in order.
-        dialogs: the texts of alerts and other dialogs, which a malicious text would open.
-        errors: uncaught exceptions of the page's scripts, and what the browser refused to run or fetch.
-    """
+    """A browser tab."""
 
     def __init__(self, socket: Any) -> None:
         self._socket, self._numbers = socket, itertools.count(1)

@@ -14,15 +14,7 @@ TOKEN = "hf_of_the_tests"
 
 
 class HubServer(ThreadingHTTPServer):
-    """Stores what is committed.
-
-    Attributes:
-        repositories: visibility by name ("private" or None).
-        files: content by repository and path, once committed.
-        requests: method and path of each request.
-        refuse: the status of all answers; None to serve.
-        received: everything that was sent, byte for byte.
-    """
+    """Stores what is committed."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

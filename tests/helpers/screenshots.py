@@ -30,14 +30,7 @@ _WIDTH, _MARGIN = 1180, 12
 
 
 def shoot(page: Page, file: Path, first: str, last: str) -> None:
-    """Write a PNG from the top of one element to the bottom of another, over the page's whole width.
-
-    Args:
-        page: the page.
-        file: the PNG.
-        first: a selector of the element at the top.
-        last: a selector of the element at the bottom.
-    """
+    """Write a PNG from the top of one element to the bottom of another, over the page's whole width."""
     top = page.run(f"document.querySelector({first!r}).getBoundingClientRect().top + scrollY") - _MARGIN
     bottom = page.run(f"document.querySelector({last!r}).getBoundingClientRect().bottom + scrollY") + _MARGIN
     clip = {"x": 0, "y": max(0, top), "width": _WIDTH, "height": bottom - max(0, top), "scale": 1}

@@ -44,15 +44,10 @@ def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, s
 
 @dataclass(frozen=True)
 class Sleep:
-    """A trainer that sleeps.
+    """A trainer that sleeps."""
 
-    Attributes:
-        folder: the comparison's folder.
-        seconds: how long.
-    """
-
-    folder: str
-    seconds: float
+    folder: str  # the comparison's folder
+    seconds: float  # how long
 
     def __call__(self, run: Run, config: Config) -> RunResult:
         self._note(f"began {run.name}")

@@ -20,12 +20,7 @@ def integration_unless(is_fast: bool) -> tuple[pytest.MarkDecorator, ...]:
 
 
 def covering(names: str, *factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize a test over a full product: the diagonal in the fast tier, the rest as integration tests.
-
-    Args:
-        names: the names of the arguments, separated by commas.
-        factors: the values of each argument.
-    """
+    """Parametrize a test over a full product: the diagonal in the fast tier, the rest as integration tests."""
     fast = diagonal(*factors)
     cases = [pytest.param(*case, marks=integration_unless(case in fast)) for case in product(*factors)]
     return pytest.mark.parametrize(names, cases)

@@ -33,31 +33,18 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class CostLine:
-    """The cost of a method for a number of texts of one length.
+    """The cost of a method for a number of texts of one length."""
 
-    Attributes:
-        method: a key of `METHODS`, or `PLAIN`.
-        tokens: length of each text, special tokens included.
-        texts: number of texts.
-        forward_calls: calls of the model.
-        backward_calls: backward passes.
-        passes: texts in these, forward plus backward.
-        repeats: number of timings; 0 if one would have exceeded the budget.
-        median_s: median wall time for all texts, in seconds.
-        p95_s: its 95th percentile.
-        times_plain: median ratio to the time of the plain prediction measured next to it.
-    """
-
-    method: str
-    tokens: int
-    texts: int
-    forward_calls: int | None = None
-    backward_calls: int | None = None
-    passes: int | None = None
-    repeats: int = 0
-    median_s: float | None = None
-    p95_s: float | None = None
-    times_plain: float | None = None
+    method: str  # a key of `METHODS`, or `PLAIN`
+    tokens: int  # length of each text, special tokens included
+    texts: int  # number of texts
+    forward_calls: int | None = None  # calls of the model
+    backward_calls: int | None = None  # backward passes
+    passes: int | None = None  # texts in these, forward plus backward
+    repeats: int = 0  # number of timings; 0 if one would have exceeded the budget
+    median_s: float | None = None  # median wall time for all texts, in seconds
+    p95_s: float | None = None  # its 95th percentile
+    times_plain: float | None = None  # median ratio to the time of the plain prediction measured next to it
 
 
 def measure_cost(
@@ -76,19 +63,6 @@ def measure_cost(
     """Time methods on texts of given lengths, made of the tokens of `rows`.
 
     Methods alternate, so that a temporary slowdown of the machine affects all of them.
-
-    Args:
-        saved: the run; lengths above its maximum are left out.
-        rows: texts whose tokens are used.
-        methods: keys of `METHODS`.
-        settings: options of the methods.
-        lengths: text lengths in tokens.
-        batches: numbers of texts.
-        precision: overrides the run's precision.
-        budget_s: approximate time limit in seconds per method, length and batch; a method is left out if one run would
-            exceed it, extrapolating from a single text or half the length.
-        clock: returns the time in seconds; `time.process_time` with one thread ignores other processes.
-        progress: called with a description of each step.
     """
     lines: list[CostLine] = []
     with attention_by(saved.model), kept_memory():
@@ -110,9 +84,6 @@ def of_length(features: Features, tokens: int, count: int) -> Features:
     """Make `count` rows of `tokens` tokens: the special tokens of the first row, filled with non-special tokens.
 
     In pairs the first text is filled and the second one is empty.
-
-    Raises:
-        DataError: there is no non-special token.
     """
     pool = features.ids[~features.special]
     if not len(pool):

@@ -26,15 +26,7 @@ WHOLE_SHARE = 0.2
 def record(
     name: str, scores: Sequence[float], probability_drops: ProbabilityDrops, row: int, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Make ERASER's record of one row under one method and erasure.
-
-    Args:
-        name: the row's id.
-        scores: one number per non-special token.
-        probability_drops: predictions of the erased rows.
-        row: the row's index in them.
-        classes: names of the classes.
-    """
+    """Make ERASER's record of one row under one method and erasure."""
 
     def named(chances_C: np.ndarray) -> dict[str, float]:
         return {name: float(chance) for name, chance in zip(classes, chances_C, strict=True)}
@@ -58,19 +50,7 @@ def record(
 def write_records(
     folder: str | Path, result: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
 ) -> list[Path]:
-    """Write documents, annotations, and one file of records per method and erasure.
-
-    Args:
-        folder: created if it does not exist.
-        result: the evaluation.
-        evidence: for each row the spans of its decisive words as indices into its non-special tokens, if known.
-
-    Returns:
-        The files written.
-
-    Raises:
-        StorageError: the folder cannot be written, or contains `docs`, which ERASER's program would read instead.
-    """
+    """Write documents, annotations, and one file of records per method and erasure."""
     home = Path(folder)
     with storage_errors(home):
         home.mkdir(parents=True, exist_ok=True)

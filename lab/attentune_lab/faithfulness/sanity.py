@@ -78,36 +78,22 @@ SANITY_ROWS = 32
 
 @dataclass(frozen=True)
 class RepeatScore:
-    """Kendall's tau between repeated scores of a method, averaged over texts.
+    """Kendall's tau between repeated scores of a method, averaged over texts."""
 
-    Attributes:
-        method: a key of `METHODS`.
-        again: the same computation twice.
-        alone: each text alone, against a batch with padding.
-        precision: fp32 against bf16; None if the device has no bf16.
-    """
-
-    method: str
-    again: Interval
-    alone: Interval
-    precision: Interval | None
+    method: str  # a key of `METHODS`
+    again: Interval  # the same computation twice
+    alone: Interval  # each text alone, against a batch with padding
+    precision: Interval | None  # fp32 against bf16; None if the device has no bf16
 
 
 @dataclass(frozen=True)
 class ShuffleScore:
-    """Agreement of a method's scores with those of a model with shuffled upper parts, averaged over texts.
+    """Agreement of a method's scores with those of a model with shuffled upper parts, averaged over texts."""
 
-    Attributes:
-        method: a key of `METHODS`.
-        part: the lowest shuffled part: "head", "layer 6", ..., "embeddings".
-        tau: Kendall's tau-b.
-        rho: Spearman's rho.
-    """
-
-    method: str
-    part: str
-    tau: Interval
-    rho: Interval
+    method: str  # a key of `METHODS`
+    part: str  # the lowest shuffled part: "head", "layer 6", ..., "embeddings"
+    tau: Interval  # Kendall's tau-b
+    rho: Interval  # Spearman's rho
 
 
 @dataclass(frozen=True)
@@ -157,16 +143,7 @@ def check_sanity(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> Sanity:
-    """Repeat methods unchanged, without batching, in another precision, and on models with shuffled weights.
-
-    Args:
-        saved: the run; it must predict classes.
-        rows: the texts; only the first `SANITY_ROWS` are used.
-        methods: keys of `METHODS`.
-        settings: options of the methods; the seed also seeds the shuffling.
-        precision: overrides the run's precision.
-        progress: called with a description of each step.
-    """
+    """Repeat methods unchanged, without batching, in another precision, and on models with shuffled weights."""
     settings, tell = settings or Settings(), progress or (lambda what: None)
     rows = rows.take(range(min(len(rows), SANITY_ROWS)))
     with attention_by(saved.model):

@@ -24,44 +24,23 @@ SHORTCUT_STRENGTH = 0.8
 
 @dataclass(frozen=True)
 class SyntheticScore:
-    """How well a method ranks the decisive tokens, in the reviews of one kind.
+    """How well a method ranks the decisive tokens, in the reviews of one kind."""
 
-    Attributes:
-        method: a key of `METHODS`.
-        signed: whether its scores can be negative.
-        kind: "single", "context" or "pair".
-        rows: number of correctly predicted reviews.
-        first: share of reviews whose top-ranked token is decisive.
-        precision: precision at k, k being the number of decisive tokens.
-        mean_rank: mean rank of the decisive tokens, from 1.
-        best_rank: the best possible mean rank.
-        shortcut_first: share of reviews whose top-ranked token is the shortcut, the cinema's name that correlates with
-            a label in training.
-    """
-
-    method: str
-    signed: bool
-    kind: str
-    rows: int
-    first: Interval
-    precision: Interval
-    mean_rank: Interval
-    best_rank: float
-    shortcut_first: float
+    method: str  # a key of `METHODS`
+    signed: bool  # whether its scores can be negative
+    kind: str  # "single", "context" or "pair"
+    rows: int  # number of correctly predicted reviews
+    first: Interval  # share of reviews whose top-ranked token is decisive
+    precision: Interval  # precision at k, k being the number of decisive tokens
+    mean_rank: Interval  # mean rank of the decisive tokens, from 1
+    best_rank: float  # the best possible mean rank
+    shortcut_first: float  # share of reviews whose top-ranked token is the shortcut
 
 
 def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
     """Generate the first reviews of a split of the demo with the run's seed, and their ground truth.
 
     Splits never share a review, whatever the seeds.
-
-    Args:
-        saved: a run of the demo's two classes.
-        count: number of reviews.
-        split: "validation", where the shortcut agrees with the label, or "challenge", where it contradicts it.
-
-    Raises:
-        ConfigError: the run has other classes or takes pairs, or there is no such split.
     """
     problems = []
     if set(saved.label_space.names) != set(LABEL_NAMES) or saved.is_pair:
@@ -110,13 +89,7 @@ def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[i
 
 
 def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
-    """Score each method on each kind of review.
-
-    Args:
-        result: the evaluation of `synthetic_rows`; truncated tokens are ignored.
-        truths: the ground truth of its rows.
-        seed: of the bootstrap.
-    """
+    """Score each method on each kind of review."""
     tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
     target_N = [attribution.target for attribution in next(iter(result.ranked.values())).attributions]
     labels = result.rows.labels

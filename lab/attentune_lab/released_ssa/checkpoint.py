@@ -43,17 +43,11 @@ _POSITION = re.compile(r"token_cls\.op\.(\d+)\.weight")
 
 @dataclass(frozen=True)
 class ReleasedForm:
-    """Architecture of a checkpoint, as inferred from its weight names.
+    """Architecture of a checkpoint, as inferred from its weight names."""
 
-    Attributes:
-        family: "bert" or "roberta".
-        kind: "hybrid", "co" (co-training) or "plain" (without SSA).
-        positions: the number of positions, for a token head with separate weights for each position; otherwise None.
-    """
-
-    family: str
-    kind: str
-    positions: int | None
+    family: str  # "bert" or "roberta"
+    kind: str  # "hybrid", "co" (co-training) or "plain" (without SSA)
+    positions: int | None  # the number of positions, for a token head with separate weights for each position
 
     @property
     def preset(self) -> str:
@@ -62,15 +56,7 @@ class ReleasedForm:
 
 
 def recognise(names: Sequence[str], source: str) -> ReleasedForm:
-    """Infer the architecture of a checkpoint from its weight names.
-
-    Args:
-        names: the names of the weights.
-        source: the name of the checkpoint in error messages.
-
-    Raises:
-        CheckpointError: the released program does not write such a checkpoint.
-    """
+    """Infer the architecture of a checkpoint from its weight names."""
     families = [family for family, prefix in _PREFIXES.items() if any(name.startswith(prefix) for name in names)]
     has_tokens = any(name.startswith("token_cls.") for name in names)
     has_attention = any(name.startswith("seq_cls.classifier.") for name in names)
@@ -88,16 +74,7 @@ def recognise(names: Sequence[str], source: str) -> ReleasedForm:
 
 
 def our_weights(state: Mapping[str, Tensor], form: ReleasedForm, classes: Sequence[int]) -> dict[str, Tensor]:
-    """Convert the weights to Attentune's names and float32.
-
-    Args:
-        state: the weights by their names in the checkpoint.
-        form: the architecture, from `recognise`.
-        classes: for each class in Attentune's order, its row in the checkpoint's classifier.
-
-    Returns:
-        The weights by their names in Attentune.
-    """
+    """Convert the weights to Attentune's names and float32."""
     made: dict[str, Tensor] = {}
     pooler, prefix = "head.pooler.dense.", _PREFIXES[form.family]
     has_own_pooler = any(name.startswith("classifier.dense.") for name in state)
@@ -143,27 +120,16 @@ _NOT_SETTINGS = {"model_type", "architectures", "torch_dtype", "dtype", "num_lab
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A checkpoint of the released program.
+    """A checkpoint of the released program."""
 
-    Attributes:
-        folder: the folder of the checkpoint.
-        form: the architecture, from the weight names.
-        state: the weights by their names in the checkpoint.
-        encoder: the configuration of the encoder.
-    """
-
-    folder: Path
-    form: ReleasedForm
-    state: dict[str, Tensor]
-    encoder: PreTrainedConfig
+    folder: Path  # the folder of the checkpoint
+    form: ReleasedForm  # the architecture, from the weight names
+    state: dict[str, Tensor]  # the weights by their names in the checkpoint
+    encoder: PreTrainedConfig  # the configuration of the encoder
 
     @classmethod
     def read(cls, folder: str | Path) -> ReleasedCheckpoint:
-        """Read a folder, with PyTorch's weights-only mode for pickled files, which runs no code from them.
-
-        Raises:
-            CheckpointError: a file is missing or invalid.
-        """
+        """Read a folder, with PyTorch's weights-only mode for pickled files, which runs no code from them."""
         path = Path(folder)
         state = _read_weights(path)
         form = recognise(list(state), str(path))
@@ -222,16 +188,7 @@ def _read_config(folder: Path, family: str) -> PreTrainedConfig:
 
 
 def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_case: bool = True) -> Tokenizer:
-    """Load the tokenizer of a checkpoint.
-
-    Args:
-        source: a folder, a name on the Hugging Face hub, or BERT's vocab.txt.
-        encoder: the configuration of the encoder.
-        lower_case: whether to lower-case texts; used only with a vocab.txt.
-
-    Raises:
-        CheckpointError: the tokenizer cannot be loaded, or its vocabulary does not fit the encoder.
-    """
+    """Load the tokenizer of a checkpoint."""
     path = Path(source)
     file = path if path.suffix == ".txt" else path / "vocab.txt"
     is_plain_vocabulary = path.is_file() or (file.is_file() and not (path / "tokenizer.json").is_file())
@@ -269,24 +226,7 @@ def build_released(
     max_length: int,
     is_pair: bool,
 ) -> AttentuneForSequenceClassification:
-    """Build a model with the weights of the checkpoint.
-
-    Args:
-        checkpoint: the checkpoint.
-        settings: the model section of its preset, with the settings that weights do not determine (beta,
-            attention_threshold).
-        label_space: the classes, or regression.
-        tokenizer: from `load_released_tokenizer`.
-        classes: for each class in Attentune's order, its row in the checkpoint's classifier.
-        max_length: the maximum number of tokens of a text or pair.
-        is_pair: whether the rows are pairs of texts.
-
-    Returns:
-        The model, in evaluation mode.
-
-    Raises:
-        CheckpointError: weights are missing, unexpected or of the wrong shape.
-    """
+    """Build a model with the weights of the checkpoint."""
     weights = our_weights(checkpoint.state, checkpoint.form, classes)
     has_pooler = "head.pooler.dense.weight" in weights
     config = AttentuneConfig(

@@ -41,19 +41,12 @@ _REPORTED_FLAGS = (
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of an import.
+    """Result of an import."""
 
-    Attributes:
-        folder: the run folder.
-        preset: the preset for the architecture of the checkpoint.
-        task: the task that the checkpoint was trained on.
-        facts: the settings that the weights do not determine, by flag: the value and a description of its source.
-    """
-
-    folder: Path
-    preset: str
-    task: str
-    facts: dict[str, tuple[Any, str]]
+    folder: Path  # the run folder
+    preset: str  # the preset for the architecture of the checkpoint
+    task: str  # the task that the checkpoint was trained on
+    facts: dict[str, tuple[Any, str]]  # the settings that the weights do not determine, by flag
 
 
 def import_ssa(
@@ -67,28 +60,7 @@ def import_ssa(
     replace: bool = False,
     say: Say | None = None,
 ) -> Imported:
-    """Convert a checkpoint of the released program to a run folder, which all commands of Attentune accept.
-
-    Args:
-        checkpoint: the folder of the checkpoint, with pytorch_model.bin and config.json.
-        output_dir: a new or empty folder.
-        flags: the flags of the released program that the checkpoint was trained with, such as `task_name`,
-            `cls_weight`, `attention_threshold` and `max_seq_length`. Missing flags are read from the dev_results_*.txt
-            of the checkpoint; otherwise the defaults of the released program apply.
-        data_dir: the folder of the task's data files, for the configuration of the run.
-        tokenizer: the folder or hub name of the encoder, or its vocab.txt; None for the files in the checkpoint, or
-            if there are none, for the encoder's name.
-        lower_case: whether to lower-case texts; used only with a vocab.txt.
-        replace: whether to replace an existing run folder.
-        say: called with each setting that the weights do not determine, and its source.
-
-    Returns:
-        The run folder and the settings that the weights do not determine.
-
-    Raises:
-        CheckpointError: the checkpoint is invalid, or its weights, configuration, tokenizer and task do not match.
-        ConfigError: the task is unknown, a flag is invalid, or the folder is not empty.
-    """
+    """Convert a checkpoint of the released program to a run folder, which all commands of Attentune accept."""
     target = Path(output_dir)
     _check_target(target, replace=replace)
     released = ReleasedCheckpoint.read(checkpoint)

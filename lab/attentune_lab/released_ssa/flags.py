@@ -17,21 +17,13 @@ TASKS = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 
 @dataclass(frozen=True)
 class OldFlag:
-    """A flag of the released program.
+    """A flag of the released program."""
 
-    Attributes:
-        name: the name of the flag, without hyphens.
-        default: the default value in the released program.
-        here: the dotted name of the setting that corresponds to the flag, or a description of its effect.
-        kind: the type of the values.
-        fills: whether `here` is a setting to which the value of the flag is assigned unchanged.
-    """
-
-    name: str
-    default: Any
-    here: str
-    kind: type = str
-    fills: bool = False
+    name: str  # the name of the flag, without hyphens
+    default: Any  # the default value in the released program
+    here: str  # the dotted name of the setting that corresponds to the flag, or a description of its effect
+    kind: type = str  # the type of the values
+    fills: bool = False  # whether `here` is a setting to which the value of the flag is assigned unchanged
 
 
 FLAGS = (
@@ -88,15 +80,7 @@ IGNORED_FLAGS = {
 
 
 def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-    """Parse the values of all flags; flags that are not given get the defaults of the released program.
-
-    Args:
-        given: the values as text by flag name or alias in `SAME`.
-        problems: a list to which one message is appended for each invalid value.
-
-    Returns:
-        The value of every flag by name.
-    """
+    """Parse the values of all flags; flags that are not given get the defaults of the released program."""
     texts = {**given, **{name: given[other] for other, name in SAME.items() if other in given}}
     values: dict[str, Any] = {}
     for flag in FLAGS:
@@ -117,11 +101,7 @@ def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
 
 
 def known_task(name: str) -> str:
-    """Return the name of a task in Attentune.
-
-    Raises:
-        ConfigError: the released program does not support the task.
-    """
+    """Return the name of a task in Attentune."""
     from attentune.data.builtin import load_spec
 
     try:
@@ -145,12 +125,7 @@ def preset_of(values: Mapping[str, Any]) -> str:
 
 
 def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
-    """Return the settings that correspond to the flags, by dotted name, as overrides of the preset from `preset_of`.
-
-    Args:
-        values: the value of every flag, from `read_flags`.
-        output_dir: the run folder.
-    """
+    """Return the settings that correspond to the flags, by dotted name, as overrides of the preset from `preset_of`."""
     preset = preset_of(values)
     overrides = {flag.here: values[flag.name] for flag in FLAGS if flag.fills}
     parts = values["gradient_accumulation_steps"]
@@ -196,15 +171,6 @@ def recorded_flags(checkpoint: Path) -> dict[str, Any]:
 
     For a checkpoint folder dev_0.66 the file is dev_results_0.66.txt in the parent folder; a single dev_results_*.txt
     in the checkpoint folder itself takes precedence.
-
-    Args:
-        checkpoint: the folder of the checkpoint.
-
-    Returns:
-        The values by flag name; empty if there is no readable file.
-
-    Raises:
-        CheckpointError: the checkpoint folder holds several result files, and none is named after the folder.
     """
     folder = checkpoint.resolve()
     files = sorted(folder.glob("dev_results_*.txt"))

@@ -30,32 +30,20 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of `run_ssa`.
+    """Result of `run_ssa`."""
 
-    Attributes:
-        scores: the scores of the dev rows.
-        files: the result files that were written.
-        run: the folder of the scored run.
-    """
-
-    scores: DevScores
-    files: tuple[Path, ...]
-    run: Path
+    scores: DevScores  # the scores of the dev rows
+    files: tuple[Path, ...]  # the result files that were written
+    run: Path  # the folder of the scored run
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Dev scores, dev losses and test predictions of a model.
+    """Dev scores, dev losses and test predictions of a model."""
 
-    Attributes:
-        scores: the scores of the dev rows.
-        losses: the losses on the dev rows, by their names in the released program.
-        tests: the contents of the prediction files in the format of the GLUE site, by file name infix ("" or "_mm").
-    """
-
-    scores: DevScores
-    losses: dict[str, float]
-    tests: dict[str, str]
+    scores: DevScores  # the scores of the dev rows
+    losses: dict[str, float]  # the losses on the dev rows, by their names in the released program
+    tests: dict[str, str]  # the contents of the prediction files in the format of the GLUE site, by file name infix
 
 
 def run_ssa(
@@ -65,21 +53,7 @@ def run_ssa(
     display: ProgressDisplay | None = None,
     say: Say | None = None,
 ) -> Outcome:
-    """Train and score a model as the released program does with these flags.
-
-    Args:
-        values: the value of every flag, from `flags.read_flags`.
-        more: settings by dotted name that override those from the flags.
-        display: the progress display of the training.
-        say: called with a message about each other step.
-
-    Returns:
-        The scores, the result files and the run folder.
-
-    Raises:
-        AttentuneError: an error that the user can correct; the message says how.
-        Interrupted: a stop was requested and the run was saved.
-    """
+    """Train and score a model as the released program does with these flags."""
     say = say or (lambda text: None)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("run-ssa: works in one process; for several take attentune train with the same settings.")

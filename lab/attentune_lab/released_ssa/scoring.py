@@ -28,15 +28,10 @@ _MEANS: dict[tuple[str, ...], str] = {("f1", "accuracy"): "acc_and_f1", ("pearso
 
 @dataclass(frozen=True)
 class DevScores:
-    """Scores of the dev rows.
+    """Scores of the dev rows."""
 
-    Attributes:
-        parts: the metrics of each of the three parts, by their names in the released program.
-        whole: the metrics on all rows, by the same names.
-    """
-
-    parts: tuple[dict[str, float], ...]
-    whole: dict[str, float]
+    parts: tuple[dict[str, float], ...]  # the metrics of each of the three parts
+    whole: dict[str, float]  # the metrics on all rows, by the same names
 
     @property
     def means(self) -> dict[str, float]:
@@ -53,21 +48,7 @@ class DevScores:
 def dev_scores(
     metrics: Sequence[str], rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, *, seed: int
 ) -> DevScores:
-    """Shuffle the rows, split them into three equal parts (up to two rows are left out), and score each part.
-
-    Args:
-        metrics: the names of the metrics.
-        rows: the dev rows, with labels.
-        logits_NC: (N, C) logits of the rows.
-        label_space: the classes, or regression.
-        seed: the seed of the shuffle.
-
-    Returns:
-        The scores of the parts and of all rows.
-
-    Raises:
-        DataError: there are fewer than three rows, or they have no labels.
-    """
+    """Shuffle the rows, split them into three equal parts (up to two rows are left out), and score each part."""
     labels, third = rows.labels, len(rows) // 3
     if labels is None or third == 0:
         raise DataError(
@@ -92,16 +73,6 @@ def dev_losses(
     """Compute the dev losses of the released program.
 
     The loss of the token head is computed as if every non-special token were labelled 1.
-
-    Args:
-        rows: the dev rows, with labels.
-        found: the logits and token scores of the rows.
-        features: the tokens of the rows.
-        label_space: the classes, or regression.
-        token_share: the weight of the token loss in the total loss, from 0 to 1.
-
-    Returns:
-        The losses and the accuracy of the token head, by their names in the released program.
     """
     dtype = torch.float32 if label_space.task_type == "regression" else torch.long
     losses = row_losses(

@@ -20,16 +20,7 @@ from attentune_lab.reproduction.recipe import Recipe
 
 
 def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
-    """Count the weights of untrained models' attention and projection matrices, or of the classifier if they have none.
-
-    Args:
-        recipe: the recipe that names the methods and tasks.
-        encoder: the name or folder of the encoder.
-        overrides: settings, by dotted name, that override the recipe's.
-
-    Returns:
-        The number of parameters by method, then by task.
-    """
+    """Count the weights of untrained models' attention and projection matrices, or else of the classifier."""
     grid = plan_grid(
         tasks=recipe.tasks,
         methods=select_methods((), methods_from(recipe.methods, recipe.name)),

@@ -24,17 +24,7 @@ def score_section(
     tasks: Mapping[str, str],
     ax_scores: Mapping[str, Sequence[float]] | None = None,
 ) -> Section | None:
-    """Return a section that compares the reproduced scores with the published ones.
-
-    Args:
-        recipe: the reproduced recipe.
-        records: the records of its runs.
-        tasks: the task that was trained on for each task of the recipe; tasks without data are left out.
-        ax_scores: by method the scores on AX, one per seed; None if AX was not scored.
-
-    Returns:
-        The section; None if the recipe has no published scores.
-    """
+    """Return a section that compares the reproduced scores with the published ones."""
     published = recipe.published
     if published is None:
         return None
@@ -73,15 +63,7 @@ def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Se
 
 
 def _section(published: Published, methods: Mapping[str, str], here: _Here, notes: tuple[str, ...] = ()) -> Section:
-    """Return the section with the table.
-
-    Args:
-        published: the published table.
-        methods: the reproduced method for each published row. If several rows share a method, the reproduced rows are
-            listed after all published ones.
-        here: returns the table cell for a reproduced method and a column.
-        notes: notes under the table.
-    """
+    """Return the section with the table."""
     shown = {title: method for title, method in methods.items() if method != TEST}
     several = len(set(shown.values())) < len(shown)
     rows: list[tuple[str, ...]] = []

@@ -19,36 +19,22 @@ _FEWEST = 64
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a plan.
+    """One task of a plan."""
 
-    Attributes:
-        task: the task in the recipe.
-        trained_on: the task that is run: `task`, or its substitute if its data are not available.
-        train_size: the number of training rows; None for all.
-        settings: settings for all methods and tasks, by dotted name.
-        own: settings for this task, by dotted name.
-    """
-
-    task: str
-    trained_on: str
-    train_size: int | None
-    settings: dict[str, Any]
-    own: dict[str, Any]
+    task: str  # the task in the recipe
+    trained_on: str  # the task that is run: `task`, or its substitute if its data are not available
+    train_size: int | None  # the number of training rows; None for all
+    settings: dict[str, Any]  # settings for all methods and tasks, by dotted name
+    own: dict[str, Any]  # settings for this task, by dotted name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks and settings of a reproduction.
+    """The tasks and settings of a reproduction."""
 
-    Attributes:
-        encoder: the name or folder of the encoder.
-        parts: the tasks whose data, or whose substitute's data, are available.
-        notes: the differences from the recipe, one sentence each.
-    """
-
-    encoder: str
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...]
+    encoder: str  # the name or folder of the encoder
+    parts: tuple[Part, ...]  # the tasks whose data, or whose substitute's data, are available
+    notes: tuple[str, ...]  # the differences from the recipe, one sentence each
 
 
 def plan(
@@ -60,23 +46,7 @@ def plan(
     fraction: float,
     overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Determine which tasks have data, and how many rows of each to use.
-
-    Args:
-        recipe: the recipe.
-        encoder: the name or folder of the encoder; "embedded" is the default for all recipes.
-        data_dir: the folder of the data; by default the folder in ATTENTUNE_DATA.
-        tasks: some of the recipe's tasks; all if not given.
-        fraction: the share of each task's training and validation rows to use.
-        overrides: settings, by dotted name, that override the recipe's.
-
-    Returns:
-        The plan.
-
-    Raises:
-        DataError: no task has data.
-        ConfigError: the settings are invalid, or a task is not one of the recipe's.
-    """
+    """Determine which tasks have data, and how many rows of each to use."""
     wanted = select_tasks(recipe, tasks)
     common = {"model.name_or_path": encoder, **recipe.settings}
     common |= recipe.on_embedded if encoder == EMBEDDED else {}

@@ -30,21 +30,13 @@ GRID, NONE = "grid", "none"
 
 @dataclass(frozen=True)
 class Published:
-    """The published values of a paper's table.
+    """The published values of a paper's table."""
 
-    Attributes:
-        layout: "tasks": one row per method, one column per task; "methods": one method per cell, for a single task.
-        columns: the titles of the columns; tasks in the order of the recipe's tasks, then any of `NO_TASK`.
-        rows: the entries of each row as printed, by the row's title; None for an empty cell.
-        scale: the factor for scores, which are computed from 0 to 1.
-        metric: the metric that is shown; None for all metrics of the task.
-    """
-
-    layout: str
-    columns: tuple[str, ...]
-    rows: dict[str, tuple[str | None, ...]]
-    scale: float = 100
-    metric: str | None = None
+    layout: str  # "tasks": one row per method, one column per task; "methods": one method per cell, for a single task
+    columns: tuple[str, ...]  # the titles of the columns
+    rows: dict[str, tuple[str | None, ...]]  # the entries of each row as printed, by the row's title
+    scale: float = 100  # the factor for scores, which are computed from 0 to 1
+    metric: str | None = None  # the metric that is shown; None for all metrics of the task
 
 
 @dataclass(frozen=True)
@@ -58,70 +50,44 @@ class Sentence:
 
 @dataclass(frozen=True)
 class RecipeSearch:
-    """Which settings the paper searched for each task.
+    """Which settings the paper searched for each task."""
 
-    Attributes:
-        spaces: by method, the name of a search space, or the values of each setting by dotted name.
-        choose: how trials are ranked, as for `attentune search`.
-        on_embedded: values that replace those of a space when the embedded encoder is used.
-        instead_of: what the report says if the search is left out.
-    """
-
-    spaces: dict[str, Any]
-    choose: str = "score"
+    spaces: dict[str, Any]  # by method, the name of a search space, or the values of each setting by dotted name
+    choose: str = "score"  # how trials are ranked, as for `attentune search`
+    # Values that replace those of a space when the embedded encoder is used.
     on_embedded: dict[str, list[Any]] = field(default_factory=dict)
-    instead_of: str = ""
+    instead_of: str = ""  # what the report says if the search is left out
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The recipe of one table or figure.
+    """The recipe of one table or figure."""
 
-    Attributes:
-        name: the name, as in `attentune reproduce NAME`.
-        title, source: what the table or figure shows, and where it was published.
-        kind: one of `KINDS`.
-        encoder: the encoder in the paper.
-        tasks: names of built-in tasks.
-        methods: the methods, as in a file for `attentune compare --settings`.
-        settings, task_settings: the paper's settings, for all tasks and by task.
-        on_embedded: settings that override them when the embedded encoder is used.
-        instead: the substitutes for tasks whose data may be unavailable, by task.
-        search: the search of settings for each method and task; None for none.
-        then: a further evaluation of the trained models, "hans", "layers" or "ax"; None for none.
-        sentences: sentences to explain.
-        published: the published values; None if the paper has no table.
-        claims: statements of the paper that the result can be compared with.
-        differences: how the recipe differs from the paper's experiment.
-        train_size: the training rows of each task, a draw for each seed; None for all.
-    """
-
-    name: str
+    name: str  # the name, as in `attentune reproduce NAME`
+    # title, source: what the table or figure shows, and where it was published.
     title: str
     source: str
-    kind: str
-    encoder: str
-    tasks: tuple[str, ...]
-    methods: dict[str, Any]
+    kind: str  # one of `KINDS`
+    encoder: str  # the encoder in the paper
+    tasks: tuple[str, ...]  # names of built-in tasks
+    methods: dict[str, Any]  # the methods, as in a file for `attentune compare --settings`
+    # settings, task_settings: the paper's settings, for all tasks and by task.
     settings: dict[str, Any]
-    differences: tuple[str, ...]
+    differences: tuple[str, ...]  # how the recipe differs from the paper's experiment
     task_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # Settings that override them when the embedded encoder is used.
     on_embedded: dict[str, Any] = field(default_factory=dict)
-    instead: dict[str, str] = field(default_factory=dict)
-    search: RecipeSearch | None = None
-    then: str | None = None
-    sentences: tuple[Sentence, ...] = ()
-    published: Published | None = None
-    claims: tuple[str, ...] = ()
-    train_size: int | None = None
+    instead: dict[str, str] = field(default_factory=dict)  # the substitutes for tasks whose data may be unavailable
+    search: RecipeSearch | None = None  # the search of settings for each method and task; None for none
+    then: str | None = None  # a further evaluation of the trained models, "hans", "layers" or "ax"; None for none
+    sentences: tuple[Sentence, ...] = ()  # sentences to explain
+    published: Published | None = None  # the published values; None if the paper has no table
+    claims: tuple[str, ...] = ()  # statements of the paper that the result can be compared with
+    train_size: int | None = None  # the training rows of each task, a draw for each seed; None for all
 
 
 def parse_search(text: str | int | None) -> str | int | None:
-    """Parse the value of `--search`: "grid", "none" or a number of trials; None for the default.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Parse the value of `--search`: "grid", "none" or a number of trials; None for the default."""
     if text is None or text in (GRID, NONE):
         return text
     if str(text).isdigit() and int(text) > 0:
@@ -140,11 +106,7 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe by its name, or a YAML file with one.
-
-    Raises:
-        ConfigError: there is no recipe with this name, or the file is missing or no recipe.
-    """
+    """Load a recipe by its name, or a YAML file with one."""
     if name.endswith((".yaml", ".yml")):
         return _read(Path(name))
     if name not in recipe_names():
@@ -157,22 +119,14 @@ def load_recipe(name: str) -> Recipe:
 
 
 def select_tasks(recipe: Recipe, tasks: Sequence[str] | None) -> list[str]:
-    """Return those of the recipe's tasks that are wanted, in its order; all for None.
-
-    Raises:
-        ConfigError: a wanted task is not one of the recipe's.
-    """
+    """Return those of the recipe's tasks that are wanted, in its order; all for None."""
     if unknown := [task for task in tasks or () if task not in recipe.tasks]:
         raise ConfigError(f"--tasks: got {', '.join(unknown)}, expected some of {', '.join(recipe.tasks)}.")
     return [task for task in recipe.tasks if tasks is None or task in tasks]
 
 
 def _read(file: Path) -> Recipe:
-    """Read a user's recipe; title, source, encoder, settings and kind have defaults.
-
-    Raises:
-        ConfigError: the file is missing, is no YAML mapping, or has other keys or values than a recipe.
-    """
+    """Read a user's recipe; title, source, encoder, settings and kind have defaults."""
     try:
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -207,11 +161,7 @@ def _read(file: Path) -> Recipe:
 
 
 def _parse(name: str, raw: dict[str, Any]) -> Recipe:
-    """Build a recipe from the content of its YAML file.
-
-    Raises:
-        ValueError: the kind or layout is unknown.
-    """
+    """Build a recipe from the content of its YAML file."""
     values = dict(raw)
     for key in ("tasks", "differences", "claims"):
         values[key] = tuple(values.get(key, ()))

@@ -53,29 +53,7 @@ def reproduce(
     executor: ExecutorOptions | None = None,
     display: ComparisonProgress | None = None,
 ) -> Report:
-    """Run a recipe and write its report. The same call resumes an interrupted reproduction.
-
-    Args:
-        name: the name of a recipe (see `recipe.recipe_names`), or a YAML file with one.
-        output_dir: the folder for `report.html`, `report.md`, `figures/` and the runs (in `comparison/`).
-        encoder: the name or folder of the encoder.
-        data_dir: the folder of the data sets; by default the folder in ATTENTUNE_DATA.
-        tasks: some of the recipe's tasks; all if not given. Later calls on the same folder add others.
-        seeds: the number of seeds, or the seeds.
-        fraction: the share of each task's rows to use, above 0 and at most 1.
-        overrides: settings, by dotted name, that override the recipe's.
-        search: for recipes whose paper searched settings for each task: "grid" or None for all points of its grid,
-            "none" to leave the search out, or the number of trials of each method and task.
-        executor: where runs are executed; on this machine if not given.
-        display: the progress display; by default on standard error.
-
-    Returns:
-        The report that was written.
-
-    Raises:
-        AttentuneError: an error that the user can fix.
-        ComparisonStopped: the user stopped the comparison; finished runs are kept.
-    """
+    """Run a recipe and write its report. The same call resumes an interrupted reproduction."""
     recipe = load_recipe(name)
     if not 0 < fraction <= 1:
         raise ConfigError(f"fraction: got {fraction:g}, expected a number above 0 and at most 1, such as 0.02.")
@@ -127,17 +105,11 @@ def _keeps_runs(recipe: Recipe, task: str) -> bool:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """What a reproduction would run.
+    """What a reproduction would run."""
 
-    Attributes:
-        notes: differences from the recipe, and the numbers of runs, in sentences.
-        times: the work on each task; empty for recipes without training.
-        jobs: the number of runs in parallel.
-    """
-
-    notes: tuple[str, ...]
-    times: tuple[TaskTime, ...]
-    jobs: int
+    notes: tuple[str, ...]  # differences from the recipe, and the numbers of runs, in sentences
+    times: tuple[TaskTime, ...]  # the work on each task; empty for recipes without training
+    jobs: int  # the number of runs in parallel
 
     @property
     def hours(self) -> float:
@@ -238,11 +210,7 @@ def plan_lines(
 
 
 def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float, search: str | int | None) -> None:
-    """Record the recipe, encoder, fraction and search in the output folder, or check them against an earlier record.
-
-    Raises:
-        ConfigError: the folder belongs to a reproduction with other ones.
-    """
+    """Record the recipe, encoder, fraction and search in the output folder, or check them against an earlier record."""
     file = folder / RECIPE_FILE
     settings: dict[str, Any] = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
     if recipe.search is not None:

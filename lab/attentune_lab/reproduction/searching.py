@@ -22,23 +22,14 @@ SEARCH_FOLDER = "search"
 
 @dataclass(frozen=True)
 class PlannedSearch:
-    """A search of one method's settings on one task.
-
-    Attributes:
-        method: the method.
-        part: the task, with its settings.
-        space: the space, without the settings that the user has fixed.
-        settings: the settings of all trials, by dotted name.
-        trials: the number of trials.
-        sampler: "grid" for all points, else "random".
-    """
+    """A search of one method's settings on one task."""
 
     method: Method
-    part: Part
-    space: Space
-    settings: dict[str, Any]
-    trials: int
-    sampler: str
+    part: Part  # the task, with its settings
+    space: Space  # the space, without the settings that the user has fixed
+    settings: dict[str, Any]  # the settings of all trials, by dotted name
+    trials: int  # the number of trials
+    sampler: str  # "grid" for all points, else "random"
 
     @property
     def folder(self) -> str:
@@ -47,21 +38,13 @@ class PlannedSearch:
 
 @dataclass(frozen=True)
 class ChosenSettings:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        planned: the search.
-        settings: the settings of the best trial that were searched, by dotted name.
-        metric: the metric that ranked the trials.
-        value: the ranking value of the best trial.
-        trials: the number of finished trials.
-    """
-
-    planned: PlannedSearch
-    settings: dict[str, Any]
-    metric: str
-    value: float
-    trials: int
+    planned: PlannedSearch  # the search
+    settings: dict[str, Any]  # the settings of the best trial that were searched, by dotted name
+    metric: str  # the metric that ranked the trials
+    value: float  # the ranking value of the best trial
+    trials: int  # the number of finished trials
 
 
 def plan_searches(
@@ -71,16 +54,7 @@ def plan_searches(
     overrides: Mapping[str, Any],
     wanted: str | int | None,
 ) -> list[PlannedSearch]:
-    """Return the searches of a recipe, one for each method with a space and each task.
-
-    Args:
-        recipe: the recipe.
-        encoder: the encoder.
-        parts: the tasks.
-        overrides: the user's settings; what they fix is not searched.
-        wanted: "grid" or None for all points, "none" for no search, or the number of trials of each method and task,
-            which are drawn at random from the grid.
-    """
+    """Return the searches of a recipe, one for each method with a space and each task."""
     if recipe.search is None or wanted == NONE:
         return []
     methods = methods_from(recipe.methods, recipe.name)
@@ -124,12 +98,7 @@ def run_searches(
     executor: ExecutorOptions | None,
     display: ComparisonProgress,
 ) -> list[ChosenSettings]:
-    """Run all searches, or go on with them, and return the best settings of each.
-
-    Raises:
-        AttentuneError: an error that the user can correct, or no trial of a search finished.
-        ComparisonStopped: a stop was requested; the same call goes on.
-    """
+    """Run all searches, or go on with them, and return the best settings of each."""
     chosen = []
     for number, one in enumerate(planned, start=1):
         display.info(f"search {number} of {len(planned)}: {one.method.name} on {one.part.trained_on}")

@@ -32,14 +32,7 @@ _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
 
 
 def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> None:
-    """Score runs on HANS and write the report; runs of the same method are averaged.
-
-    Args:
-        runs: the run folders.
-        folder: the folder for the report.
-        data_dir: the folder in which to look for HANS; by default the folder in ATTENTUNE_DATA.
-        fraction: the share of HANS's rows to score, but at least 300 rows.
-    """
+    """Score runs on HANS and write the report; runs of the same method are averaged."""
     rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
     report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
     _write(folder / HANS_FILE, to_json(report.to_dict()))
@@ -48,11 +41,7 @@ def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | Non
 def score_on_ax(
     runs: Mapping[Run, Path], data_dir: str | None
 ) -> tuple[list[Section], list[str], dict[str, list[float]]]:
-    """Score the runs trained on MNLI on AX, GLUE's diagnostic set, by phenomenon.
-
-    Returns:
-        A section with the mean over each method's runs; sentences: why there is none; each method's scores on all rows.
-    """
+    """Score the runs trained on MNLI on AX, GLUE's diagnostic set, by phenomenon."""
     trained = {run: place for run, place in runs.items() if run.task == "mnli"}
     try:
         find_builtin_file("ax", "validation", data_dir)
@@ -89,11 +78,7 @@ def score_on_ax(
 
 
 def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
-    """Measure the layer weights of each method's lowest-seed run on its validation rows, and write them to files.
-
-    Returns:
-        The folders of the files, one per method.
-    """
+    """Measure the layer weights of each method's lowest-seed run on its validation rows, and write them to files."""
     written = []
     for run, place in _first(runs).items():
         saved = Predictor.load(place)

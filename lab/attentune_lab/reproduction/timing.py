@@ -20,21 +20,13 @@ _SEARCH_SHARE = 0.8
 
 @dataclass(frozen=True)
 class TaskTime:
-    """The planned work on one task.
+    """The planned work on one task."""
 
-    Attributes:
-        task: the task that is trained on.
-        rows: the number of training rows.
-        trials: the number of trials of all its searches.
-        runs: the number of runs after them.
-        hours: the expected time of all of these, of one run after the other.
-    """
-
-    task: str
-    rows: int
-    trials: int
-    runs: int
-    hours: float
+    task: str  # the task that is trained on
+    rows: int  # the number of training rows
+    trials: int  # the number of trials of all its searches
+    runs: int  # the number of runs after them
+    hours: float  # the expected time of all of these, of one run after the other
 
 
 def expected_times(
@@ -43,13 +35,6 @@ def expected_times(
     """Predict the time of each task from short runs of each method on this machine.
 
     Scores on validation rows and loading are not counted, so whole runs take somewhat longer.
-
-    Args:
-        recipe: the recipe.
-        parts: its tasks.
-        searches: the planned searches.
-        seeds: the number of seeds.
-        display: told which method is timed.
     """
     sizes = {part.trained_on: _size(part) for part in parts}
     token_s = {name: _token_seconds(recipe, name, parts[0], display) for name in recipe.methods}

@@ -16,34 +16,19 @@ ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
 def check_ending(path: str, flag: str = "--output_file") -> None:
-    """Check that a file's name ends in .csv, .tsv or .jsonl.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Check that a file's name ends in .csv, .tsv or .jsonl."""
     if Path(path).suffix.lower() not in ENDINGS:
         raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(ENDINGS)}.")
 
 
 def write_rows(path: str, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows; see `rows_text`.
-
-    Raises:
-        ConfigError: the name has another ending.
-        StorageError: the file could not be written.
-    """
+    """Write rows; see `rows_text`."""
     check_ending(path)
     write_text(path, rows_text(names, lines, Path(path).suffix.lower()))
 
 
 def rows_text(names: Sequence[str], lines: Sequence[Mapping[str, Any]], ending: str) -> str:
-    """Format rows.
-
-    Args:
-        names: the columns, in this order.
-        lines: the values of each row; lists and numbers become JSON in a field of a .csv.
-        ending: one of `ENDINGS`.
-    """
+    """Format rows."""
     if ending == ".jsonl":
         return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     buffer = io.StringIO()

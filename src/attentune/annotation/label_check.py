@@ -28,28 +28,18 @@ _CHUNK = 256
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """Probabilities of rows from models that have not seen them.
+    """Probabilities of rows from models that have not seen them."""
 
-    Attributes:
-        probabilities_NC: (N, C) float64; NaN in rows that no model predicts.
-        source: what made them, in words.
-    """
-
-    probabilities_NC: np.ndarray
-    source: str
+    probabilities_NC: np.ndarray  # (N, C) float64; NaN in rows that no model predicts
+    source: str  # what made them, in words
 
 
 @dataclass(frozen=True)
 class LinearFolds:
-    """A linear model on a frozen encoder for each fold, fitted on the rows of the other folds.
+    """A linear model on a frozen encoder for each fold, fitted on the rows of the other folds."""
 
-    Attributes:
-        models: one per fold.
-        fold_N: (N,) the fold of each row, an index of `models`.
-    """
-
-    models: tuple[FrozenLinear, ...]
-    fold_N: np.ndarray
+    models: tuple[FrozenLinear, ...]  # one per fold
+    fold_N: np.ndarray  # (N,) the fold of each row, an index of `models`
 
     def probabilities(self, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
         """Predict the rows that the models were made for, each with the model that has not seen it: (N, C)."""
@@ -69,19 +59,7 @@ def fit_folds(
     folds: int = FOLDS,
     progress: Callable[[int], None] | None = None,
 ) -> LinearFolds:
-    """Fit frozen-linear on folds of labelled rows; rows with equal texts share a fold.
-
-    Args:
-        rows: the rows, at least two.
-        label_space: the labels.
-        frozen: the encoder.
-        seed: draws the folds, and what the models draw.
-        folds: the number of folds, if there are as many different texts.
-        progress: called with the number of rows that were encoded.
-
-    Raises:
-        DataError: there are no labels, or fewer than two rows.
-    """
+    """Fit frozen-linear on folds of labelled rows; rows with equal texts share a fold."""
     if rows.labels is None or len(rows) < 2:
         count = 0 if rows.labels is None else len(rows)
         raise DataError(f"{rows.source}: got {count} labelled rows, expected at least two.")
@@ -99,11 +77,7 @@ def fit_folds(
 
 
 def probabilities_of_run(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> OutOfFold:
-    """Read the out-of-fold probabilities of a run of `attentune auto`.
-
-    Raises:
-        CheckpointError: it has none, or they are of other rows or labels.
-    """
+    """Read the out-of-fold probabilities of a run of `attentune auto`."""
     logits_NC = read_out_of_fold(folder, rows, label_space)
     probabilities_NC = np.full(logits_NC.shape, np.nan)
     there = ~np.isnan(logits_NC).any(axis=1)
@@ -117,72 +91,43 @@ MOST_WORDS = 3
 
 @dataclass(frozen=True)
 class SuspectLabel:
-    """A row whose label is probably wrong.
+    """A row whose label is probably wrong."""
 
-    Attributes:
-        row: its number among the rows, from 0.
-        id: its id.
-        where: its file and line, where known.
-        text, pair: its texts; `pair` is None for single texts.
-        label: the given label.
-        suggested: the most probable other label.
-        label_probability: out-of-fold probability of the given label.
-        suggested_probability: that of the suggested one.
-        words: the words that speak most for the suggested label, the strongest first; None if they were not computed.
-    """
-
-    row: int
+    row: int  # its number among the rows, from 0
     id: str
-    where: str
+    where: str  # its file and line, where known
+    # text, pair: its texts; `pair` is None for single texts.
     text: str
     pair: str | None
-    label: str
-    suggested: str
-    label_probability: float
-    suggested_probability: float
-    words: tuple[str, ...] | None
+    label: str  # the given label
+    suggested: str  # the most probable other label
+    label_probability: float  # out-of-fold probability of the given label
+    suggested_probability: float  # that of the suggested one
+    words: tuple[str, ...] | None  # the words that speak most for the suggested label, the strongest first
 
 
 @dataclass(frozen=True)
 class AlikeTexts:
-    """Two rows with nearly equal texts and other labels.
+    """Two rows with nearly equal texts and other labels."""
 
-    Attributes:
-        rows: their numbers, from 0.
-        labels: their labels.
-        texts: their (first) texts.
-        differences: the words that only the first, and only the second has.
-        similarity: the share of common words.
-    """
-
-    rows: tuple[int, int]
-    labels: tuple[str, str]
-    texts: tuple[str, str]
-    differences: tuple[list[str], list[str]]
-    similarity: float
+    rows: tuple[int, int]  # their numbers, from 0
+    labels: tuple[str, str]  # their labels
+    texts: tuple[str, str]  # their (first) texts
+    differences: tuple[list[str], list[str]]  # the words that only the first, and only the second has
+    similarity: float  # the share of common words
 
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """What was found about the labels of some rows.
+    """What was found about the labels of some rows."""
 
-    Attributes:
-        rows: the number of rows that were judged.
-        source: what made the probabilities.
-        share: the disagreement where the model is most certain.
-        accuracy: how often the most probable label is the given one, of all rows.
-        majority: the share of the most frequent label.
-        suspects: rows whose labels are probably wrong, the least probable label first.
-        alike: nearly equal texts with other labels.
-    """
-
-    rows: int
-    source: str
-    share: Disagreement
-    accuracy: float
-    majority: float
-    suspects: tuple[SuspectLabel, ...]
-    alike: tuple[AlikeTexts, ...]
+    rows: int  # the number of rows that were judged
+    source: str  # what made the probabilities
+    share: Disagreement  # the disagreement where the model is most certain
+    accuracy: float  # how often the most probable label is the given one, of all rows
+    majority: float  # the share of the most frequent label
+    suspects: tuple[SuspectLabel, ...]  # rows whose labels are probably wrong, the least probable label first
+    alike: tuple[AlikeTexts, ...]  # nearly equal texts with other labels
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -202,19 +147,6 @@ def check_labels(
 
     The probabilities come from a linear model on the frozen encoder, in five folds, or from a run of `attentune auto`.
     The words come from leave-one-out on that linear model, which has not seen the row.
-
-    Args:
-        rows: labelled rows.
-        label_space: classes, with or without an order.
-        config: names the encoder and the maximum length, and has the seed.
-        run: a run folder of `auto` that was made from these rows.
-        explained: for how many rows, the first, words are computed.
-        progress: called with a name, the rows that were finished, and all rows.
-
-    Raises:
-        ConfigError: the labels are scores or sets, or cleanlab is not installed.
-        CheckpointError: the run has no out-of-fold predictions of these rows.
-        DataError: there are too few rows or classes.
     """
     if label_space.task_type not in ("classification", "ordinal"):
         raise ConfigError(

@@ -30,17 +30,11 @@ _READ = ("mark", "row", "label", "suggested", "text")
 
 @dataclass(frozen=True)
 class Mark:
-    """What a person wants done with a row.
+    """What a person wants done with a row."""
 
-    Attributes:
-        row: its number, from 0.
-        action: `FIX` (give it the label `label`) or `REMOVE`.
-        label: the new label; empty with `REMOVE`.
-    """
-
-    row: int
-    action: str
-    label: str = ""
+    row: int  # its number, from 0
+    action: str  # `FIX` (give it the label `label`) or `REMOVE`
+    label: str = ""  # the new label; empty with `REMOVE`
 
 
 def write_errors(path: str, check: LabelCheck) -> None:
@@ -71,15 +65,6 @@ def read_marks(path: str, rows: TextRows, label_space: LabelSpace) -> list[Mark]
 
     A mark is empty or "keep" (nothing is changed), "fix" (the row gets the label in the column `suggested`, in which a
     person may have written another one) or "remove". Rows of the file may be missing, or be in another order.
-
-    Args:
-        path: the file, in any format that `read_table` reads.
-        rows: the rows that the file was made from.
-        label_space: their labels.
-
-    Raises:
-        DataError: the file lacks a column, has an invalid mark or label, or was made from other rows; or nothing is
-            marked.
     """
     table = read_table(path)
     for name in _READ:
@@ -155,19 +140,6 @@ def write_corrected(path: str, marks: Sequence[Mark], rows: TextRows, label_spac
 
     A copy of an own file has all of its columns, as they are, in their order; only marked labels differ. Rows of known
     tasks and data sets are written with the columns id, text, text_pair (of pairs) and label.
-
-    Args:
-        path: the copy, .csv, .tsv or .jsonl.
-        marks: from `read_marks`.
-        rows: the rows.
-        label_space: their labels.
-        data: where the rows come from.
-
-    Returns:
-        The number of rows written.
-
-    Raises:
-        ConfigError: the copy would overwrite the rows' own file, or its name has another ending.
     """
     check_ending(path)
     if data.train_file is not None and Path(path).absolute() == Path(data.train_file).expanduser().absolute():

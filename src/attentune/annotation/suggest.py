@@ -24,26 +24,17 @@ METHODS = ("margin", "badge", "disagreement")
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A text to label.
+    """A text to label."""
 
-    Attributes:
-        row: its number in the file, from 0.
-        id: its id.
-        text, pair: its texts; `pair` is None for single texts.
-        prediction: what the run predicts.
-        probability: of the most probable class.
-        margin: the probability of the most probable class minus that of the second.
-        disagreement: with the method of that name, in nats; else None.
-    """
-
-    row: int
+    row: int  # its number in the file, from 0
     id: str
+    # text, pair: its texts; `pair` is None for single texts.
     text: str
     pair: str | None
-    prediction: str
-    probability: float
-    margin: float
-    disagreement: float | None
+    prediction: str  # what the run predicts
+    probability: float  # of the most probable class
+    margin: float  # the probability of the most probable class minus that of the second
+    disagreement: float | None  # with the method of that name, in nats; else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -56,18 +47,6 @@ def suggest_texts(
     """Choose the texts whose labels would probably help most, the first choice first.
 
     Of equal texts, only the first is considered.
-
-    Args:
-        saved: a run that predicts classes.
-        rows: unlabelled rows.
-        count: how many to choose.
-        method: "margin": the smallest difference between the two highest probabilities; "badge": uncertain texts that
-            differ from each other; "disagreement": texts about which the models of an ensemble disagree most.
-        seed: of "badge".
-
-    Raises:
-        ConfigError: there is no such method, or it does not work on this run.
-        DataError: there are no rows.
     """
     _check(saved, method)
     if not len(rows):
@@ -181,15 +160,6 @@ def badge(
     A row's embedding is the gradient of the loss with respect to the last layer's weights, were the predicted class
     right: (p - e) x h, the outer product of the probabilities less 1 at the predicted class, and the features. It is
     never formed, since distances follow from the products of its factors.
-
-    Args:
-        probabilities_NC: (N, C).
-        features_NF: (N, F) what the last layer is applied to.
-        count: how many to choose.
-        generator: draws rows.
-
-    Returns:
-        (min(count, N),) int64, the row with the largest gradient first.
 
     Source:
         Ash et al., "Deep batch active learning by diverse, uncertain gradient lower bounds", ICLR 2020, algorithm 1.

@@ -21,11 +21,6 @@ def add_endpoints(app: Any, service: ExplanationService, report: ReportPage | No
 
     `POST /mask` returns `{"predictions": [HTML of each run]}`, or `{"problem": SENTENCE}` with status 400, or 503 if
     too many requests wait.
-
-    Args:
-        app: the application.
-        service: the service that answers.
-        report: the report, if there is one.
     """
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
@@ -61,11 +56,7 @@ def _masked(service: ExplanationService, body: bytes) -> dict[str, Any]:
 
 
 def read_mask_request(body: bytes) -> tuple[str, str, list[tuple[str, int, int]]]:
-    """Read and check the body of `POST /mask`: the text, the second text, and the spans of the masked words.
-
-    Raises:
-        DataError: it is not of the expected form, or names too many words.
-    """
+    """Read and check the body of `POST /mask`: the text, the second text, and the spans of the masked words."""
     try:
         content = json.loads(body)
         text, pair, words = content["text"], content["pair"], content["words"]

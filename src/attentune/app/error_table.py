@@ -43,10 +43,6 @@ def joined_error_table(names: Sequence[str], found: Sequence[WrongRows]) -> str:
     These are the rows that both get wrong, that only the first does, and that only the second does, each with the
     largest errors first. Of scores, which are never quite right, the groups are the largest errors of both, and the
     rows on which one run is further off than the other.
-
-    Args:
-        names: the names of the runs.
-        found: their errors.
     """
     first, second = ({error.row: error for error in own.errors} for own in found)
     source, task_type = found[0].source, found[0].task_type

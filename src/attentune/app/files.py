@@ -29,19 +29,12 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions for a file.
+    """The predictions for a file."""
 
-    Attributes:
-        text: the predictions as CSV.
-        header: the column names of `first`.
-        first: the first rows, with their texts in the first columns.
-        total: the number of rows.
-    """
-
-    text: str
-    header: list[str]
-    first: list[list[str]]
-    total: int
+    text: str  # the predictions as CSV
+    header: list[str]  # the column names of `first`
+    first: list[list[str]]  # the first rows, with their texts in the first columns
+    total: int  # the number of rows
 
     def write(self, folder: Path, stem: str) -> Path:
         """Write the CSV into a folder and return its path."""
@@ -60,20 +53,7 @@ def predict_file(
     with_words: bool = False,
     precision: str | None = None,
 ) -> Predictions:
-    """Predict a file, with the same result as `attentune predict`.
-
-    Args:
-        saved: the run.
-        path: a file with one of `ENDINGS`.
-        limits: the limits on its size.
-        text_column: the column of the (first) text; None detects it as `attentune predict` does.
-        pair_column: the column of the second text.
-        with_words: add each word's score, for runs that score words in the pass that predicts.
-        precision: overrides the precision of the run.
-
-    Raises:
-        DataError: the file is too large or cannot be read; the message names it without its folder.
-    """
+    """Predict a file, with the same result as `attentune predict`."""
     check_upload(path, limits)
     config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
     try:
@@ -95,11 +75,7 @@ def predict_file(
 
 
 def check_upload(path: Path, limits: RequestLimits) -> None:
-    """Check the kind and size of a file before it is read.
-
-    Raises:
-        DataError: it is of another kind, or too large.
-    """
+    """Check the kind and size of a file before it is read."""
     if path.suffix.lower() not in ENDINGS:
         raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
     limits.check_file(path.stat().st_size)

@@ -29,21 +29,13 @@ _HINT = (
 
 @dataclass(frozen=True)
 class Panel:
-    """What one run says of a text.
+    """What one run says of a text."""
 
-    Attributes:
-        name: the run.
-        answer: its prediction.
-        explanations: its explanations, the chosen method first.
-        agreement: of the first two, if there are two.
-        problem: why there is no explanation; empty if there is one.
-    """
-
-    name: str
-    answer: Answer
-    explanations: tuple[Explanation, ...] = ()
-    agreement: Agreement | None = None
-    problem: str = ""
+    name: str  # the run
+    answer: Answer  # its prediction
+    explanations: tuple[Explanation, ...] = ()  # its explanations, the chosen method first
+    agreement: Agreement | None = None  # of the first two, if there are two
+    problem: str = ""  # why there is no explanation; empty if there is one
 
 
 def inert(html: str) -> str:
@@ -116,13 +108,7 @@ def shown_classes(answers: Sequence[Answer]) -> list[str]:
 
 
 def prediction(answer: Answer, before: Answer | None = None, classes: Sequence[str] | None = None) -> str:
-    """Render the predicted class with a bar per class, or the predicted score.
-
-    Args:
-        answer: the prediction.
-        before: the prediction for the unmasked text; a line on each bar marks the probability in it.
-        classes: the classes that get a bar; those that the run does not have get an empty one.
-    """
+    """Render the predicted class with a bar per class, or the predicted score."""
     if not answer.probabilities:
         change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
         return f'<p class="att-said">score <strong>{float(answer.prediction):.4g}</strong>{change}</p>'
@@ -155,12 +141,7 @@ def _bar(name: str, share: float | None, before: float | None) -> str:
 
 
 def explanation(result: Explanation, *, alone: bool = True) -> str:
-    """Render the text with its scores.
-
-    Args:
-        result: the explanation.
-        alone: whether it is the only one of its run; otherwise `ssa` says how it differs from the other one.
-    """
+    """Render the text with its scores."""
     passes = "1 pass" if result.passes == 1 else f"{result.passes:,} passes"
     facts = f"{passes}, {result.seconds:.3g} s"
     if result.method == "ssa" and not alone:

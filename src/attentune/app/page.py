@@ -32,14 +32,7 @@ _BUTTON = {
 
 
 def gradio_app(service: ExplanationService, uploads: Path, *, title: str, report: ReportPage | None = None) -> Any:
-    """Build the page as an ASGI application, without `app.security`.
-
-    Args:
-        service: the service that answers the requests.
-        uploads: an empty folder for uploaded files and predictions.
-        title: the title of the page.
-        report: the report of the runs; None leaves its tab out.
-    """
+    """Build the page as an ASGI application, without `app.security`."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     import gradio

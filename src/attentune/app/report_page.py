@@ -15,12 +15,7 @@ ADDRESS = "/report"
 
 
 class ReportPage:
-    """A report that is built at most once.
-
-    Args:
-        file: where the report is kept.
-        build: writes it to a file.
-    """
+    """A report that is built at most once."""
 
     def __init__(self, file: Path, build: Callable[[Path], None]) -> None:
         self.file, self._build = file, build

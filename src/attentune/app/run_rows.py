@@ -29,44 +29,26 @@ _NEUTRAL_PAIR = "The ending was good."
 
 @dataclass(frozen=True)
 class Example:
-    """The text that the page begins with.
+    """The text that the page begins with."""
 
-    Attributes:
-        text: the (first) text.
-        pair: the second one; "" for single texts.
-        about: where it comes from, in a sentence.
-    """
-
-    text: str
-    pair: str
-    about: str
+    text: str  # the (first) text
+    pair: str  # the second one; "" for single texts
+    about: str  # where it comes from, in a sentence
 
 
 @dataclass(frozen=True)
 class WrongRows:
-    """The rows of a split or file that a run gets wrong.
+    """The rows of a split or file that a run gets wrong."""
 
-    Attributes:
-        source: where the rows come from, for the heading.
-        rows: the rows.
-        errors: the wrong ones, worst first; for scores all rows.
-        task_type: that of the run's `LabelSpace`.
-        classes: those of the run.
-    """
-
-    source: str
+    source: str  # where the rows come from, for the heading
     rows: TextRows
-    errors: tuple[RowError, ...]
-    task_type: str
-    classes: tuple[str, ...] = ()
+    errors: tuple[RowError, ...]  # the wrong ones, worst first; for scores all rows
+    task_type: str  # that of the run's `LabelSpace`
+    classes: tuple[str, ...] = ()  # those of the run
 
 
 def validation_rows(saved: Predictor) -> tuple[str, TextRows]:
-    """Read the validation rows of a run from the files that its configuration names; of several splits the first.
-
-    Raises:
-        ConfigError, DataError: they cannot be read, or would be loaded from the Hugging Face hub.
-    """
+    """Read the validation rows of a run from the files that its configuration names; of several splits the first."""
     config = saved.config.data
     if config.dataset_name is not None:
         raise ConfigError(f"The page does not load the data set {config.dataset_name}, which the run was trained on.")
@@ -105,9 +87,6 @@ def wrong_validation_rows(saved: Predictor, *, limits: RequestLimits, precision:
     """Return the validation rows that a run gets wrong.
 
     The predictions are those in the run folder, if they are of the same rows; otherwise the rows are predicted.
-
-    Raises:
-        AttentuneError: the rows cannot be read, have no labels, or are too many to predict.
     """
     split, rows = validation_rows(saved)
     source = f"{len(rows):,} {split.replace('_', ' ')} rows"
@@ -129,18 +108,7 @@ def wrong_file_rows(
     columns: Mapping[str, Any],
     precision: str | None = None,
 ) -> WrongRows:
-    """Return the rows of a labelled file that a run gets wrong, as `attentune evaluate --errors_file` writes them.
-
-    Args:
-        saved: the run.
-        path: a file with one of `ENDINGS`.
-        limits: the limits on its size.
-        columns: `text_column`, `text_pair_column` and `label_column`; None for those that are detected.
-        precision: overrides the precision of the run.
-
-    Raises:
-        DataError: the file is too large, has no labels or cannot be read; the message names it without its folder.
-    """
+    """Return the rows of a labelled file that a run gets wrong, as `attentune evaluate --errors_file` writes them."""
     check_upload(path, limits)
     config = DataConfig(validation_file=str(path), **columns)
     try:

@@ -35,28 +35,12 @@ _REPORT_POLICY = (
 
 
 def protect(app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int) -> App:
-    """Wrap an ASGI application in all checks.
-
-    Args:
-        app: the application.
-        hosts: allowed host names in addition to those of loopback.
-        uploads: the folder of uploaded files.
-        body_bytes: the maximum size of a request body.
-
-    Raises:
-        ConfigError: a host name contains a wildcard anywhere but as `*.` at its start.
-    """
+    """Wrap an ASGI application in all checks."""
     return protect_server(SecurityMiddleware(app, uploads=uploads), hosts=hosts, body_bytes=body_bytes)
 
 
 class SecurityMiddleware(Guard):
-    """A guard that also refuses unused routes and names of other files (status 404 and 403).
-
-    Args:
-        app: an ASGI application.
-        uploads: the folder of uploaded files; a request may not name any other file.
-        options: those of `Guard`.
-    """
+    """A guard that also refuses unused routes and names of other files (status 404 and 403)."""
 
     def __init__(self, app: App, *, uploads: Path, **options: Any) -> None:
         super().__init__(app, **options)

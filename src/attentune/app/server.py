@@ -22,20 +22,7 @@ def serve(
     build_report: Callable[[Path], None] | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve the page until Ctrl-C or SIGTERM, which stop it in the same way: temporary files are removed.
-
-    Args:
-        service: the service that answers the requests.
-        listener: from `serving.server.bound_socket`.
-        hosts: allowed host names in addition to those of loopback.
-        title: the title of the page.
-        build_report: writes the report of the runs to a file; None leaves the tab of the report out.
-        ready: called with the URL of the page when it accepts connections.
-
-    Raises:
-        ConfigError: a host name is not valid.
-        KeyboardInterrupt: the server was stopped.
-    """
+    """Serve the page until Ctrl-C or SIGTERM, which stop it in the same way: temporary files are removed."""
     with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, on_sigterm(_interrupt):
         app = page_app(service, Path(folder), hosts=hosts, title=title, build_report=build_report)
         run_server(app, listener, graceful_s=2, ready=ready)

@@ -45,16 +45,7 @@ T = TypeVar("T")
 
 
 class ExplanationService:
-    """Answers requests, one at a time, with one or two saved runs.
-
-    Args:
-        runs: the runs with their names; their tasks may differ, but all must read single texts or all pairs.
-        limits: limits on the size of requests.
-        precision: overrides the precision of the runs.
-
-    Raises:
-        ConfigError: one run reads pairs and another single texts.
-    """
+    """Answers requests, one at a time, with one or two saved runs."""
 
     def __init__(
         self,
@@ -143,16 +134,7 @@ class ExplanationService:
             return html_parts.panels(self._each(panel), rows.texts[0], rows.pairs[0] if rows.pairs else None)
 
     def mask(self, text: str, pair: str, words: Sequence[Span]) -> list[str]:
-        """Predict a text with words masked.
-
-        Args:
-            text: the text.
-            pair: the second text, "" for single texts.
-            words: the spans of the words, within the texts.
-
-        Returns:
-            For each run the HTML of its prediction, with the probabilities of the unmasked text as marks.
-        """
+        """Predict a text with words masked."""
         rows = self._rows(text, pair)
         sides = {"text": rows.texts[0], "pair": rows.pairs[0] if rows.pairs else ""}
         chosen = [Subword(sides[within][start:end], start, end, 0.0, within) for within, start, end in words]
@@ -269,12 +251,7 @@ def _works(method: str, saved: Predictor) -> bool:
 def handle_errors(
     failed: Callable[[str], Any], *, as_html: bool = True
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """Decorate a request handler: an error becomes `failed(message)`, never a traceback.
-
-    Args:
-        failed: makes the result from the message.
-        as_html: whether it takes the message as HTML, or as plain text.
-    """
+    """Decorate a request handler: an error becomes `failed(message)`, never a traceback."""
     render = html_parts.message if as_html else str
 
     def wrap(function: Callable[P, Any]) -> Callable[P, Any]:

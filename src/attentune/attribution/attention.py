@@ -49,17 +49,6 @@ def first_token_attention(scorer: Scorer, rows: np.ndarray, layer: int = -1) -> 
 
     A bi-encoder encodes the two texts of a pair separately; each text's tokens then get the weights from its own first
     token.
-
-    Args:
-        scorer: the model and its rows.
-        rows: which rows.
-        layer: index of the layer, as in a list.
-
-    Returns:
-        The logits (B, C), and the weights (B, T, H) for each token position of the rows.
-
-    Raises:
-        UnsupportedEncoderError: the encoder does not return its attention.
     """
     inputs = scorer.inputs(rows)
     with attention_by(scorer.model, "eager"):
@@ -76,11 +65,7 @@ def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor
 
 
 def layer_attentions(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer, layer: int = -1) -> Tensor:
-    """Return the attention weights of one layer.
-
-    Raises:
-        UnsupportedEncoderError: the encoder did not return its attention weights.
-    """
+    """Return the attention weights of one layer."""
     weights = attentions[layer] if attentions else None
     if weights is None:
         raise UnsupportedEncoderError(

@@ -30,14 +30,6 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
 
     log p / (1 - p) does not saturate where a model is certain, as the probability does, and it falls when another class
     gains, which the class's logit alone does not.
-
-    Args:
-        logits_BC: the model's logits; one column for regression.
-        target_B: class ids; ignored for regression.
-        label_space: what the model predicts. In multi-label tasks a label's log odds are its logit.
-
-    Returns:
-        (B,) float32; the logits' type for regression, whose scores may lie far from 0.
     """
     if logits_BC.shape[1] == 1:
         return logits_BC[:, 0]
@@ -52,14 +44,6 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
 def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor:
     """Compute the function that contrastive explanations explain: the target class's logit minus another's.
 
-    Args:
-        logits_BC: the model's logits.
-        target_B: class ids, none of which is `contrast`.
-        contrast: the id of the other class.
-
-    Returns:
-        (B,) float32.
-
     Source:
         Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
     """
@@ -68,11 +52,7 @@ def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor
 
 
 def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_space: LabelSpace) -> int | None:
-    """Convert the name of the class to contrast with to its id.
-
-    Raises:
-        ConfigError: there is no such class, it is the one to explain, or the task is regression.
-    """
+    """Convert the name of the class to contrast with to its id."""
     if contrast is None:
         return None
     if label_space.task_type == "regression":
@@ -93,19 +73,7 @@ def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_
 
 
 def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows: int) -> np.ndarray:
-    """Convert the names of the classes to explain to ids.
-
-    Args:
-        target: a class name for all texts, or one per text; None for the predicted classes.
-        label_space: what the model predicts.
-        rows: how many texts there are.
-
-    Returns:
-        (N,) int64 class ids; `PREDICTED` where no class is named.
-
-    Raises:
-        ConfigError: there is no such class, the number of names differs from that of texts, or the task is regression.
-    """
+    """Convert the names of the classes to explain to ids."""
     if target is None:
         return np.full(rows, PREDICTED, dtype=np.int64)
     if label_space.task_type == "regression":
@@ -126,39 +94,19 @@ def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows:
 
 @dataclass(frozen=True)
 class PredictionScorer(ABC):
-    """Predicts rows, and copies of them with masked tokens: all that perturbation-based methods need.
+    """Predicts rows, and copies of them with masked tokens: all that perturbation-based methods need."""
 
-    Attributes:
-        features: the rows' tokens.
-        label_space: what is predicted.
-        contrast: the id of the class that the class to explain is compared with; None for all other classes.
-    """
-
-    features: Features
-    label_space: LabelSpace
+    features: Features  # the rows' tokens
+    label_space: LabelSpace  # what is predicted
+    # The id of the class that the class to explain is compared with; None for all other classes.
     contrast: int | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
-        """Predict rows.
-
-        Args:
-            rows: which rows; a row may occur more than once.
-            masked: for each of them the positions to mask, or None for none; None masks nothing.
-        """
+        """Predict rows."""
 
     def targets(self, logits_BC: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-        """Resolve the classes to explain.
-
-        Args:
-            logits_BC: the rows' logits.
-            wanted_B: class ids, or `PREDICTED` for the predicted class; in multi-label tasks that is the most likely
-                label, even if its probability is below the threshold. Where that is the class to contrast with, it is
-                the most likely other class.
-
-        Returns:
-            (B,) int64; 0 for regression.
-        """
+        """Resolve the classes to explain."""
         if self.label_space.task_type == "regression":
             return np.zeros(len(wanted_B), dtype=np.int64)
         if self.label_space.is_multilabel:
@@ -188,21 +136,13 @@ class PredictionScorer(ABC):
 
 @dataclass(frozen=True)
 class Scorer(PredictionScorer):
-    """A model in evaluation mode and the rows to explain.
+    """A model in evaluation mode and the rows to explain."""
 
-    Attributes:
-        model: an `AttentuneForSequenceClassification` on the accelerator's device.
-        accelerator: sets device and precision.
-        pad_token_id: pads shorter rows.
-        mask_token_id: replaces a masked token.
-        attribution_head: the head that was fitted to the model for fast-shap, if any.
-    """
-
-    model: Any
-    accelerator: Any
-    pad_token_id: int
-    mask_token_id: int
-    attribution_head: AttributionHead | None = None
+    model: Any  # an `AttentuneForSequenceClassification` on the accelerator's device
+    accelerator: Any  # sets device and precision
+    pad_token_id: int  # pads shorter rows
+    mask_token_id: int  # replaces a masked token
+    attribution_head: AttributionHead | None = None  # the head that was fitted to the model for fast-shap, if any
 
     def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return these rows as a batch on the model's device."""
@@ -256,32 +196,20 @@ class Scorer(PredictionScorer):
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the methods.
+    """Options of the methods."""
 
-    Attributes:
-        seed: of the random methods (LIME, SHAP, random).
-        steps: points on the path of integrated gradients.
-        samples: masked copies per text for LIME and SHAP; None for each method's default, 5000 and 500.
-        contrast: the class that the class to explain is compared with; None for all other classes.
-    """
-
-    seed: int = 0
-    steps: int = 50
-    samples: int | None = None
-    contrast: str | None = None
+    seed: int = 0  # of the random methods (LIME, SHAP, random)
+    steps: int = 50  # points on the path of integrated gradients
+    samples: int | None = None  # masked copies per text for LIME and SHAP; None for each method's default, 5000 and 500
+    contrast: str | None = None  # the class that the class to explain is compared with; None for all other classes
 
 
 @dataclass(frozen=True)
 class MethodScores:
-    """A method's scores for a batch of rows.
+    """A method's scores for a batch of rows."""
 
-    Attributes:
-        logits_BC: (B, C) float32 of the unmasked rows.
-        scores: for each row (length,) float32, one number per token, 0 at special tokens.
-    """
-
-    logits_BC: np.ndarray
-    scores: list[np.ndarray]
+    logits_BC: np.ndarray  # (B, C) float32 of the unmasked rows
+    scores: list[np.ndarray]  # for each row (length,) float32, one number per token, 0 at special tokens
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:

@@ -40,22 +40,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class FitFacts:
-    """How a head was fitted.
+    """How a head was fitted."""
 
-    Attributes:
-        texts: how many texts it was fitted on.
-        held_out_texts: how many others it was tested on.
-        copies: masked copies of each text.
-        explained_variance: of the values of the held-out texts' masked copies, by the sums of their tokens' scores: 1
-            is the most, 0 that of their mean.
-        seed: of the copies, the held-out texts and the order.
-    """
-
-    texts: int
-    held_out_texts: int
-    copies: int
-    explained_variance: float
-    seed: int
+    texts: int  # how many texts it was fitted on
+    held_out_texts: int  # how many others it was tested on
+    copies: int  # masked copies of each text
+    explained_variance: float  # of the values of the held-out texts' masked copies, by the sums of their tokens' scores
+    seed: int  # of the copies, the held-out texts and the order
 
     def to_dict(self) -> dict[str, float]:
         """Return the facts by name."""
@@ -77,12 +68,6 @@ def signed_scores(found: RowScores, scorer: Scorer, rows: np.ndarray, target_N: 
 
     They add up to the value of the text minus that of a text of so many masked tokens, which the head has as a function
     of their number, from the texts that it was fitted on.
-
-    Args:
-        found: the rows' logits, and what the head estimates.
-        scorer: the model with its head.
-        rows: which rows.
-        target_N: the class ids to explain.
     """
     head = scorer.attribution_head
     assert head is not None
@@ -147,23 +132,14 @@ def values_of(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Texts:
-    """What the head is fitted on: for each text its hidden states, its masked copies and their values.
+    """What the head is fitted on: for each text its hidden states, its masked copies and their values."""
 
-    Attributes:
-        hidden: (layers, length, D) float16 each.
-        ordinary: (length,) bool each, True at tokens that are not special.
-        kept: (K, length) bool each, True at ordinary tokens that are not masked.
-        rise_NKO: the values of the copies minus those of the text with all ordinary tokens masked.
-        whole_NO: the values of the text minus the same.
-        nothing_NO: the values of the text with all ordinary tokens masked.
-    """
-
-    hidden: list[Tensor]
-    ordinary: list[np.ndarray]
-    kept: list[np.ndarray]
-    rise_NKO: np.ndarray
-    whole_NO: np.ndarray
-    nothing_NO: np.ndarray
+    hidden: list[Tensor]  # (layers, length, D) float16 each
+    ordinary: list[np.ndarray]  # (length,) bool each, True at tokens that are not special
+    kept: list[np.ndarray]  # (K, length) bool each, True at ordinary tokens that are not masked
+    rise_NKO: np.ndarray  # the values of the copies minus those of the text with all ordinary tokens masked
+    whole_NO: np.ndarray  # the values of the text minus the same
+    nothing_NO: np.ndarray  # the values of the text with all ordinary tokens masked
 
     def batch(self, places: np.ndarray, scale_O: np.ndarray) -> tuple[list[Tensor], Tensor, Tensor, Tensor, Tensor]:
         """Pad some texts to a batch: hidden states by layer, and the tensors that `additive_loss` takes."""
@@ -189,15 +165,6 @@ def fit_attribution_head(
     The model predicts copies of each text, in which random tokens are replaced by the mask token: as many of them as a
     uniform draw says, and in each second copy the others. The head learns scores whose sums predict these values. A
     tenth of the texts is held out to tell how well they do.
-
-    Args:
-        scorer: the model and the texts; labels are not used.
-        copies: masked copies of each text, an even number.
-        seed: of the copies, the held-out texts and the order.
-        progress: called with what is done, how many rows more, and of how many.
-
-    Raises:
-        DataError: fewer than 20 texts have two words.
     """
     tell = progress or (lambda what, done, total: None)
     rows = _readable_rows(scorer, seed)

@@ -28,16 +28,7 @@ def gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: S
 
 
 def rise_if_masked(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:
-    """Estimate to first order how far a function rises if a token is replaced by the mask token.
-
-    Args:
-        embedded_BTE: word embeddings of the tokens.
-        gradient_BTE: the function's gradient there.
-        mask_E: the mask token's word embedding.
-
-    Returns:
-        (B, T) float32, (E[mask] - E[t_i]) . gradient.
-    """
+    """Estimate to first order how far a function rises if a token is replaced by the mask token."""
     return ((mask_E - embedded_BTE) * gradient_BTE).sum(dim=-1).float()
 
 
@@ -81,19 +72,7 @@ def integrate(
     steps: int,
     copies_per_pass: int | None = None,
 ) -> np.ndarray:
-    """Integrated gradients of any function of a text's word embeddings, by `captum.attr.IntegratedGradients`.
-
-    Args:
-        value: from a batch of S copies of the inputs, whose word embeddings are set by a hook, to (S,) values.
-        model: the model that `value` calls.
-        inputs: one text as a batch of one row.
-        masked_1T: the baseline: the same token ids with some replaced by the mask token.
-        steps: points on the path.
-        copies_per_pass: the most points in one forward pass; None for all at once.
-
-    Returns:
-        (T,) float32; 0 where text and baseline agree.
-    """
+    """Integrated gradients of any function of a text's word embeddings, by `captum.attr.IntegratedGradients`."""
     from captum.attr import IntegratedGradients
 
     with torch.no_grad():

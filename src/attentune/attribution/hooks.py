@@ -13,12 +13,6 @@ class PassCounter:
     """Counts the texts that go through a model, forward and backward; each row of a batch is one text.
 
     Use as a context manager: the hooks are attached while the block runs.
-
-    Attributes:
-        forward_calls: calls of the model since the block began.
-        backward_calls: backward passes.
-        forward_texts: texts in these calls.
-        backward_texts: texts in these backward passes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -107,11 +101,7 @@ class EmbeddingGradientHook(_EmbeddingHook):
         self._gradient_BTE = gradient_BTE
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Return the word embeddings (B, T, E) and the loss's gradient there, and release both.
-
-        Raises:
-            RuntimeError: no backward pass has reached the embeddings since the last call.
-        """
+        """Return the word embeddings (B, T, E) and the loss's gradient there, and release both."""
         output_BTE, gradient_BTE = self._output_BTE, self._gradient_BTE
         self._clear()
         if output_BTE is None or gradient_BTE is None:
@@ -126,10 +116,6 @@ class EmbeddingLeaf(_EmbeddingHook):
     """Replaces the word embeddings in the forward pass by a leaf tensor, at which the backward pass ends.
 
     Neither the encoder's weights nor their gradients are touched, so it works on a frozen encoder too.
-
-    Attributes:
-        given_BTE: the word embeddings to use instead of the model's own; None for its own.
-        leaf_BTE: those of the latest forward pass.
     """
 
     def __init__(self, model: Any) -> None:

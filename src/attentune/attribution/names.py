@@ -23,11 +23,7 @@ METHOD_NAMES = (
 
 
 def check_method_names(names: Iterable[str]) -> None:
-    """Check that there are methods of these names.
-
-    Raises:
-        ConfigError: there is none of one of them.
-    """
+    """Check that there are methods of these names."""
     for name in names:
         if name not in METHOD_NAMES:
             near = did_you_mean(name, METHOD_NAMES)

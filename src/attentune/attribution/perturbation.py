@@ -38,11 +38,7 @@ def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarr
 
 
 def single_token_masks(features: Features, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the copies of rows in which one non-special token is masked.
-
-    Returns:
-        Two (M,) int64 arrays, one entry per copy: its row's index within `rows`, and the masked token's position.
-    """
+    """List the copies of rows in which one non-special token is masked."""
     places = [features.non_special_positions(int(row)) for row in rows]
     owner_M = np.repeat(np.arange(len(rows)), [len(row_places) for row_places in places])
     return owner_M, np.concatenate([np.zeros(0, np.int64), *places]).astype(np.int64)
@@ -50,18 +46,13 @@ def single_token_masks(features: Features, rows: np.ndarray) -> tuple[np.ndarray
 
 @dataclass(frozen=True)
 class LimeVariant:
-    """The points in which programs of LIME differ.
+    """The points in which programs of LIME differ."""
 
-    Attributes:
-        draw: from a number of features and a random key to the presence of each feature in one copy after another,
-            (1, features) float32.
-        kernel_denominator: a copy whose cosine distance from the text is d weighs exp(-d^2 / kernel_denominator).
-        copies_per_pass: copies in one call of the model; None for all.
-    """
-
+    # From a number of features and a random key to the presence of each feature in one copy after another, (1,
+    # features) float32.
     draw: Callable[[int, int], Iterator[Tensor]]
-    kernel_denominator: float
-    copies_per_pass: int | None = None
+    kernel_denominator: float  # a copy whose cosine distance from the text is d weighs exp(-d^2 / kernel_denominator)
+    copies_per_pass: int | None = None  # copies in one call of the model; None for all
 
 
 def _draw_like_lime_text(features: int, key: int) -> Iterator[Tensor]:
@@ -102,20 +93,7 @@ def lime(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, setti
 def fit_lime(
     value: ValueOfCopies, tokens: int, variant: LimeVariant, *, samples: int, key: int, constant_features: int = 0
 ) -> Tensor:
-    """Fit LIME's linear model of a function, by ridge regression through `captum.attr.LimeBase`.
-
-    Args:
-        value: the function, of copies of the text.
-        tokens: how many tokens may be masked.
-        variant: how copies are drawn and weighted.
-        samples: how many copies.
-        key: seeds the copies.
-        constant_features: features after the tokens' that are drawn and fitted too, but never masked and not part of
-            the distance.
-
-    Returns:
-        (tokens,) float32 weights.
-    """
+    """Fit LIME's linear model of a function, by ridge regression through `captum.attr.LimeBase`."""
     from captum._utils.models.linear_model import SkLearnRidge
     from captum.attr import LimeBase
 

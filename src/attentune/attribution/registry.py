@@ -22,30 +22,17 @@ from attentune.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class Method:
-    """An attribution method.
+    """An attribution method."""
 
-    Attributes:
-        unit: what a score is, for `score_unit`.
-        score: from a scorer, rows (B,), the class ids to explain (B,; see `Scorer.targets`) and settings to scores; a
-            `PredictionScorer` suffices if `needs` is "predictions".
-        signed: whether negative scores speak against the class; otherwise 0 is the least importance.
-        batched: whether rows share batches; otherwise each row is scored alone, with its own masked copies.
-        needs: "predictions", so that it works on every run; "gradients" of a model; or a "model" that it looks into.
-        needs_gate: only for models with a token gate.
-        needs_head: only for runs to which an attribution head was fitted.
-        needs_captum: only if Captum is installed.
-        explains_class: whether the scores depend on the class to explain, so that it can be contrasted with another.
-    """
-
-    unit: str
-    score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]
-    signed: bool
-    batched: bool = True
-    needs: str = "model"
-    needs_gate: bool = False
-    needs_head: bool = False
-    needs_captum: bool = False
-    explains_class: bool = True
+    unit: str  # what a score is, for `score_unit`
+    score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]  # from a scorer, rows
+    signed: bool  # whether negative scores speak against the class; otherwise 0 is the least importance
+    batched: bool = True  # whether rows share batches; otherwise each row is scored alone, with its own masked copies
+    needs: str = "model"  # "predictions", so that it works on every run
+    needs_gate: bool = False  # only for models with a token gate
+    needs_head: bool = False  # only for runs to which an attribution head was fitted
+    needs_captum: bool = False  # only if Captum is installed
+    explains_class: bool = True  # whether the scores depend on the class to explain
 
 
 def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
@@ -114,16 +101,7 @@ METHODS: dict[str, Method] = {
 def score_unit(
     name: str, space: LabelSpace, label: str, *, contrast: str | None = None, level: str = "word", how: str = "masked"
 ) -> str:
-    """Say what a score of a method is: the unit of the scores of words, wherever they are shown.
-
-    Args:
-        name: a key of `METHODS`.
-        space: what the run predicts.
-        label: the explained class; ignored for regression.
-        contrast: the class that it is compared with; None for all other classes.
-        level: "word" or "token".
-        how: what is done to a word that is left out.
-    """
+    """Say what a score of a method is: the unit of the scores of words, wherever they are shown."""
     of, falls = f"the log-odds of {label}", "they fall"
     if space.task_type == "regression":
         of, falls = "the score (in the units of the labels)", "it falls"
@@ -136,16 +114,7 @@ def score_unit(
 
 
 def method_for(name: str, model: Any, *, has_head: bool = False) -> Method:
-    """Return the method of this name, if it works on this model.
-
-    Args:
-        name: the method.
-        model: the model.
-        has_head: whether an attribution head was fitted to it.
-
-    Raises:
-        ConfigError: there is no such method, or it does not work on this model or without Captum.
-    """
+    """Return the method of this name, if it works on this model."""
     method = _known(name)
     if not works_on(method, model, has_head=has_head):
         others = ", ".join(other for other, entry in METHODS.items() if works_on(entry, model, has_head=has_head))
@@ -164,16 +133,7 @@ def works_on(method: Method, model: Any, *, has_head: bool) -> bool:
 
 
 def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:
-    """Return the method of this name, if it works on a run that is not one model.
-
-    Args:
-        name: the method.
-        kind: what the run is, for messages.
-        gradients: whether the run consists of models whose gradients can be averaged.
-
-    Raises:
-        ConfigError: there is no such method, or it needs one model or Captum.
-    """
+    """Return the method of this name, if it works on a run that is not one model."""
     method, usable = _known(name), ("predictions", "gradients") if gradients else ("predictions",)
     if method.needs not in usable:
         others = ", ".join(other for other, entry in METHODS.items() if entry.needs in usable)
@@ -184,11 +144,7 @@ def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:
 
 
 def check_contrast(name: str) -> None:
-    """Check that a method can explain one class against another.
-
-    Raises:
-        ConfigError: its scores do not depend on the class.
-    """
+    """Check that a method can explain one class against another."""
     if not _known(name).explains_class:
         others = ", ".join(other for other, entry in METHODS.items() if entry.explains_class)
         raise ConfigError(f"contrast: the scores of {name} do not depend on the class. Methods that do: {others}.")

@@ -22,16 +22,11 @@ class WordScorer(PredictionScorer):
     """Predicts rows and copies of them without some of their words, by any function of texts.
 
     The features are words: an id is a checksum of a word's characters, and none is special.
-
-    Attributes:
-        predict: from rows to (N, C) logits; equal rows of one call are predicted once.
-        rows: the rows to explain.
-        spans: the words of each row.
     """
 
-    predict: Callable[[TextRows], np.ndarray]
-    rows: TextRows
-    spans: Sequence[WordSpans]
+    predict: Callable[[TextRows], np.ndarray]  # from rows to (N, C) logits; equal rows of one call are predicted once
+    rows: TextRows  # the rows to explain
+    spans: Sequence[WordSpans]  # the words of each row
 
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
         """Predict rows, with the words at masked positions deleted."""

@@ -20,16 +20,9 @@ FORMAT = 1
 
 
 class Baseline(ABC):
-    """A simple model of rows of texts or pairs, for every type of task.
+    """A simple model of rows of texts or pairs, for every type of task."""
 
-    Attributes:
-        name: its name in the registry.
-        label_space: the labels it predicts; None before `fit`.
-        is_pair: whether its rows are pairs; False before `fit`.
-        notes: sentences on how it was fitted: the regularisation, and the rows used if not all.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # its name in the registry
 
     def __init__(self) -> None:
         self.label_space: LabelSpace | None = None
@@ -37,15 +30,7 @@ class Baseline(ABC):
         self.notes: tuple[str, ...] = ()
 
     def fit(self, rows: TextRows, label_space: LabelSpace) -> Self:
-        """Fit the labels of rows, weighted by `rows.weights` if they have weights.
-
-        Args:
-            rows: at least one row, with labels.
-            label_space: the labels; its classes need not all occur.
-
-        Raises:
-            DataError: there are no rows or no labels.
-        """
+        """Fit the labels of rows, weighted by `rows.weights` if they have weights."""
         if rows.labels is None or len(rows) == 0:
             raise DataError(f"{rows.source}: got no labelled rows, expected at least one to fit {self.name} on.")
         self.label_space, self.is_pair = label_space, rows.pairs is not None
@@ -53,14 +38,7 @@ class Baseline(ABC):
         return self
 
     def logits(self, rows: TextRows) -> np.ndarray:
-        """Predict rows.
-
-        Returns:
-            (N, C) float64 log-probabilities of classes, or one logit per label (multi-label), or (N, 1) scores.
-
-        Raises:
-            DataError: pairs are given to a baseline of single texts, or the reverse.
-        """
+        """Predict rows."""
         if self.label_space is None:
             raise ValueError(f"{self.name}: call fit first")
         if (rows.pairs is not None) != self.is_pair:
@@ -92,11 +70,7 @@ class Baseline(ABC):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Load a baseline of this class; `registry.load_baseline` loads any.
-
-        Raises:
-            CheckpointError: a file is missing or invalid, or holds another baseline.
-        """
+        """Load a baseline of this class; `registry.load_baseline` loads any."""
         content = read_baseline_file(folder)
         try:
             if content["name"] != cls.name:
@@ -132,11 +106,7 @@ class Baseline(ABC):
 
 
 def read_baseline_file(folder: str | Path) -> dict[str, Any]:
-    """Read the `baseline.json` of a folder.
-
-    Raises:
-        CheckpointError: it is missing or invalid, or of a newer format.
-    """
+    """Read the `baseline.json` of a folder."""
     try:
         content = read_json(Path(folder) / BASELINE_FILE)
         if not isinstance(content, dict) or not isinstance(content.get("name"), str):

@@ -36,17 +36,11 @@ NUM_FEATURES = _OF_IDS + 3 * _OF_STATES
 
 @dataclass(frozen=True)
 class TokenStates:
-    """The tokens of one text in a frozen encoder, without special tokens (unless it has no others).
+    """The tokens of one text in a frozen encoder, without special tokens (unless it has no others)."""
 
-    Attributes:
-        ids_T: token ids.
-        states_LTD: float32 hidden states at the `depths` of the encoder.
-        means_LD: their means over all tokens of the text.
-    """
-
-    ids_T: np.ndarray
-    states_LTD: np.ndarray
-    means_LD: np.ndarray
+    ids_T: np.ndarray  # token ids
+    states_LTD: np.ndarray  # float32 hidden states at the `depths` of the encoder
+    means_LD: np.ndarray  # their means over all tokens of the text
 
 
 def depths(layers: int) -> tuple[int, int, int]:
@@ -124,11 +118,7 @@ _SHARED: weakref.WeakValueDictionary[tuple[str, str | None, int], FrozenEncoder]
 
 
 class _Kept:
-    """Rows of numbers by key, each computed once, until there are more than `KEPT`.
-
-    Args:
-        compute: returns the (N, F) numbers of N distinct keys.
-    """
+    """Rows of numbers by key, each computed once, until there are more than `KEPT`."""
 
     def __init__(self, compute: Callable[[list[Any]], np.ndarray]) -> None:
         self._compute = compute
@@ -157,14 +147,6 @@ class FrozenEncoder:
 
     Each distinct text, and each distinct pair of `alignments`, is encoded once; its numbers are kept for later calls,
     until there are more than `KEPT`. Several baselines may share one encoder.
-
-    Args:
-        encoder: names the encoder; blur, layer mix, token gate and head are not used.
-        max_length: longer texts are truncated to this number of tokens.
-        use_cpu: stay on the CPU even where there is an accelerator.
-
-    Attributes:
-        seconds: the time spent on encoding so far.
     """
 
     def __init__(self, encoder: ModelConfig, max_length: int, *, use_cpu: bool = False) -> None:
@@ -187,23 +169,13 @@ class FrozenEncoder:
         return self._width
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the (N, D) float32 mean of the last hidden states of each text's tokens, without padding.
-
-        Raises:
-            UnsupportedEncoderError: the encoder cannot be loaded.
-            DataError: a text holds an unpaired surrogate.
-        """
+        """Return the (N, D) float32 mean of the last hidden states of each text's tokens, without padding."""
         if not len(texts):
             return np.zeros((0, self.width), dtype=np.float32)
         return np.ascontiguousarray(self._timed(self._vectors, texts)[:, :-1])
 
     def alignments(self, rows: TextRows) -> np.ndarray:
-        """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair.
-
-        Raises:
-            UnsupportedEncoderError: the encoder cannot be loaded.
-            DataError: a text holds an unpaired surrogate.
-        """
+        """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair."""
         pairs = list(zip(*_both_texts(rows), strict=True))
         if not pairs:
             return np.zeros((0, NUM_FEATURES), dtype=np.float32)
@@ -374,12 +346,7 @@ def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:
 
 
 class OnFrozenEncoder(Baseline):
-    """A linear model of features that a frozen encoder computes.
-
-    Args:
-        frozen: the encoder, possibly shared.
-        seed: draws the rows on which the regularisation is chosen, and those of a sample.
-    """
+    """A linear model of features that a frozen encoder computes."""
 
     _strengths: tuple[float, ...] = _STRENGTHS
 

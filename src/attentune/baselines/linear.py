@@ -30,19 +30,12 @@ _LARGEST_LOSS = 50.0
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Weights and biases of one or more outputs.
+    """Weights and biases of one or more outputs."""
 
-    Attributes:
-        weights_PD: one row of weights per output.
-        bias_P: one bias per output.
-        classes_P: the number of the class of each output; classes without an output did not occur in training.
-        absent: the probability of each class without an output.
-    """
-
-    weights_PD: np.ndarray
-    bias_P: np.ndarray
-    classes_P: np.ndarray
-    absent: float = 0.0
+    weights_PD: np.ndarray  # one row of weights per output
+    bias_P: np.ndarray  # one bias per output
+    classes_P: np.ndarray  # the number of the class of each output; classes without an output did not occur in training
+    absent: float = 0.0  # the probability of each class without an output
 
     def logits(self, features_ND: Matrix, label_space: LabelSpace) -> np.ndarray:
         """Return (N, C) log-probabilities, logits of labels, or scores; see `Baseline.logits`."""
@@ -69,11 +62,7 @@ class LinearModel:
         return cls(arrays["weights"], arrays["bias"], arrays["classes"], float(arrays["absent"][0]))
 
     def check(self, label_space: LabelSpace, features: int) -> None:
-        """Check that a model from a file fits these labels and this number of features.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Check that a model from a file fits these labels and this number of features."""
         outputs = len(self.classes_P)
         if self.weights_PD.shape != (outputs, features) or self.bias_P.shape != (outputs,):
             raise ValueError(f"weights of shape {self.weights_PD.shape} do not fit {outputs} outputs of {features}")
@@ -103,19 +92,6 @@ def fit_linear(
 
     The loss is log loss for classes and labels, squared error for scores. Equal losses choose the stronger
     regularisation.
-
-    Args:
-        features_ND: dense or sparse features.
-        labels: class ids, scores, or (N, C) ones and zeros.
-        label_space: the labels.
-        weights: (N,) the weight of each row, or None.
-        strengths: values of C to choose from; ridge regression uses alpha = 1 / C.
-        seed: draws folds and sample.
-        standardise: scale each (dense) feature to mean 0 and variance 1 first.
-        groups: (N,) the group of each row, which cross-validation does not divide; None if each row is its own.
-
-    Returns:
-        The model, and a note on the choice.
     """
     weights = np.ones(len(labels)) if weights is None else weights
     mean_D, scale_D = np.zeros(features_ND.shape[1]), np.ones(features_ND.shape[1])
@@ -172,16 +148,11 @@ class _Reduced:
 
     The weights of an L2-regularised linear model lie in the space that the rows span. Fitted on coordinates in an
     orthonormal basis of it, the model is the same.
-
-    Attributes:
-        features_ND: the features.
-        coordinates: (N, R) coordinates of the rows; the features themselves if there are many rows or few features.
-        dual_NR: from weights of the coordinates to weights of the rows; None if not reduced.
     """
 
     features_ND: Matrix
-    coordinates: Matrix
-    dual_NR: np.ndarray | None
+    coordinates: Matrix  # (N, R) coordinates of the rows
+    dual_NR: np.ndarray | None  # from weights of the coordinates to weights of the rows; None if not reduced
 
     @classmethod
     def of(cls, features_ND: Matrix) -> _Reduced:

@@ -58,15 +58,10 @@ class BaselinePredictor(Predictor):
 
 @dataclass(kw_only=True)
 class BaselineEvaluator(Evaluator):
-    """Predicts and scores splits with a baseline.
-
-    Attributes:
-        baseline: the baseline.
-        read: counts the rows.
-    """
+    """Predicts and scores splits with a baseline."""
 
     baseline: Baseline
-    read: TextsRead
+    read: TextsRead  # counts the rows
 
     def cut_lengths(self, split: str) -> np.ndarray:
         """Return (N,) the maximum length of a frozen encoder for longer rows, else 0."""
@@ -82,11 +77,7 @@ class BaselineEvaluator(Evaluator):
 
 
 def load_run(folder: Path) -> BaselinePredictor:
-    """Load the run folder of a baseline.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """Load the run folder of a baseline."""
     baseline = load_baseline(folder)
     assert baseline.label_space is not None  # loaded baselines are fitted
     return BaselinePredictor(folder, saved_config(folder), baseline.label_space, baseline)

@@ -37,9 +37,6 @@ class TfidfLinear(Baseline):
     """Logistic or ridge regression on TF-IDF features of the text.
 
     For pairs with the features u and v of the two texts: u, v, |u - v|, u * v, and five measures of their overlap.
-
-    Args:
-        seed: draws the rows on which the regularisation is chosen, and those of a sample.
     """
 
     name = "tfidf-linear"
@@ -198,18 +195,7 @@ def baselines_for(data: TaskData) -> tuple[str, ...]:
 def make_baseline(
     name: str, *, encoder: ModelConfig, max_length: int, seed: int, frozen: FrozenEncoder | None = None
 ) -> Baseline:
-    """Make a baseline that is not fitted yet.
-
-    Args:
-        name: a name in `BASELINES`.
-        encoder: names the encoder of those on a frozen encoder; nothing is loaded before it is needed.
-        max_length: the maximum length of a text in tokens, for these.
-        seed: seeds its random choices.
-        frozen: an encoder to share with other baselines, instead of a new one of `encoder`.
-
-    Raises:
-        ConfigError: there is no baseline of this name.
-    """
+    """Make a baseline that is not fitted yet."""
     if name not in BASELINES:
         raise ConfigError(
             f"baseline: got {name!r}, expected one of {', '.join(BASELINES)}.{did_you_mean(name, tuple(BASELINES))}"
@@ -221,11 +207,7 @@ def make_baseline(
 
 
 def load_baseline(folder: str | Path) -> Baseline:
-    """Load a saved baseline of any kind.
-
-    Raises:
-        CheckpointError: the folder holds no baseline, or it is damaged, or its encoder has changed.
-    """
+    """Load a saved baseline of any kind."""
     name = read_baseline_file(folder)["name"]
     if name not in BASELINES:
         raise CheckpointError(

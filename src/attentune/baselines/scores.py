@@ -18,21 +18,13 @@ from attentune.metrics.metrics import score_predictions
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """A fitted baseline's scores.
+    """A fitted baseline's scores."""
 
-    Attributes:
-        name: its name in the registry.
-        scores: metric values by split and metric; splits without labels have none.
-        logits: (N, C) by split; see `Baseline.logits`.
-        seconds: the time for fitting and scoring, with encoding the texts.
-        notes: sentences on how it was fitted.
-    """
-
-    name: str
-    scores: dict[str, dict[str, float]]
-    logits: dict[str, np.ndarray]
-    seconds: float
-    notes: tuple[str, ...] = ()
+    name: str  # its name in the registry
+    scores: dict[str, dict[str, float]]  # metric values by split and metric; splits without labels have none
+    logits: dict[str, np.ndarray]  # (N, C) by split; see `Baseline.logits`
+    seconds: float  # the time for fitting and scoring, with encoding the texts
+    notes: tuple[str, ...] = ()  # sentences on how it was fitted
 
 
 def score_baselines(
@@ -46,22 +38,7 @@ def score_baselines(
     use_cpu: bool = False,
     on_error: Callable[[str, Exception], None] | None = None,
 ) -> list[BaselineResult]:
-    """Fit baselines on the split `train` and score all other splits but that for calibration.
-
-    Args:
-        data: the task.
-        encoder: names the encoder of the baselines that use one; its texts are encoded once for all of them.
-        max_length: the maximum length of a text in tokens.
-        seed: seeds random choices.
-        names: names of baselines, in this order; default: all that fit the rows.
-        metrics: names of metrics; default: the task's.
-        use_cpu: run the encoder on the CPU even where there is an accelerator.
-        on_error: called with the name of a baseline that fails, which is then left out; by default its error is raised.
-
-    Raises:
-        ConfigError: a name is invalid or does not fit the rows.
-        DataError: there are no labelled training rows.
-    """
+    """Fit baselines on the split `train` and score all other splits but that for calibration."""
     fitting = baselines_for(data)
     for name in names or ():
         if name not in fitting:

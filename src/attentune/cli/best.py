@@ -19,16 +19,7 @@ def add_best_flag(made: argparse.ArgumentParser, *, with_task: bool = False) -> 
 
 
 def use_best(parsed: Any, *, names_rows: bool = False) -> None:
-    """With `--best`, replace `parsed.run` by the best run in that folder, and say on standard error which it is.
-
-    Args:
-        parsed: the flags. `--task` names the task of a comparison of several; where the rows are named by other flags,
-            it is removed, so that it does not name rows too.
-        names_rows: whether other flags name the rows.
-
-    Raises:
-        AttentuneError: as `best_run`.
-    """
+    """With `--best`, replace `parsed.run` by the best run in that folder, and say on standard error which it is."""
     if not parsed.best:
         return
     from attentune.report.best_run import best_run, tasks_of

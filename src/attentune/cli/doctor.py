@@ -21,13 +21,7 @@ _WEAK = 0.3
 
 
 def label_lines(check: LabelCheck, *, shown: int, file: str | None = None) -> list[str]:
-    """Format the likely label errors, how many there may be, and nearly equal texts with other labels.
-
-    Args:
-        check: what was found.
-        shown: the most rows in the table.
-        file: where all rows to check were written, if anywhere.
-    """
+    """Format the likely label errors, how many there may be, and nearly equal texts with other labels."""
     from attentune.experiments.auto.out_of_fold import share_sentence
 
     lines = [f"Labels, by {check.source}", f"  {share_sentence(check.share)}"]

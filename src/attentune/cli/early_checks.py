@@ -19,11 +19,7 @@ _OUTPUTS = ("output_file", "errors_file", "figure_file")
 
 
 def check_saved_run(run: str) -> None:
-    """Check that there is a folder of this name, with a file of settings; the rest is checked when it is loaded.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """Check that there is a folder of this name, with a file of settings; the rest is checked when it is loaded."""
     folder = Path(run)
     expected = f"{run}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)"
     if folder.is_dir():
@@ -37,11 +33,7 @@ def check_saved_run(run: str) -> None:
 
 
 def check_named(parsed: Any) -> None:
-    """Check the runs, the files of rows and the files to write that the flags of a command name.
-
-    Raises:
-        AttentuneError: a run or a file of rows is missing, or would be overwritten.
-    """
+    """Check the runs, the files of rows and the files to write that the flags of a command name."""
     values = vars(parsed)
     runs = values.get("runs") or [values.get("run")]
     for run in runs:
@@ -51,11 +43,7 @@ def check_named(parsed: Any) -> None:
 
 
 def check_files_of_rows(values: Mapping[str, Any]) -> None:
-    """Check the files of rows, and that none is a file to write; both by the names of flags or settings.
-
-    Raises:
-        AttentuneError: a file of rows is missing, or would be overwritten.
-    """
+    """Check the files of rows, and that none is a file to write; both by the names of flags or settings."""
     if values.get("output_dir") is not None and values.get("input_file") is not None:
         return  # in shards: of several files, or of files elsewhere
     names = (values.get(name) for name in _INPUTS)
@@ -71,17 +59,7 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
 
 
 def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with_label: bool = False) -> None:
-    """Check that a small file has the columns that the data settings name.
-
-    Args:
-        file: the file, which is there; None and standard input are not checked.
-        data: the data settings.
-        keep: further columns that it must have.
-        with_label: whether the column of labels has to be there too.
-
-    Raises:
-        AttentuneError: a column is missing, or the file cannot be read.
-    """
+    """Check that a small file has the columns that the data settings name."""
     names = ["text_column", "text_pair_column", "id_column", *(["label_column"] if with_label else [])]
     named = [(str(column), f"--{name}") for name in names if (column := getattr(data, name)) is not None]
     named += [(column, "--keep_columns") for column in keep if column != "all"]
@@ -98,11 +76,7 @@ def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with
 
 
 def _files(names: Iterable[str]) -> list[Path]:
-    """Return the files of these names, but for folders of texts by class.
-
-    Raises:
-        DataError: one is missing.
-    """
+    """Return the files of these names, but for folders of texts by class."""
     from attentune.data.readers.folders import is_class_folder
     from attentune.data.readers.streams import check_file
 
@@ -115,11 +89,7 @@ def _is_same(path: Path, file: Path) -> bool:
 
 
 def check_output_folder(folder: str | None, marker: str, what: str) -> None:
-    """Check that the folder of a comparison or search is new, empty, or that of one.
-
-    Raises:
-        AttentuneError: it holds something else, or is a file.
-    """
+    """Check that the folder of a comparison or search is new, empty, or that of one."""
     from attentune.experiments.comparison.manifest import check_content
     from attentune.io.files import storage_errors
 
@@ -130,17 +100,7 @@ def check_output_folder(folder: str | None, marker: str, what: str) -> None:
 
 
 def check_command_folder(config: Config, command: str, marker: str, missing: str) -> None:
-    """Check that the folder of `auto` or `adapt` is given, and new, empty or its own.
-
-    Args:
-        config: the settings.
-        command: the name of the command.
-        marker: what a folder of the command holds.
-        missing: what to give where there is no folder.
-
-    Raises:
-        AttentuneError: it is not.
-    """
+    """Check that the folder of `auto` or `adapt` is given, and new, empty or its own."""
     from attentune.training.run_folder import check_own_folder
 
     settings = config.training
@@ -152,11 +112,7 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
 
 
 def check_run(config: Config) -> Config:
-    """Check the run folder and the data of a run; return the configuration to train with.
-
-    Raises:
-        AttentuneError: the run folder cannot be used, or the data cannot be read.
-    """
+    """Check the run folder and the data of a run; return the configuration to train with."""
     from attentune.training.run_folder import check_feasible, check_folder, check_writable, config_for_run
 
     config = config_for_run(config)
@@ -175,9 +131,6 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
     """Read files that are small, and check that the others are there; data sets of the hub are left to the run.
 
     `allow_doubt` is that of `load_data`.
-
-    Raises:
-        AttentuneError: a file is missing or broken, or its columns or labels cannot be read.
     """
     from attentune.data.load import load_data
 

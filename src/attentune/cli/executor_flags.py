@@ -12,12 +12,7 @@ from attentune.experiments.execution.executor import EXECUTORS, ExecutorOptions
 
 
 def add_executor_flags(made: Parser, *, what: str = "runs") -> None:
-    """Add the flags of the executor.
-
-    Args:
-        made: the parser.
-        what: what is executed, in the plural.
-    """
+    """Add the flags of the executor."""
     made.add_argument(
         "--executor",
         metavar="|".join(EXECUTORS),

@@ -488,11 +488,7 @@ def _listed(value: Any) -> Any:
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
-    """Build the checked configuration from the flags.
-
-    Raises:
-        ConfigError: with all problems, including those passed in.
-    """
+    """Build the checked configuration from the flags."""
     overrides = overrides_of(parsed, problems)
     try:
         config = load_config(getattr(parsed, "config", None), overrides, preset=getattr(parsed, "preset", None))
@@ -514,11 +510,7 @@ def _standard_input(command: str, overrides: Mapping[str, Any]) -> list[str]:
 
 
 def data_from(parsed: argparse.Namespace, problems: list[str]) -> DataConfig | None:
-    """Build the data settings from the flags; None if no flag is given, which means the data of the run.
-
-    Raises:
-        ConfigError: with all problems, including those passed in.
-    """
+    """Build the data settings from the flags; None if no flag is given, which means the data of the run."""
     config = config_from(parsed, problems)
     return config.data if overrides_of(parsed, []) else None
 

@@ -87,14 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def configuration(config: Any) -> str:
-    """Return a commented configuration for the rows of `config.data.train_file`.
-
-    Args:
-        config: the settings that were given.
-
-    Raises:
-        DataError, LabelError: the file cannot be read, or its columns are not clear.
-    """
+    """Return a commented configuration for the rows of `config.data.train_file`."""
     from attentune.cli.doctor import rows_and_lengths
     from attentune.data.checks.doctor import examine
     from attentune.data.checks.report import percent

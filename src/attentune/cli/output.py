@@ -10,13 +10,7 @@ from typing import Any
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Format a table whose columns are padded to their widest entry.
-
-    Args:
-        header: the column names.
-        rows: the entries.
-        right: the indices of the right-aligned columns.
-    """
+    """Format a table whose columns are padded to their widest entry."""
     lines = [list(header), *(list(row) for row in rows)]
     column_widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = [
@@ -70,15 +64,7 @@ def progress_lines() -> Callable[[str, int, int], None]:
 
 @contextlib.contextmanager
 def destination(path: str | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a text in pieces to a file, atomically, or to standard output.
-
-    Args:
-        path: the file, which appears only when all pieces are written; None for standard output.
-
-    Raises:
-        StorageError: the file or standard output could not be written.
-        BrokenPipeError: the reader of standard output has closed it.
-    """
+    """Yield a function that writes a text in pieces to a file, atomically, or to standard output."""
     from attentune.io.files import atomic_write
 
     if path is None:
@@ -106,12 +92,7 @@ def _put(text: str) -> None:
 
 @contextlib.contextmanager
 def row_bar(total: int, *, least: int) -> Iterator[Callable[[int], None]]:
-    """Yield a callback (rows of the batch) that shows progress, speed and remaining time on standard error.
-
-    Args:
-        total: the number of rows.
-        least: if standard error is not a terminal, progress is printed only for at least this many rows.
-    """
+    """Yield a callback (rows of the batch) that shows progress, speed and remaining time on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

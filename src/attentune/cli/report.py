@@ -153,11 +153,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def write_page(folders: Sequence[str], file: Path) -> None:
-    """Write the page of `attentune report FOLDERS --output_file FILE`.
-
-    Raises:
-        AttentuneError: a folder holds no finished run, Matplotlib is not installed, or the file cannot be written.
-    """
+    """Write the page of `attentune report FOLDERS --output_file FILE`."""
     from attentune.report.load import collect
     from attentune.report.sections.contents import make_report
     from attentune.report.writing import check_report_file, write_report

@@ -206,11 +206,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_settings(options: Mapping[str, Any]) -> None:
-    """Check space, settings and rows before PyTorch is imported.
-
-    Raises:
-        AttentuneError: they cannot be searched.
-    """
+    """Check space, settings and rows before PyTorch is imported."""
     from attentune.experiments.search.settings import checked_settings
 
     names = ("preset", "overrides")

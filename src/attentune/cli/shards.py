@@ -84,11 +84,7 @@ def _is_several(path: str) -> bool:
 
 
 def check_input(command: str, parsed: Any, problems: list[str]) -> Any:
-    """Check that `--input_file` or `--dataset_name` is given; return the data settings.
-
-    Raises:
-        ConfigError: with all problems, including those passed in.
-    """
+    """Check that `--input_file` or `--dataset_name` is given; return the data settings."""
     named = "data.dataset_name" in overrides_of(parsed, [])
     if named == (parsed.input_file is not None):
         got = "both" if named else "neither"
@@ -113,22 +109,7 @@ def run_shards_of(
     task: Callable[..., Any],
     options: dict[str, Any],
 ) -> tuple[int, Any, Any]:
-    """Plan the shards and execute them.
-
-    Args:
-        command: the name of the command.
-        arguments: the command line, to print how to go on.
-        parsed: the flags.
-        given: what `check_shard_flags` returned.
-        saved: the run.
-        data: the data settings.
-        kind: what is computed, a `ShardKind`.
-        task: writes one shard.
-        options: settings of what is computed, ready for JSON.
-
-    Returns:
-        The exit status, the folder and the plan.
-    """
+    """Plan the shards and execute them."""
     from attentune.data.ranges import dataset_source, find_sources
     from attentune.data.readers.formats import FileOptions
     from attentune.experiments.execution.executor import default_slots

@@ -22,11 +22,7 @@ def add_text_flags(made: Parser) -> None:
 
 
 def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
-    """Check that exactly one source of texts is given, and return the data settings.
-
-    Raises:
-        ConfigError: with all problems, including those passed in.
-    """
+    """Check that exactly one source of texts is given, and return the data settings."""
     named_data = {name for name in overrides_of(parsed, []) if name in ("data.task", "data.dataset_name")}
     sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
     if len(sources) != 1:
@@ -43,12 +39,7 @@ def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
 
 
 def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
-    """Read the rows that the flags select, all at once.
-
-    Raises:
-        ConfigError: a pair for a model of single texts, or the other way round.
-        DataError: rows that cannot be read.
-    """
+    """Read the rows that the flags select, all at once."""
     from attentune.data.readers.table import WHOLE
 
     chunks = read_text_chunks(parsed, data, saved, WHOLE)
@@ -58,11 +49,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
 
 
 def read_file_rows(path: str, data: Any, saved: Any) -> Any:
-    """Read the rows to predict of a file, all at once, and tell how it was read.
-
-    Raises:
-        DataError: rows that cannot be read.
-    """
+    """Read the rows to predict of a file, all at once, and tell how it was read."""
     from attentune.data.readers.table import WHOLE
     from attentune.data.unlabelled import unlabelled_chunks
 

@@ -20,38 +20,18 @@ _WINDOW_BATCHES = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """A padded batch.
+    """A padded batch."""
 
-    Attributes:
-        inputs: input_ids, attention_mask and, if the encoder has them, token_type_ids, (B, T) int64 each; for a
-            bi-encoder also second_start, (B,) int64, the offset of the second text in each row.
-        samples: (B,) the indices of the rows in the plan of the epoch (in evaluation: in the split).
-        tokens: the number of tokens without padding.
-        token_labels: (B, T) float32, negative at tokens without a token label; None without token labels.
-    """
-
-    inputs: dict[str, torch.Tensor]
-    samples: np.ndarray
-    tokens: int
-    token_labels: torch.Tensor | None = None
+    inputs: dict[str, torch.Tensor]  # input_ids, attention_mask and, if the encoder has them, token_type_ids,
+    samples: np.ndarray  # (B,) the indices of the rows in the plan of the epoch (in evaluation: in the split)
+    tokens: int  # the number of tokens without padding
+    token_labels: torch.Tensor | None = None  # (B, T) float32, negative at tokens without a token label
 
 
 def bucketed_order(
     lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int, by_tokens: bool = False
 ) -> list[np.ndarray]:
-    """Make the batches of a training epoch: rows of similar length together, otherwise in random order.
-
-    Args:
-        lengths: (N,) the length of each row in tokens.
-        batch_rows: rows per batch; one batch may be smaller.
-        seed: with `epoch`, the key of the shuffle.
-        epoch: from 0.
-        by_tokens: make as many batches, but of about equally many tokens: more rows where they are short, fewer where
-            they are long.
-
-    Returns:
-        Arrays of row indices; each row is in exactly one.
-    """
+    """Make the batches of a training epoch: rows of similar length together, otherwise in random order."""
     generator = numpy_generator("order", seed, epoch)
     shuffled = generator.permutation(len(lengths))
     window = batch_rows * _WINDOW_BATCHES
@@ -107,18 +87,7 @@ def pad_batch(
     samples: np.ndarray | None = None,
     token_labels: Sequence[np.ndarray] | None = None,
 ) -> Batch:
-    """Make tensors of some rows, padded on the right to the longest.
-
-    Args:
-        features: the tokens of the split.
-        rows: the indices of the rows, in this order.
-        pad_token_id: the id of padding.
-        mask_token_id: the id at masked positions.
-        masked: for each row the positions to mask, or None; not given: nothing is masked.
-        attention_excluded: for each row the positions that attention ignores like padding, or None.
-        samples: the value of `Batch.samples`; default: `rows`.
-        token_labels: for each row one token label per token, negative where there is none.
-    """
+    """Make tensors of some rows, padded on the right to the longest."""
     lengths = features.lengths[np.asarray(rows, dtype=np.int64)]
     shape = (len(rows), int(lengths.max(initial=1)))
     ids = np.full(shape, pad_token_id, dtype=np.int64)

@@ -27,65 +27,39 @@ from attentune.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """The file of one split.
+    """The file of one split."""
 
-    Attributes:
-        files: possible names of the file; the first that exists is read.
-        text, pair, label, id: column names; `pair` and `id` may be None.
-        header: the column names, if the file has no header line.
-        optional: whether the task can be used without this split.
-    """
-
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # possible names of the file; the first that exists is read
+    # text, pair, label, id: column names; `pair` and `id` may be None.
     text: str
     label: str
     pair: str | None = None
     id: str | None = None
-    header: tuple[str, ...] | None = None
-    optional: bool = False
+    header: tuple[str, ...] | None = None  # the column names, if the file has no header line
+    optional: bool = False  # whether the task can be used without this split
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The specification of a built-in task.
+    """The specification of a built-in task."""
 
-    Attributes:
-        name: the name in settings and results.
-        title: the full name.
-        suite: the collection it is published in: "glue", "cs224n", "sick" or "hans".
-        aliases: other accepted names; see `load_spec`.
-        description: one line on the task.
-        source: where to get the files.
-        task_type: "classification", "regression" or "ordinal".
-        label_names: the classes in the order of their ids (as in GLUE); empty for regression.
-        label_values: maps values in the files to class names; names map to themselves.
-        metrics: the metrics; the first selects the best model.
-        folders: possible folders of the files, relative to the data folder.
-        quoting: "none" or "csv" (see `readers.csv.Dialect`); fields are separated by tabs.
-        splits: in the order train, validation, test.
-        score_range: the lowest and highest valid score of a regression.
-        missing_labels: values that mean "no label", besides an empty field.
-        drop_unlabelled: leave rows without a label out of train and validation, with a note.
-        drop_broken: leave rows with missing or extra fields out, with a note.
-    """
-
-    name: str
-    title: str
-    suite: str
-    aliases: tuple[str, ...]
-    description: str
-    source: str
-    task_type: str
-    label_names: tuple[str, ...]
-    label_values: Mapping[str, str]
-    metrics: tuple[str, ...]
-    folders: tuple[str, ...]
-    quoting: str
-    splits: Mapping[str, SplitSpec]
-    score_range: tuple[float, float] | None = None
-    missing_labels: tuple[str, ...] = field(default=())
-    drop_unlabelled: bool = False
-    drop_broken: bool = False
+    name: str  # the name in settings and results
+    title: str  # the full name
+    suite: str  # the collection it is published in: "glue", "cs224n", "sick" or "hans"
+    aliases: tuple[str, ...]  # other accepted names; see `load_spec`
+    description: str  # one line on the task
+    source: str  # where to get the files
+    task_type: str  # "classification", "regression" or "ordinal"
+    label_names: tuple[str, ...]  # the classes in the order of their ids (as in GLUE); empty for regression
+    label_values: Mapping[str, str]  # maps values in the files to class names; names map to themselves
+    metrics: tuple[str, ...]  # the metrics; the first selects the best model
+    folders: tuple[str, ...]  # possible folders of the files, relative to the data folder
+    quoting: str  # "none" or "csv" (see `readers.csv.Dialect`); fields are separated by tabs
+    splits: Mapping[str, SplitSpec]  # in the order train, validation, test
+    score_range: tuple[float, float] | None = None  # the lowest and highest valid score of a regression
+    missing_labels: tuple[str, ...] = field(default=())  # values that mean "no label", besides an empty field
+    drop_unlabelled: bool = False  # leave rows without a label out of train and validation, with a note
+    drop_broken: bool = False  # leave rows with missing or extra fields out, with a note
 
 
 def spec_names() -> tuple[str, ...]:
@@ -94,11 +68,7 @@ def spec_names() -> tuple[str, ...]:
 
 
 def load_spec(name: str) -> TaskSpec:
-    """Load a task by its name or an alias, ignoring case, spaces and punctuation (`STS-B`, `sts_b`, `stsb`).
-
-    Raises:
-        ConfigError: if the task does not exist; the message has the nearest names.
-    """
+    """Load a task by its name or an alias, ignoring case, spaces and punctuation (`STS-B`, `sts_b`, `stsb`)."""
     names = _spellings()
     if _plain(name) in names:
         return _all_specs()[names[_plain(name)]]
@@ -164,19 +134,7 @@ DEFAULT_METRICS = {
 
 
 def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None) -> TaskData:
-    """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA.
-
-    Args:
-        config: the settings; `task` is given.
-        splits: the splits to load ("validation" means both of MNLI's); None loads all that exist, and requires train
-            and validation.
-        label_space: a trained model's labels, to which the task's labels are mapped by name; None keeps the task's.
-
-    Raises:
-        ConfigError: for an unknown task, or settings that do not fit it.
-        DataError: for missing or broken files.
-        LabelError: for labels that the task or `label_space` does not have.
-    """
+    """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(config.task or "")
     task_type, note = decide_task_type(config, spec.task_type)
     space = _spec_space(spec, task_type)
@@ -199,14 +157,7 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
 def label_reader(
     spec: TaskSpec | None, space: LabelSpace, separator: str | None = None, left_out: tuple[str, ...] = ()
 ) -> LabelReader:
-    """The reader of a task's labels.
-
-    Args:
-        spec: the built-in task whose label values and score range apply; None for custom data.
-        space: the labels to read.
-        separator: separates the labels of a row that may have several.
-        left_out: labels of custom data whose rows are left out.
-    """
+    """The reader of a task's labels."""
     if spec is None:
         return LabelReader(space, separator=separator, left_out=left_out)
     # A classification task read as regression: the numbers in its files are the scores.
@@ -270,12 +221,7 @@ def _root(config: DataConfig, spec: TaskSpec) -> Path:
 
 
 def find_builtin_file(task: str, split: str, data_dir: str | None) -> Path:
-    """Find the file of one split of a built-in task, in `data_dir` or the folder named by ATTENTUNE_DATA.
-
-    Raises:
-        ConfigError: no folder is given.
-        DataError: the folder or the file does not exist.
-    """
+    """Find the file of one split of a built-in task, in `data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(task)
     return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), {split: True})[split]
 
@@ -316,11 +262,7 @@ def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str
 
 
 def require_column(table: Table, column: str, spec: TaskSpec) -> None:
-    """Check that the file of a built-in task has a column.
-
-    Raises:
-        DataError: if not; the message lists the columns.
-    """
+    """Check that the file of a built-in task has a column."""
     if column not in table.names:
         raise DataError(
             f"there is no column {column!r}, expected the file of {spec.title}. Columns here:"

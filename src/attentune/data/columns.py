@@ -79,18 +79,7 @@ def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:
-    """Return the column if it exists; of `--label_column` several, as `label_columns` reads them, as a JSON list.
-
-    Args:
-        names: the columns of the table.
-        column: the column.
-        source: the file, for messages.
-        setting: the flag that names the column.
-        likely: columns that may be meant, where no name is near; default: those with conventional names.
-
-    Raises:
-        DataError: if not; the message lists the columns.
-    """
+    """Return the column if it exists; of `--label_column` several, as `label_columns` reads them, as a JSON list."""
     found = label_columns(column, names) if setting == "--label_column" else None
     if found is not None or column in names:
         return column if found is None else label_setting(found)
@@ -112,20 +101,7 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
 def choose_columns(
     names: Sequence[str], config: DataConfig, source: str, *, want_label: bool = True
 ) -> tuple[Columns, tuple[str, ...]]:
-    """Choose the columns given in the settings, otherwise those with conventional names.
-
-    Args:
-        names: the columns of the table.
-        config: the settings; a pair is only guessed if no text column is given.
-        source: the file, for messages.
-        want_label: whether a missing label column is an error.
-
-    Returns:
-        The columns, and a note on what was guessed, if anything.
-
-    Raises:
-        DataError: if a given column is missing, or none can be guessed.
-    """
+    """Choose the columns given in the settings, otherwise those with conventional names."""
     label = config.label_column
     if label is not None:
         is_there = label_columns(label, names) is not None
@@ -211,13 +187,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class IdColumns:
-    """Finds the first of some columns whose values are unique ids, in memory of 8 bytes per row and column.
-
-    Args:
-        names: the columns.
-        strict: whether a column that cannot be used is an error; otherwise it is skipped.
-        hash_of: hashes an id; ids with equal hashes are compared.
-    """
+    """Finds the first of some columns whose values are unique ids, in memory of 8 bytes per row and column."""
 
     def __init__(self, names: Sequence[str], *, strict: bool, hash_of: Callable[[str], int] = hash) -> None:
         self._strict, self._hash_of = strict, hash_of
@@ -230,11 +200,7 @@ class IdColumns:
         return list(self._hashes)
 
     def add(self, table: Table) -> None:
-        """Add the ids of the next chunk.
-
-        Raises:
-            DataError: a row has no id, and `strict` is set.
-        """
+        """Add the ids of the next chunk."""
         for name in self.names:
             try:
                 ids = _ids(table, name)
@@ -252,14 +218,7 @@ class IdColumns:
         return name in self._returning
 
     def first_usable(self, tables: Tables) -> str | None:
-        """Return the first column with unique ids, or None.
-
-        Args:
-            tables: iterates over the chunks again, to compare ids with equal hashes.
-
-        Raises:
-            DataError: an id is repeated, and `strict` is set.
-        """
+        """Return the first column with unique ids, or None."""
         for name, hashes in self._hashes.items():
             error = _repeated(name, np.frombuffer(hashes, dtype=np.int64), tables)
             if error is None:
@@ -276,20 +235,7 @@ def id_columns(names: Iterable[str], column: str | None, *, strict: bool) -> IdC
 
 
 def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
-    """Read the id of each row.
-
-    Args:
-        table: the rows.
-        column: the id column; None takes `id`, `idx` or `index` if its values are unique, otherwise the row numbers
-            from 0.
-        strict: whether a given column that cannot be used is an error.
-
-    Returns:
-        The ids, and a note if such a column could not be used.
-
-    Raises:
-        DataError: if the given column has empty or repeated values.
-    """
+    """Read the id of each row."""
     candidates = id_columns(table.columns, column, strict=strict)
     names = candidates.names
     candidates.add(table)
@@ -360,26 +306,7 @@ def read_rows(
     strict_ids: bool = True,
     drop_unlabelled: bool = False,
 ) -> tuple[TextRows, list[str]]:
-    """Read and check the texts, labels and ids of a table.
-
-    Args:
-        table: the cells, with all columns that `columns` names.
-        columns: which columns to read.
-        reader: reads the labels; not used where `columns.label` is None.
-        is_test: whether labels that are all missing mean that the split has none.
-        ids: one a row, where they have been checked already; None reads them.
-        strict_ids: whether an unusable `columns.id` is an error; otherwise the rows are numbered.
-        drop_unlabelled: leave rows without a label out. A table without any label stays whole, so that the reader
-            refuses it.
-
-    Returns:
-        The rows, and notes on labels that are not spelled as their class, on ids that could not be used and on rows
-        that were left out.
-
-    Raises:
-        LabelError: for missing or unknown labels.
-        DataError: for missing texts and for missing or repeated ids.
-    """
+    """Read and check the texts, labels and ids of a table."""
     unlabelled = reader.missing_rows(table, columns.label) if drop_unlabelled and columns.label is not None else []
     left_out = {} if columns.label is None else reader.rows_left_out(table, columns.label)
     used, dropped = table, sorted({*unlabelled, *left_out})

@@ -45,23 +45,14 @@ def some_names(names: Sequence[str], rarest: tuple[str, int] | None = None) -> s
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """What a model predicts.
+    """What a model predicts."""
 
-    Attributes:
-        task_type: "classification", "regression", "ordinal" (ordered classes, lowest first) or "multi_label" (any
-            number of labels per row).
-        names: the classes in the order of their ids; empty for regression.
-        ordinal_prediction: "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest
-            to the expected class number.
-        thresholds: the decision threshold of each label, or of the second of two classes; for ordinal tasks the
-            ascending cut points on the expected class number, one less than classes; None for 0.5, or for the most
-            likely class.
-    """
-
-    task_type: str
-    names: tuple[str, ...] = ()
+    task_type: str  # "classification", "regression", "ordinal"
+    names: tuple[str, ...] = ()  # the classes in the order of their ids; empty for regression
+    # "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest to the expected class
+    # number.
     ordinal_prediction: str = "argmax"
-    thresholds: tuple[float, ...] | None = None
+    thresholds: tuple[float, ...] | None = None  # the decision threshold of each label, or of the second of two classes
 
     @property
     def num_labels(self) -> int:
@@ -74,12 +65,7 @@ class LabelSpace:
         return self.task_type == "multi_label"
 
     def job(self, *, is_pair: bool, score_range: Sequence[float] | None = None) -> str:
-        """Say in words what a model with these labels does, such as "sorts a text into bad or good".
-
-        Args:
-            is_pair: whether it reads pairs of texts.
-            score_range: the lowest and highest training score, if they are known.
-        """
+        """Say in words what a model with these labels does, such as "sorts a text into bad or good"."""
         of = "a pair of texts" if is_pair else "a text"
         if self.task_type == "regression":
             bounds = "" if score_range is None else " from {} to {}".format(*map(self.text_of, score_range))
@@ -129,35 +115,19 @@ class RowSource:
 
 @dataclass(frozen=True)
 class TextRows:
-    """The rows of one split.
+    """The rows of one split."""
 
-    Attributes:
-        ids: the id of each row in its file, otherwise its number from 0, as text.
-        texts: the first (or only) text of each row.
-        pairs: the second text of each row, or None for single texts.
-        labels: class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 where a row has the
-            label; None without labels.
-        source: the file or dataset, for messages.
-        lines: the line at which each row begins (from 1), or None if the source has no lines.
-        weights: (N,) float64, the loss weight of each row; None if all are 1.
-        sources: the source of each row; None if it is `source` for all.
-        targets: (N, C) float64, what training compares predictions with instead of the labels: probabilities of the
-            classes, of each label for multi-label, or (N, 1) scores; None for the labels.
-        kept: the cells of further columns of the file, which are only copied, as texts.
-        dates: the cells of the columns of dates, by name.
-    """
-
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-    pairs: tuple[str, ...] | None
-    labels: np.ndarray | None
-    source: str
-    lines: tuple[int, ...] | None = None
-    weights: np.ndarray | None = None
-    sources: tuple[str, ...] | None = None
-    targets: np.ndarray | None = None
-    kept: tuple[tuple[str, ...], ...] = ()
-    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    ids: tuple[str, ...]  # the id of each row in its file, otherwise its number from 0, as text
+    texts: tuple[str, ...]  # the first (or only) text of each row
+    pairs: tuple[str, ...] | None  # the second text of each row, or None for single texts
+    labels: np.ndarray | None  # class ids (int64) or scores (float64), one per row
+    source: str  # the file or dataset, for messages
+    lines: tuple[int, ...] | None = None  # the line at which each row begins
+    weights: np.ndarray | None = None  # (N,) float64, the loss weight of each row; None if all are 1
+    sources: tuple[str, ...] | None = None  # the source of each row; None if it is `source` for all
+    targets: np.ndarray | None = None  # (N, C) float64, what training compares predictions with instead of the labels
+    kept: tuple[tuple[str, ...], ...] = ()  # the cells of further columns of the file, which are only copied, as texts
+    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the cells of the columns of dates, by name
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -221,25 +191,15 @@ class TextRows:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with its rows.
+    """A task with its rows."""
 
-    Attributes:
-        name: the name of the task, or of the user's file or data set (`data_name`).
-        label_space: the labels.
-        metrics: names of metrics; the first selects the best model (see `metrics.metrics.METRICS`).
-        splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
-        notes: sentences on what was decided automatically, to be logged.
-        doubt: why the labels may be scores instead of classes, and what settles it; None if they are classes.
-        columns: of custom data: the settings of the columns that were read, by name, such as {"text_column": "review"}.
-    """
-
-    name: str
+    name: str  # the name of the task, or of the user's file or data set (`data_name`)
     label_space: LabelSpace
-    metrics: tuple[str, ...]
-    splits: dict[str, TextRows]
-    notes: tuple[str, ...] = ()
-    doubt: tuple[str, str] | None = None
-    columns: dict[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...]  # names of metrics; the first selects the best model (see `metrics.metrics.METRICS`)
+    splits: dict[str, TextRows]  # "train", "validation", "test"
+    notes: tuple[str, ...] = ()  # sentences on what was decided automatically, to be logged
+    doubt: tuple[str, str] | None = None  # why the labels may be scores instead of classes, and what settles it
+    columns: dict[str, str] = field(default_factory=dict)  # of custom data: the settings of the columns that were read
 
     @property
     def is_pair(self) -> bool:
@@ -257,11 +217,7 @@ class TaskData:
 
 
 def data_name(data: Mapping[str, Any]) -> str:
-    """Return the name of a run's data, for people: the task, the data set on the hub, or the file without its folder.
-
-    Args:
-        data: the section `data` of a configuration.
-    """
+    """Name a run's data, for people: the task, the data set on the hub, or the file without its folder."""
     if name := str(data.get("task") or data.get("dataset_name") or ""):
         return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
     file = next((data[key] for key in ("train_file", "validation_file", "test_file") if data.get(key)), None)

@@ -25,16 +25,7 @@ from attentune.io.files import write_text
 
 
 def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool) -> tuple[Table, tuple[str, ...]]:
-    """Find rows that repeat the names of the columns and, where rows are skipped, those without a label.
-
-    Args:
-        table: the rows, all columns of them.
-        labels: the columns of labels; none for rows that need none.
-        is_skipped: whether such rows are left out, and written to a file with the rows that the reader left out.
-
-    Returns:
-        The table, and a note on such rows.
-    """
+    """Find rows that repeat the names of the columns and, where rows are skipped, those without a label."""
     repeated = dict.fromkeys(_repeated(table), "repeats the names of the columns")
     if not is_skipped:
         return table, (_told(table, list(repeated)),) if repeated else ()
@@ -107,10 +98,6 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
 
     Labels are mapped by name. Call it after all splits have been made, so that these hold rows of the main data only.
     Data that has extra rows already is returned unchanged.
-
-    Raises:
-        DataError: a file cannot be read, or has other columns or another number of texts per row than train.
-        LabelError: a label is missing or not one of the task's.
     """
     train = data.splits.get("train")
     if train is None or train.labels is None or train.sources is not None or not config.extra_train:
@@ -134,20 +121,7 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
 
 
 def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> tuple[TextRows, tuple[str, ...]]:
-    """Read the labelled rows of one extra file, or of the train split of a saved data set.
-
-    Args:
-        path: the file, or a folder from `save_to_disk`.
-        config: how the main rows are read: the columns, and the built-in task whose columns and label values apply.
-        space: the labels of the main rows.
-        is_pair: whether the main rows are pairs.
-
-    Returns:
-        The rows, and notes on rows that are none.
-
-    Raises:
-        DataError, LabelError: as `with_extra`.
-    """
+    """Read the labelled rows of one extra file, or of the train split of a saved data set."""
     spec = load_spec(config.task) if config.task is not None else None
     table = _read(path, config)
     columns = _columns(table, config, spec, is_pair)

@@ -27,21 +27,7 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,
 def with_guessed_columns(
     table: Table, config: DataConfig, *, want_label: bool = True
 ) -> tuple[DataConfig, tuple[str, ...]]:
-    """Fill in the text and label columns that are neither given nor found by their names.
-
-    Args:
-        table: the rows.
-        config: the settings.
-        want_label: whether a label column is needed.
-
-    Returns:
-        The settings, with the columns that were guessed, and notes that name them, or on a first row that may be no
-        header.
-
-    Raises:
-        DataError: a given column is missing; several columns could be meant, which the message lists; or the first row
-            is no header.
-    """
+    """Fill in the text and label columns that are neither given nor found by their names."""
     note = header_note(table, config)
     notes = () if note is None else (note,)
     guessed = []

@@ -21,15 +21,7 @@ _CURE = (
 
 
 def header_note(table: Table, config: DataConfig) -> str | None:
-    """Return a note if the first row of a file was read as names, but may be a row; None if there is no sign of it.
-
-    Args:
-        table: the first rows.
-        config: the settings; names that they give are names.
-
-    Raises:
-        DataError: it is a row by several signs, or by one that names do not have: it is one of its column's classes.
-    """
+    """Return a note if the first row of a file was read as names, but may be a row; None if there is no sign of it."""
     if not table.names_from_row or _has_names(table.names, config):
         return None
     columns = [(name, table.columns.get(name, ())[:_ROWS]) for name in table.names]

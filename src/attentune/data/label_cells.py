@@ -34,16 +34,7 @@ def label_columns(column: str, names: Collection[str]) -> tuple[str, ...] | None
 
 
 def label_columns(column: str, names: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the columns that a label setting names: one, or several in a JSON list or with commas.
-
-    Args:
-        column: the setting.
-        names: the columns of the table, by which commas within a name are told from commas between names; None if
-            several are in a JSON list (`label_setting`).
-
-    Returns:
-        The columns; None if one is not in `names`.
-    """
+    """Return the columns that a label setting names: one, or several in a JSON list or with commas."""
     if names is not None and column in names:
         return (column,)
     listed = as_list(column) if column.startswith("[") else None
@@ -97,12 +88,7 @@ def looks_listed(texts: Iterable[str]) -> bool:
 
 
 def found_separator(texts: Iterable[str], known: Collection[str] = ()) -> str | None:
-    """Return the sign that stands between the labels of texts which are lists of labels; None if they are not.
-
-    Args:
-        texts: the cells.
-        known: the names of the labels; without them, the parts must recur in other texts, as those of lists do.
-    """
+    """Return the sign that stands between the labels of texts which are lists of labels; None if they are not."""
     distinct = {text.strip() for text in texts if text.strip()}
     for sign in _SEPARATORS:
         lists = [text for text in distinct if sign in text]
@@ -124,11 +110,7 @@ def found_separator(texts: Iterable[str], known: Collection[str] = ()) -> str | 
 
 
 def label_values(table: Table, column: str) -> tuple[str | None, ...]:
-    """Read the labels of a column with one label a row, stripped; None for missing ones.
-
-    Raises:
-        LabelError: a row has a list of labels, or most have one that is written as a text.
-    """
+    """Read the labels of a column with one label a row, stripped; None for missing ones."""
     cells = _cells(table, column)
     listed = next((row for row, cell in enumerate(cells) if isinstance(cell, (list, tuple))), None)
     texts = {cell for cell in cells if isinstance(cell, str)}
@@ -146,21 +128,13 @@ def label_values(table: Table, column: str) -> tuple[str | None, ...]:
 
 @dataclass(frozen=True)
 class LabelLists:
-    """The labels of each row of a column with several a row.
+    """The labels of each row of a column with several a row."""
 
-    Attributes:
-        rows: the labels as they are written, with repetitions; None for missing ones.
-        names: the labels in the order of the places of a vector, or of several columns; empty for lists of names.
-        separator: what separates the labels of a text.
-        is_found: whether the separator was not given, and is not `SEPARATOR`.
-        is_vector: whether the cells are vectors of zeros and ones.
-    """
-
-    rows: list[list[str] | None]
-    names: tuple[str, ...]
-    separator: str
-    is_found: bool
-    is_vector: bool
+    rows: list[list[str] | None]  # the labels as they are written, with repetitions; None for missing ones
+    names: tuple[str, ...]  # the labels in the order of the places of a vector, or of several columns
+    separator: str  # what separates the labels of a text
+    is_found: bool  # whether the separator was not given, and is not `SEPARATOR`
+    is_vector: bool  # whether the cells are vectors of zeros and ones
 
     @property
     def sets(self) -> list[LabelSet | None]:
@@ -169,19 +143,7 @@ class LabelLists:
 
 
 def label_lists(table: Table, column: str, separator: str | None, known: Sequence[str] = ()) -> LabelLists:
-    r"""Read the labels of each row: those of its list, or the names of the ones in its vector.
-
-    Args:
-        table: the rows. A cell is a list, a text that is one, or a text with labels between separators; lists of equal
-            length that hold zeros and ones only are vectors. Or `column` names several columns of zeros and ones.
-        column: the label column or columns.
-        separator: the separator in a text, in which `\n` and `\t` may be two characters; None finds it, `SEPARATOR` if
-            there is no sign of another one.
-        known: the labels, where they are known; vectors have one place for each.
-
-    Raises:
-        LabelError: a cell is no list of labels, or a vector has the wrong length.
-    """
+    r"""Read the labels of each row: those of its list, or the names of the ones in its vector."""
     cells = _cells(table, column)
     columns = label_columns(column, None)
     texts = {cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()}
@@ -210,11 +172,7 @@ def label_lists(table: Table, column: str, separator: str | None, known: Sequenc
 
 
 def _vector_length(table: Table, column: str, rows: Sequence[list[str] | None], known: Sequence[str]) -> int:
-    """Return the length of vectors of zeros and ones; 0 if the lists hold something else.
-
-    Raises:
-        LabelError: lists of zeros and ones repeat them, as only vectors do, but are of several lengths.
-    """
+    """Return the length of vectors of zeros and ones; 0 if the lists hold something else."""
     present = [(row, own) for row, own in enumerate(rows) if own is not None]
     if {"0", "1"} & set(known) or not all(name.lower() in _BITS for _, own in present for name in own):
         return 0

@@ -64,16 +64,7 @@ def left_out_labels(names: Collection[str], given: Sequence[str] | None) -> tupl
 
 
 def decide_task_type(config: DataConfig, default: str | None, *, columns: int = 1) -> tuple[str, str]:
-    """Decide the type of the labels, and explain it in a note.
-
-    Args:
-        config: the settings; `task_type` overrides the default.
-        default: the type of the built-in task; None for custom data (then: classification).
-        columns: the number of label columns; several mean `multi_label`.
-
-    Raises:
-        ConfigError: `task_type` does not go with several columns.
-    """
+    """Decide the type of the labels, and explain it in a note."""
     if columns > 1 and config.task_type not in (None, "multi_label"):
         raise ConfigError(
             f"data.task_type: got {config.task_type} and {columns} label columns, which hold one label each of a"
@@ -97,13 +88,6 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
     The order of the classes is that of `label_names`, otherwise (classification) that of the column's declaration,
     that of vectors or of several columns, otherwise sorted (by value if all are numbers). Of labels that are equal but
     for invisible characters or zeros after a decimal point, the most frequent one is the name.
-
-    Returns:
-        The label space, and notes.
-
-    Raises:
-        ConfigError: if `label_names` is invalid, or the order of an ordinal task is unknown.
-        LabelError: if there are fewer than two classes.
     """
     if task_type == "regression":
         if config.label_names is not None:
@@ -155,12 +139,7 @@ def _merged(counts: Mapping[str, int], *, by_value: bool) -> list[str]:
 
 
 def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None:
-    """Return why labels may be scores instead of classes, and what settles it; None if they are classes.
-
-    Args:
-        names: the labels of the training rows, as classes.
-        column: the name of their column.
-    """
+    """Return why labels may be scores instead of classes, and what settles it; None if they are classes."""
     read = [name for name in names if name.lower() not in NO_LABEL or name in _UNKNOWN_SCORES]
     numbers = [parse_number(_COMMA.sub(r"\1.\2", name)) for name in read]
     values = {number for number in numbers if number is not None}
@@ -180,11 +159,7 @@ def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None
 
 
 def set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) -> list[str]:
-    """Return notes on how the labels of rows with several were read, and on what looks wrong.
-
-    Raises:
-        LabelError: each row has 0 or 1, so that the column is one label.
-    """
+    """Return notes on how the labels of rows with several were read, and on what looks wrong."""
     names = {name for own in lists.rows for name in own or ()}
     if lists.is_vector:
         renamed = "" if config.label_names else " (--label_names gives other names)"
@@ -233,11 +208,7 @@ def _ordered_names(
 
 
 def _check_repeated(distinct: Sequence[str], count: int, table: Table, column: str) -> None:
-    """Check that at least one label occurs twice: a column of ids or free text is no label column.
-
-    Raises:
-        LabelError: all labels of more than a few rows are different.
-    """
+    """Check that at least one label occurs twice: a column of ids or free text is no label column."""
     if count > _FEW_ROWS and len(distinct) == count:
         raise LabelError(
             f"column {column!r} holds a different label in each of its {count:,} rows ({quote(distinct[0])},"
@@ -255,11 +226,7 @@ def _many_classes_note(distinct: Sequence[str], count: int, column: str) -> str:
 
 
 def check_names(names: Sequence[str], source: str) -> None:
-    """Check that label names can be joined by `SEPARATOR` in our files.
-
-    Raises:
-        LabelError: a name contains the separator.
-    """
+    """Check that label names can be joined by `SEPARATOR` in our files."""
     wrong = next((name for name in names if SEPARATOR in name), None)
     if wrong is not None:
         raise LabelError(
@@ -285,40 +252,19 @@ def separator_note(table: Table, column: str, lists: LabelLists, names: Collecti
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Reads the labels of a column.
+    """Reads the labels of a column."""
 
-    Attributes:
-        space: the labels.
-        values: maps values in the file to class names; the names themselves are valid too.
-        score_range: the lowest and highest valid score.
-        missing: values that mean "no label", besides empty and null.
-        separator: multi-label: the separator in a cell; None finds it.
-        left_out: labels whose rows `read_rows` leaves out; "" for rows without a label.
-    """
-
-    space: LabelSpace
-    values: Mapping[str, str] = field(default_factory=dict)
-    score_range: tuple[float, float] | None = None
-    missing: tuple[str, ...] = ()
-    separator: str | None = None
-    left_out: tuple[str, ...] = ()
+    space: LabelSpace  # the labels
+    values: Mapping[str, str] = field(default_factory=dict)  # maps values in the file to class names
+    score_range: tuple[float, float] | None = None  # the lowest and highest valid score
+    missing: tuple[str, ...] = ()  # values that mean "no label", besides empty and null
+    separator: str | None = None  # multi-label: the separator in a cell; None finds it
+    left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
         """Read class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 for each label of a row.
 
         White space around labels and invisible characters in them are ignored; `1.0` is the label `1`, unless both are.
-
-        Args:
-            table: the rows.
-            column: the label column.
-            is_test: whether labels that are all missing (empty, null or -1) mean that the split has none.
-
-        Returns:
-            The labels; None for a test split without labels.
-
-        Raises:
-            LabelError: for missing labels, unknown classes (all of them, with the first row of each), and scores that
-                are not finite or out of range.
         """
         if self.space.is_multilabel:
             return self._sets(table, column, is_test=is_test)
@@ -436,11 +382,7 @@ def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> n
 
 
 def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
-    """Map the labels of rows from one label space to another: classes by name, scores unchanged.
-
-    Raises:
-        LabelError: if the spaces are of different types, or a class does not exist in the target.
-    """
+    """Map the labels of rows from one label space to another: classes by name, scores unchanged."""
     check_same_labels(source, target, rows.source)
     if rows.labels is None or source.task_type == "regression" or source.names == target.names:
         return rows
@@ -449,11 +391,7 @@ def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRo
 
 
 def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> None:
-    """Check that labels of one space can be mapped to another.
-
-    Raises:
-        LabelError: as `map_labels`.
-    """
+    """Check that labels of one space can be mapped to another."""
     words = {"regression": "scores", "multi_label": "sets of labels"}
     kinds = [words.get(space.task_type, "classes") for space in (source, target)]
     if kinds[0] != kinds[1]:

@@ -99,11 +99,7 @@ def load_data(
 
 
 def _check_source(config: DataConfig) -> None:
-    """Check that exactly one source is given, and that the other settings go with it.
-
-    Raises:
-        ConfigError: with all problems found.
-    """
+    """Check that exactly one source is given, and that the other settings go with it."""
     files = [name for name in ("train_file", "validation_file", "test_file") if getattr(config, name) is not None]
     sources = [name for name in ("task", "dataset_name") if getattr(config, name) is not None] + files[:1]
     problems = []
@@ -141,10 +137,6 @@ def _read_tables(
     """Read the tables of custom data, by split in the order train, validation, test, and notes on them.
 
     Train is also read where the classes are not known yet, or where the validation split is taken from it.
-
-    Raises:
-        ConfigError: if no file is given for any of the splits.
-        DataError: for a file or data set that cannot be read.
     """
     if config.dataset_name is not None:
         return read_dataset(config)
@@ -172,21 +164,7 @@ def _load_custom(
     label_space: LabelSpace | None,
     cut_validation: bool = True,
 ) -> TaskData:
-    """Make checked rows from the tables of custom data.
-
-    Args:
-        tables: one table per split, in the order train, validation, test.
-        config: the settings.
-        seed: seeds the validation split, where it is taken from train.
-        splits: the splits to return; None returns all.
-        label_space: a trained model's labels; None finds them in train.
-        cut_validation: whether validation rows are split off train if there are none.
-
-    Raises:
-        ConfigError: for settings that do not fit the data, or a split that does not exist.
-        DataError: for missing columns and broken rows.
-        LabelError: for missing or unknown labels.
-    """
+    """Make checked rows from the tables of custom data."""
     first = next(iter(tables))
     want_label = not first.startswith("test")
     config = with_own_names(tables[first].names, config)
@@ -258,11 +236,7 @@ def _label_space(
 
 
 def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
-    """The columns, each of which the table has; a test table may lack the label.
-
-    Raises:
-        DataError: a column is missing.
-    """
+    """The columns, each of which the table has; a test table may lack the label."""
     settings = {"text": "--text_column", "pair": "--text_pair_column", "id": "--id_column", "label": "--label_column"}
     if is_test and not set(columns.labels) <= set(table.names):
         columns = replace(columns, label=None)
@@ -301,10 +275,6 @@ def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
 
     The folds depend on the rows and `config.fold_seed` only. Existing validation rows are dropped, so that they stay
     unseen.
-
-    Raises:
-        ConfigError: no fold is given.
-        DataError: there are fewer rows than folds.
     """
     train = data.splits.get("train")
     if config.folds is None or train is None:
@@ -335,12 +305,7 @@ def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
 
 
 def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
-    """Add a split "calibration" after train, if the settings ask for one and train exists.
-
-    Raises:
-        DataError: train is too small to be split; or the file cannot be read, has no labels, or other texts than
-            train.
-    """
+    """Add a split "calibration" after train, if the settings ask for one and train exists."""
     train = data.splits.get("train")
     if train is None or (config.calibration_share is None and config.calibration_file is None):
         return data

@@ -9,22 +9,14 @@ from attentune.errors import InputError
 
 
 def checked_texts(texts: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Return the texts.
-
-    Raises:
-        InputError: some are none; the message has the first row and the count.
-    """
+    """Return the texts."""
     rows = tuple(texts)
     check_each(rows, what, lambda value: isinstance(value, str), "a text; fill gaps with '' or take these rows out")
     return rows
 
 
 def check_each(values: Sequence[Any], what: str, is_valid: Callable[[Any], bool], expected: str) -> None:
-    """Check all values.
-
-    Raises:
-        InputError: some are invalid; the message has the first row, from 0, and the count.
-    """
+    """Check all values."""
     wrong = [row for row, value in enumerate(values) if not is_valid(value)]
     if wrong:
         value = values[wrong[0]]

@@ -33,31 +33,18 @@ DATASET = "dataset"
 
 @dataclass(frozen=True)
 class RowSource:
-    """A file, or a split of a dataset.
+    """A file, or a split of a dataset."""
 
-    Attributes:
-        path: the absolute path or URL of the file; the name of the dataset.
-        kind: the ending of the file without ".gz", or `DATASET`.
-        bytes: the size of the file.
-        modified: what changes when its content does.
-        split: the name of the split.
-        config_name: the configuration of the dataset.
-        delimiter: the separator of fields, if it is given.
-        encoding: the encoding of a file that is not UTF-8, if it is given.
-        header: whether the first row of the file has the column names.
-        table: the table of a SQLite file, if it is given.
-    """
-
-    path: str
-    kind: str
-    bytes: int = 0
-    modified: str = ""
-    split: str | None = None
-    config_name: str | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-    header: bool = True
-    table: str | None = None
+    path: str  # the absolute path or URL of the file; the name of the dataset
+    kind: str  # the ending of the file without ".gz", or `DATASET`
+    bytes: int = 0  # the size of the file
+    modified: str = ""  # what changes when its content does
+    split: str | None = None  # the name of the split
+    config_name: str | None = None  # the configuration of the dataset
+    delimiter: str | None = None  # the separator of fields, if it is given
+    encoding: str | None = None  # the encoding of a file that is not UTF-8, if it is given
+    header: bool = True  # whether the first row of the file has the column names
+    table: str | None = None  # the table of a SQLite file, if it is given
 
     @property
     def name(self) -> str:
@@ -96,54 +83,32 @@ class RowSource:
 
 @dataclass(frozen=True)
 class SourceScan:
-    """What is known of a source before its rows are read.
+    """What is known of a source before its rows are read."""
 
-    Attributes:
-        names: the names of its columns; of JSON lines those of the first block.
-        rows: the number of rows.
-        starts: where each block begins.
-        notes: how the file is read, if not as its extension says.
-    """
-
-    names: tuple[str, ...]
-    rows: int
-    starts: tuple[RowStart, ...]
-    notes: tuple[str, ...] = ()
+    names: tuple[str, ...]  # the names of its columns; of JSON lines those of the first block
+    rows: int  # the number of rows
+    starts: tuple[RowStart, ...]  # where each block begins
+    notes: tuple[str, ...] = ()  # how the file is read, if not as its extension says
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows of a source.
+    """Consecutive rows of a source."""
 
-    Attributes:
-        source: the number of the source, from 0.
-        start: the first row.
-        rows: the number of rows.
-    """
-
-    source: int
-    start: RowStart
-    rows: int
+    source: int  # the number of the source, from 0
+    start: RowStart  # the first row
+    rows: int  # the number of rows
 
 
 @dataclass(frozen=True)
 class RowChunk:
-    """Rows in memory.
+    """Rows in memory."""
 
-    Attributes:
-        table: the cells of the columns to interpret.
-        kept: a `pyarrow.Table` of the columns to copy; in sources without types, all cells are texts.
-    """
-
-    table: Table
-    kept: Any
+    table: Table  # the cells of the columns to interpret
+    kept: Any  # a `pyarrow.Table` of the columns to copy; in sources without types, all cells are texts
 
     def kept_as(self, types: Any) -> Any:
-        """Return the columns to copy in the types of a `pyarrow.Schema`.
-
-        Raises:
-            DataError: they cannot be converted.
-        """
+        """Return the columns to copy in the types of a `pyarrow.Schema`."""
         import pyarrow as pa
 
         try:
@@ -159,11 +124,7 @@ class RowChunk:
 
 
 def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptions = FOUND) -> list[RowSource]:
-    """Find the files of a path, URL, pattern or folder; see `find_files`.
-
-    Raises:
-        DataError: there is none, or one is of an unknown format.
-    """
+    """Find the files of a path, URL, pattern or folder; see `find_files`."""
     endings = (*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS))
     found = []
     for file in find_files(pattern, endings, leave_out):
@@ -193,21 +154,13 @@ def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptio
 
 
 def dataset_source(name: str, config_name: str | None, split: str) -> RowSource:
-    """Return a split of a dataset as a source.
-
-    Raises:
-        DataError: it cannot be loaded, or has no such split.
-    """
+    """Return a split of a dataset as a source."""
     loaded = load_split(name, config_name, split)
     return RowSource(name, DATASET, 0, str(loaded._fingerprint), split, config_name)
 
 
 def scan(source: RowSource) -> SourceScan:
-    """Count the rows of a source; a .csv file is read and its rows are checked, a .jsonl file is only read.
-
-    Raises:
-        DataError: it is empty or damaged.
-    """
+    """Count the rows of a source; a .csv file is read and its rows are checked, a .jsonl file is only read."""
     if source.kind == DATASET:
         split = load_split(source.path, source.config_name, source.split or "")
         return SourceScan(tuple(split.column_names), len(split), _numbered_starts(len(split)))
@@ -242,11 +195,7 @@ def scan(source: RowSource) -> SourceScan:
 
 
 def first_rows(source: RowSource, found: SourceScan) -> Table:
-    """Return the first rows of a source, all columns of them; for a file, whether its names were its first row.
-
-    Raises:
-        DataError: a row is invalid.
-    """
+    """Return the first rows of a source, all columns of them; for a file, whether its names were its first row."""
     part = RowRange(0, FIRST, min(found.rows, BLOCK_ROWS))
     table = next((_typed if source.has_types else _untyped)(source, part, found.names, ()))[0]
     return replace(table, names_from_row=source.has_header)
@@ -256,9 +205,6 @@ def divide(scans: Sequence[SourceScan], shards: int) -> list[list[RowRange]]:
     """Divide the rows of all sources, in their order, into shards of about equal size.
 
     Shards begin where blocks do, so there are empty ones if there are fewer blocks than shards.
-
-    Returns:
-        The ranges of each shard.
     """
     total = sum(one.rows for one in scans)
     divided: list[list[RowRange]] = [[] for _ in range(shards)]
@@ -278,17 +224,7 @@ def divide(scans: Sequence[SourceScan], shards: int) -> list[list[RowRange]]:
 
 
 def read_range(source: RowSource, part: RowRange, wanted: Iterable[str], kept: Sequence[str]) -> Iterator[RowChunk]:
-    """Read consecutive rows in chunks.
-
-    Args:
-        source: the source.
-        part: the rows.
-        wanted: the columns to interpret; those that a chunk lacks are null.
-        kept: the columns to copy.
-
-    Raises:
-        DataError: a row is invalid; or the source has fewer rows than when it was scanned.
-    """
+    """Read consecutive rows in chunks."""
     wanted, rows = list(dict.fromkeys(wanted)), 0
     for table, arrow in (_typed if source.has_types else _untyped)(source, part, wanted, kept):
         rows += len(table)

@@ -16,18 +16,7 @@ _NUM_BINS = 10
 
 
 def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num_rows: int | None = None) -> np.ndarray:
-    """Draw a sample with the same share of each class (or of each tenth of the scores).
-
-    Args:
-        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; None for an
-            unstratified sample.
-        size: the number of rows, at most all. Every class gets at least one row if `size` allows it.
-        key: the random key, such as (seed, "train").
-        num_rows: the number of rows, if there are no labels.
-
-    Returns:
-        The indices of the sample, ascending.
-    """
+    """Draw a sample with the same share of each class (or of each tenth of the scores)."""
     strata = _strata(labels, num_rows)
     counts = np.bincount(strata)
     return _draw(strata, _allocate(counts, counts, min(size, len(strata))), key)
@@ -40,16 +29,6 @@ def stratified_split(
 
     A class with one row (or group) goes to the first split; a larger class has at least one row in both, if the share
     allows it.
-
-    Args:
-        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least two.
-        share: the share of the second split, between 0 and 1.
-        key: the random key.
-        groups: (N,) the group of each row, from `row_groups`: a group is on one side, unless a class or all rows would
-            be missing from the first split; None if each row is its own.
-
-    Returns:
-        The indices of the first and of the second split, each ascending.
     """
     strata = _strata(labels, None)
     counts = np.bincount(strata)
@@ -71,15 +50,6 @@ def stratified_folds(
 
     The sizes of the folds differ by at most one row, and so do the counts of each class (or tenth of the scores); with
     groups, by as little as `deal_groups` finds.
-
-    Args:
-        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least `count`.
-        count: the number of folds, at most that of the groups.
-        key: the random key.
-        groups: (N,) the group of each row, from `row_groups`: a group is in one fold; None if each row is its own.
-
-    Returns:
-        The indices of each fold, ascending.
     """
     strata = _strata(labels, None)
     if groups is not None and not _are_single(groups):
@@ -100,12 +70,6 @@ def deal_groups(strata_NK: np.ndarray, groups: np.ndarray, count: int, *key: int
 
     Groups are assigned one by one, large ones and rare strata first, each to the fold that has the smallest share of
     its strata so far. If all groups are single rows, the counts of a stratum in two folds differ by at most one.
-
-    Args:
-        strata_NK: 1 where a row is in a stratum, which may be several.
-        groups: (N,) the group of each row, from 0.
-        count: the number of folds, at most that of the groups.
-        key: the random key that shuffles the groups.
 
     Source:
         Greedy assignment as in scikit-learn's `StratifiedGroupKFold`, which takes neither scores nor several labels
@@ -139,9 +103,6 @@ def split_rows(rows: TextRows, share: float, *key: int | str) -> tuple[np.ndarra
     """Split labelled rows in two by `stratified_split`, and keep rows with equal or nearly equal texts together.
 
     Only equal texts are kept together if the second split would otherwise be off its size by more than half.
-
-    Returns:
-        The indices of the first and of the second split, and a note on the rows that were kept together, or "".
     """
     assert rows.labels is not None
     wanted = max(1, round(len(rows) * share))
@@ -158,9 +119,6 @@ def fold_rows(rows: TextRows, count: int, *key: int | str) -> tuple[list[np.ndar
 
     Only equal texts are kept together if a fold would otherwise have more than twice its size. Rows with fewer texts
     than folds are not kept together.
-
-    Returns:
-        The indices of each fold, and a note on the rows that were kept together, or "".
     """
     assert rows.labels is not None
     for near in (True, False):
@@ -197,12 +155,6 @@ def row_groups(rows: TextRows, *, largest: float = 0.5, near: bool = True) -> np
 
     A group of more than half of the rows is divided into groups of equal texts, see `normalised`, and if that is not
     enough, for pairs, into groups that have both texts in common, in either order.
-
-    Args:
-        rows: the rows.
-        largest: a larger share of the rows with equal texts is divided into single rows, since one fold would hold
-            most of the rows.
-        near: whether nearly equal texts are grouped too; it takes 2 s of 67,000 short sentences.
     """
     first = [normalised(text) for text in rows.texts]
     # Scores may be about the numbers in a text.

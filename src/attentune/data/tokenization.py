@@ -22,23 +22,15 @@ Spans = list[tuple[str, int, int] | None]
 
 @dataclass(frozen=True)
 class Features:
-    """The token ids of the rows of one split.
+    """The token ids of the rows of one split."""
 
-    Attributes:
-        ids: (sum of lengths,) int32, the rows one after the other.
-        type_ids: (sum of lengths,) int8 segment ids, or None if the encoder has none.
-        special: (sum of lengths,) bool, True at special tokens ([CLS], [SEP], ...).
-        starts: (N + 1,) int64; row n is ids[starts[n]:starts[n + 1]].
-        full_lengths: (N,) int64, the length in tokens before truncation; for a bi-encoder that of the longer text.
-        second_starts: (N,) int64, for a bi-encoder the offset of the second text in its row, at its own special tokens;
-            None for a cross-encoder.
-    """
-
-    ids: np.ndarray
-    type_ids: np.ndarray | None
-    special: np.ndarray
-    starts: np.ndarray
-    full_lengths: np.ndarray
+    ids: np.ndarray  # (sum of lengths,) int32, the rows one after the other
+    type_ids: np.ndarray | None  # (sum of lengths,) int8 segment ids, or None if the encoder has none
+    special: np.ndarray  # (sum of lengths,) bool, True at special tokens ([CLS], [SEP], ...)
+    starts: np.ndarray  # (N + 1,) int64; row n is ids[starts[n]:starts[n + 1]]
+    full_lengths: np.ndarray  # (N,) int64, the length in tokens before truncation
+    # (N,) int64, for a bi-encoder the offset of the second text in its row, at its own special tokens; None for a
+    # cross-encoder.
     second_starts: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -85,16 +77,6 @@ def encode_rows(
     """Tokenise texts or pairs, truncated to `max_length` tokens; of a pair the longer text is truncated first.
 
     Text that looks like a special token ("[SEP]") is tokenised as text.
-
-    Args:
-        rows: texts or pairs.
-        tokenizer: the tokenizer of the encoder.
-        max_length: the maximum length of a row in tokens; for a bi-encoder that of each text.
-        bi_encoder: tokenise the texts of a pair separately, each with its own special tokens; a row holds the first
-            text followed by the second. Ignored for single texts.
-
-    Raises:
-        DataError: a text holds an unpaired surrogate.
     """
     if bi_encoder and rows.pairs is not None:
         return _interleaved(*(encode_rows(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)))
@@ -193,12 +175,7 @@ def _interleaved(first: Features, second: Features) -> Features:
 def token_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> list[Spans]:
-    """Return the character span of each token of `encode_rows`.
-
-    Returns:
-        One entry per token of each row: None for special tokens, otherwise "text" or "pair" and the start and end in
-        characters, without the white space that some tokenizers include.
-    """
+    """Return the character span of each token of `encode_rows`."""
     if bi_encoder and rows.pairs is not None:
         sides = [token_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
         return [

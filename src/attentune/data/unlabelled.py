@@ -36,21 +36,13 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class RowChunks:
-    """Rows in chunks that are read on demand; they can be read several times.
+    """Rows in chunks that are read on demand; they can be read several times."""
 
-    Attributes:
-        num_rows: the number of rows in all chunks.
-        has_return: whether an id or a cell that is kept holds a carriage return.
-        read: iterates over the chunks from the first.
-        kept: the names of the columns in `TextRows.kept`.
-        notes: how the file was read, if not as its extension says.
-    """
-
-    num_rows: int
-    has_return: bool
-    read: Callable[[], Iterator[TextRows]]
-    kept: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    num_rows: int  # the number of rows in all chunks
+    has_return: bool  # whether an id or a cell that is kept holds a carriage return
+    read: Callable[[], Iterator[TextRows]]  # iterates over the chunks from the first
+    kept: tuple[str, ...] = ()  # the names of the columns in `TextRows.kept`
+    notes: tuple[str, ...] = ()  # how the file was read, if not as its extension says
 
     @classmethod
     def of(cls, rows: TextRows) -> RowChunks:
@@ -63,15 +55,6 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
 
     Columns are chosen as for custom data; where a built-in task is set, its column names apply too. Labels are kept
     where the file has them and the model knows them all, so that predictions can be compared.
-
-    Args:
-        path: the file, in any format that `read_table` reads.
-        label_space: the trained model's labels.
-        is_pair: whether the model takes two texts.
-        config: the settings: columns, and the task whose column names and label values apply.
-
-    Raises:
-        DataError: for a file that cannot be read, or that lacks a text column.
     """
     (rows,) = unlabelled_chunks(path, label_space=label_space, is_pair=is_pair, config=config, limit=WHOLE).read()
     return rows
@@ -92,20 +75,13 @@ def unlabelled_chunks(
 
     The whole file is checked before the first chunk is returned, and columns, ids and labels are the same as if it
     were read at once. A file that fits in one chunk is read once.
-
-    Raises:
-        DataError: as `read_unlabelled`; and, while chunks are read, if the file has changed.
     """
     found = _scanned(path, limit, FileOptions.of(config))
     return _row_chunks(found, source_name(path), label_space, is_pair, config, keep_columns)
 
 
 def unlabelled_table(table: Table, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> RowChunks:
-    """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`.
-
-    Raises:
-        DataError: it lacks a text column.
-    """
+    """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`."""
     found = table.names, len(table), table.notes, lambda wanted: iter([table])
     return _row_chunks(found, table.source, label_space, is_pair, config, ())
 
@@ -199,12 +175,7 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
 def _checked(
     tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns, keep: Sequence[str]
 ) -> tuple[bool, bool, tuple[str, ...]]:
-    """Check the texts and collect the ids of all rows.
-
-    Returns:
-        Whether they have labels that the model knows, whether a cell to keep holds a carriage return, and a note on
-        labels that it does not know or that are spelled in another way.
-    """
+    """Check the texts and collect the ids of all rows."""
     is_labelled, is_known, returns = False, columns.label is not None, False
     told: tuple[str, ...] = ()
     for table in tables:
@@ -233,11 +204,7 @@ def _checked(
 def prediction_columns(
     names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None = None
 ) -> Columns:
-    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data.
-
-    Raises:
-        DataError: a column is missing.
-    """
+    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
     if spec is not None and config.text_column is None and config.text_pair_column is None:
         for split in spec.splits.values():
             if {split.text, split.pair or split.text} <= set(names):

@@ -13,19 +13,12 @@ from attentune.data.tokenization import token_spans
 
 @dataclass(frozen=True)
 class TokenWords:
-    """The words of all rows of a split, by their tokens in `Features`.
+    """The words of all rows of a split, by their tokens in `Features`."""
 
-    Attributes:
-        first: (W,) int64, the place of each word's first token in the flat arrays of `Features`.
-        end: (W,) int64, the place after its last token.
-        starts: (N + 1,) int64; row n has the words starts[n] to starts[n + 1].
-        texts: the word in lower case.
-    """
-
-    first: np.ndarray
-    end: np.ndarray
-    starts: np.ndarray
-    texts: tuple[str, ...]
+    first: np.ndarray  # (W,) int64, the place of each word's first token in the flat arrays of `Features`
+    end: np.ndarray  # (W,) int64, the place after its last token
+    starts: np.ndarray  # (N + 1,) int64; row n has the words starts[n] to starts[n + 1]
+    texts: tuple[str, ...]  # the word in lower case
 
 
 def words_of(

@@ -21,16 +21,10 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of the output.
-
-    Attributes:
-        name: its name.
-        kind: "text", "number" (float64), "share" (float32), "whole" (int64), "flag" (true or false), "texts" (a list),
-            "shares" (a list), or "tokens" (a list of words with their places and scores).
-    """
+    """A column of the output."""
 
     name: str
-    kind: str
+    kind: str  # "text", "number"
 
     def type(self) -> Any:
         """Return the type for pyarrow."""
@@ -50,14 +44,7 @@ class OutputColumn:
 
 
 class RowWriter:
-    """Writes rows to a stream of bytes.
-
-    Args:
-        stream: the stream.
-        file_format: one of `FORMATS`.
-        columns: the columns that are computed.
-        kept: the types of the columns that are kept, as a `pyarrow.Schema`; they stand behind.
-    """
+    """Writes rows to a stream of bytes."""
 
     def __init__(self, stream: IO[bytes], file_format: str, columns: Sequence[OutputColumn], kept: Any) -> None:
         import pyarrow as pa
@@ -75,12 +62,7 @@ class RowWriter:
             self._write_lines([self._schema.names])
 
     def add(self, values: Mapping[str, Sequence[Any]], kept: Any) -> None:
-        """Write rows.
-
-        Args:
-            values: the values of each column, one per row.
-            kept: a `pyarrow.Table` of the columns that are kept, in their types.
-        """
+        """Write rows."""
         import pyarrow as pa
 
         arrays = {column.name: pa.array(values[column.name], column.type()) for column in self._columns}

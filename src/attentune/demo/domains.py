@@ -32,25 +32,15 @@ HELD_OUT_ROWS = 200
 
 @dataclass(frozen=True)
 class Sentence:
-    """A labelled sentence.
+    """A labelled sentence."""
 
-    Attributes:
-        id: the domain (a key of `FILES`) and the line of the published file, from 1: "films-17".
-        text: the sentence.
-        label: 0 negative, 1 positive (`LABEL_NAMES`).
-    """
-
-    id: str
-    text: str
-    label: int
+    id: str  # the domain (a key of `FILES`) and the line of the published file, from 1: "films-17"
+    text: str  # the sentence
+    label: int  # 0 negative, 1 positive (`LABEL_NAMES`)
 
 
 def read_sentences(domain: str) -> list[Sentence]:
-    """Read the 1,000 sentences of a domain, in the order of the published file.
-
-    Args:
-        domain: a key of `FILES`.
-    """
+    """Read the 1,000 sentences of a domain, in the order of the published file."""
     content = files("attentune.demo").joinpath("sentences", FILES[domain]).read_bytes().decode("utf-8")
     # Only "\n" ends a line: some sentences contain other characters that str.splitlines breaks at.
     lines = [line.rsplit("\t", 1) for line in content.split("\n") if line]
@@ -65,14 +55,6 @@ def split_sentences(*, train_size: int, seed: int) -> dict[str, list[Sentence]]:
     "train" has as many sentences about products as about restaurants, "held_out" has `HELD_OUT_ROWS` other sentences
     about each, "films" has all sentences about films. The classes are balanced in each. No text of the other two occurs
     in "train": texts that occur twice in their domain are not held out, and those that occur among the films are.
-
-    Args:
-        train_size: the number of training sentences, a multiple of 4. Those of a smaller size are among those of a
-            larger one, and the other two splits do not depend on it.
-        seed: of the choice.
-
-    Raises:
-        ConfigError: the size is not possible.
     """
     largest = sum(len(read_sentences(domain)) - HELD_OUT_ROWS for domain in TRAIN_DOMAINS)
     groups = len(TRAIN_DOMAINS) * len(LABEL_NAMES)
@@ -104,15 +86,7 @@ def split_sentences(*, train_size: int, seed: int) -> dict[str, list[Sentence]]:
 
 
 def write_files(folder: str | Path, *, train_size: int, seed: int) -> dict[str, Path]:
-    """Write the sentences of `split_sentences` to train.csv, held_out.csv and films.csv: id, text, label.
-
-    Returns:
-        The file of each split.
-
-    Raises:
-        ConfigError: as `split_sentences`.
-        StorageError: a file cannot be written.
-    """
+    """Write the sentences of `split_sentences` to train.csv, held_out.csv and films.csv: id, text, label."""
     folder = Path(folder)
     splits = split_sentences(train_size=train_size, seed=seed)
     with storage_errors(folder):

@@ -42,15 +42,10 @@ _LEFT_OUT = ("Scores by seed", "Several tasks")
 
 @dataclass(frozen=True)
 class Score:
-    """The accuracy on one test set.
+    """The accuracy on one test set."""
 
-    Attributes:
-        correct: the number of correctly predicted rows.
-        rows: the number of rows.
-    """
-
-    correct: int
-    rows: int
+    correct: int  # the number of correctly predicted rows
+    rows: int  # the number of rows
 
     @property
     def accuracy(self) -> float:
@@ -64,19 +59,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One method's line of the leaderboard.
+    """One method's line of the leaderboard."""
 
-    Attributes:
-        method: its name.
-        scores: by test set (`HELD_OUT`, `FILMS`).
-        seconds: the wall time of the run, with loading, scoring and saving.
-        folder: the run folder.
-    """
-
-    method: str
-    scores: dict[str, Score]
-    seconds: float
-    folder: str
+    method: str  # its name
+    scores: dict[str, Score]  # by test set (`HELD_OUT`, `FILMS`)
+    seconds: float  # the wall time of the run, with loading, scoring and saving
+    folder: str  # the run folder
 
     def to_dict(self) -> dict[str, object]:
         """Return all numbers, ready for JSON."""
@@ -89,17 +77,11 @@ class Line:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A finished run.
-
-    Attributes:
-        record: its record.
-        predictions: by test set (`HELD_OUT`, `FILMS`).
-        folder: the run folder.
-    """
+    """A finished run."""
 
     record: RunRecord
-    predictions: dict[str, Predictions]
-    folder: Path
+    predictions: dict[str, Predictions]  # by test set (`HELD_OUT`, `FILMS`)
+    folder: Path  # the run folder
 
     def line(self) -> Line:
         """Score the predictions."""
@@ -134,15 +116,7 @@ def demo_report(
     title: str,
     baseline: str | None,
 ) -> Report:
-    """Make the report: leaderboard, explained sentence, and the sections of a comparison's report for both test sets.
-
-    Args:
-        runs: one of each method.
-        explanation: of one sentence.
-        explained: the method whose prediction is explained.
-        title: the title of the page.
-        baseline: the method that the others are compared with; None for the first one.
-    """
+    """Make the report: leaderboard, explained sentence, and a comparison's sections for both test sets."""
     report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run)), {}, {}), baseline)
     counts = counts_sentence([run.record for run in runs], tuple(TEST_SETS.values()), "test set")
     lines = [run.line() for run in runs]

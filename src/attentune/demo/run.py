@@ -44,21 +44,13 @@ EXPLANATION_METHOD = "leave-one-out"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """What the demo found."""
 
-    Attributes:
-        lines: one per method, in the order of the methods.
-        explained: the line of the method whose prediction is explained: the one that is best on the held-out sentences.
-        explanation: of `EXPLAINED_SENTENCE`.
-        answer: which method is best on each test set, in sentences.
-        report: the file of the report.
-    """
-
-    lines: tuple[Line, ...]
-    explained: Line
-    explanation: Explanation
-    answer: tuple[str, ...]
-    report: Path
+    lines: tuple[Line, ...]  # one per method, in the order of the methods
+    explained: Line  # the line of the method whose prediction is explained
+    explanation: Explanation  # of `EXPLAINED_SENTENCE`
+    answer: tuple[str, ...]  # which method is best on each test set, in sentences
+    report: Path  # the file of the report
 
 
 def run_demo(
@@ -75,20 +67,6 @@ def run_demo(
     """Train methods on product and restaurant sentences, score them on other ones and on film sentences.
 
     Finished runs in the folder are reused, and interrupted ones resume.
-
-    Args:
-        folder: the folder of data, runs and report.
-        methods: names of presets and baselines, and `AUTO`.
-        train_size: number of training sentences.
-        seed: of the choice of the sentences and of training.
-        overrides: settings by dotted name for all methods; they override the demo's.
-        time_limit_s: the time of `AUTO`, in seconds.
-        jobs: number of parallel runs; if not given, one per core on a CPU, one on an accelerator.
-        quiet: show no progress on standard error.
-
-    Raises:
-        AttentuneError: an error that the user can correct, or a run failed.
-        ComparisonStopped, KeyboardInterrupt: a stop was requested (Ctrl-C or SIGTERM); the runs were saved.
     """
     folder = Path(folder)
     settings = data_settings(folder / "data", train_size=train_size, seed=seed) | dict(overrides or {})
@@ -139,11 +117,7 @@ def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:
 
 
 def _auto_run(config: Config, time_limit_s: float, jobs: int | None, *, quiet: bool) -> ScoredRun:
-    """Run `auto`, or go on with it, unless it is finished.
-
-    Raises:
-        KeyboardInterrupt: a stop was requested; the work was saved.
-    """
+    """Run `auto`, or go on with it, unless it is finished."""
     folder = Path(str(config.training.output_dir))
     if not _is_finished(folder):
         resume = (folder / WORK_FOLDER).is_dir()
@@ -196,11 +170,7 @@ def data_settings(folder: Path, *, train_size: int, seed: int) -> dict[str, Any]
 
 
 def check_all_done(records: Sequence[RunRecord], comparison: Path) -> None:
-    """Check that no run failed.
-
-    Raises:
-        AttentuneError: with the reason of each failed run.
-    """
+    """Check that no run failed."""
     failed = [record for record in records if not record.is_done]
     if failed:
         reasons = "; ".join(f"{one.run.method}: {(one.error or {}).get('message')}" for one in failed)

@@ -15,26 +15,17 @@ STRONGEST = 3
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of two explanations on the ranking of words by their scores.
+    """The agreement of two explanations on the ranking of words by their scores."""
 
-    Attributes:
-        strongest: how many of the words with the highest scores are compared: 3, or half of the words if that is less.
-        shared: how many of these both explanations have.
-        rank_correlation: that of all words (`rank_correlation`); None if there is none.
-    """
-
-    strongest: int
-    shared: int
-    rank_correlation: float | None
+    strongest: int  # how many of the words with the highest scores are compared
+    shared: int  # how many of these both explanations have
+    rank_correlation: float | None  # that of all words (`rank_correlation`); None if there is none
 
 
 def agreement_of(first: Explanation, second: Explanation) -> Agreement:
     """Compare two explanations of the same text by the same model.
 
     Words that speak against the class rank last, as those do that do not matter by a method without signs.
-
-    Raises:
-        ValueError: they have other words.
     """
     words = [(word.within, word.start, word.end) for word in first.words]
     if words != [(word.within, word.start, word.end) for word in second.words]:
@@ -46,11 +37,7 @@ def agreement_of(first: Explanation, second: Explanation) -> Agreement:
 
 
 def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]) -> float | None:
-    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts.
-
-    Returns:
-        From -1 to 1; None if no text has two words that both methods tell apart.
-    """
+    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts."""
     found = []
     for one, other in zip(first, second, strict=True):
         scores = [np.array([token.score for token in explanation.words]) for explanation in (one, other)]

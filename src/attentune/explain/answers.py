@@ -18,32 +18,20 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's prediction for a text.
+    """A model's prediction for a text."""
 
-    Attributes:
-        prediction: the class, or for regression the score.
-        probabilities: by class name; empty for regression.
-    """
-
-    prediction: str | float
-    probabilities: dict[str, float]
+    prediction: str | float  # the class, or for regression the score
+    probabilities: dict[str, float]  # by class name; empty for regression
 
 
 @dataclass(frozen=True)
 class MaskedWords:
-    """The predictions before and after masking words.
+    """The predictions before and after masking words."""
 
-    Attributes:
-        words: the words with their spans in the text.
-        tokens: for each word, how many of its tokens were masked; 0 if the text is truncated before it.
-        before: the prediction for the unmasked text.
-        after: the prediction with all of these tokens masked.
-    """
-
-    words: tuple[Subword, ...]
-    tokens: tuple[int, ...]
-    before: Answer
-    after: Answer
+    words: tuple[Subword, ...]  # the words with their spans in the text
+    tokens: tuple[int, ...]  # for each word, how many of its tokens were masked; 0 if the text is truncated before it
+    before: Answer  # the prediction for the unmasked text
+    after: Answer  # the prediction with all of these tokens masked
 
 
 def answer(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Answer:
@@ -69,11 +57,7 @@ def explained_answer(
     settings: Settings | None = None,
     precision: str | None = None,
 ) -> tuple[Answer, Explanation]:
-    """Predict the first of these rows and explain the prediction; see `explain_rows`.
-
-    Raises:
-        ConfigError: the method does not work on this run, or there is no such class.
-    """
+    """Predict the first of these rows and explain the prediction; see `explain_rows`."""
     with unchanged_attention(saved):
         explainer = explainer_for(saved, rows, precision=precision)
         attributions = explainer.attributions(method, target=target, settings=settings)
@@ -94,12 +78,6 @@ def answer_masked(
     """Predict the first row with words masked, and unmasked.
 
     All tokens that overlap with a word are masked. The words may come from another run's `words_read`.
-
-    Args:
-        saved: the run.
-        rows: the text or pair.
-        words: some of `words_read`.
-        precision: overrides the run's precision.
 
     Source: SSA (Kou et al. 2020, figure 1).
     """

@@ -28,23 +28,14 @@ _SHARED = ((0.0, 0.5), (0.5, 0.75), (0.75, 1.0), (1.0, 1.0))
 
 @dataclass(frozen=True)
 class ClassWord:
-    """How much a word speaks for a class.
+    """How much a word speaks for a class."""
 
-    Attributes:
-        word: the word, in lower case.
-        within: "text", or "pair" for the second texts of pairs.
-        rows: the number of rows that have the word and for which the class was explained.
-        score: its mean score in these rows.
-        low: the lower bound of the 95 % bootstrap interval of that mean, over rows.
-        high: the upper bound.
-    """
-
-    word: str
-    within: str
-    rows: int
-    score: float
-    low: float
-    high: float
+    word: str  # the word, in lower case
+    within: str  # "text", or "pair" for the second texts of pairs
+    rows: int  # the number of rows that have the word and for which the class was explained
+    score: float  # its mean score in these rows
+    low: float  # the lower bound of the 95 % bootstrap interval of that mean, over rows
+    high: float  # the upper bound
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -53,18 +44,13 @@ class ClassWord:
 
 @dataclass(frozen=True)
 class OverlapPredictions:
-    """What is predicted for the pairs whose texts share so many words.
+    """What is predicted for the pairs whose texts share so many words."""
 
-    Attributes:
-        low, high: the share of the words of the second text that the first one has: from `low` to below `high`, or 1.
-        rows: how many pairs.
-        predicted: for each class the share of these pairs with that prediction, and its 95 % interval (Wilson).
-    """
-
+    # low, high: the share of the words of the second text that the first one has: from `low` to below `high`, or 1.
     low: float
     high: float
-    rows: int
-    predicted: dict[str, tuple[float, float, float]]
+    rows: int  # how many pairs
+    predicted: dict[str, tuple[float, float, float]]  # for each class the share of these pairs with that prediction
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -78,11 +64,7 @@ class OverlapPredictions:
 
 
 def check_signed(methods: Sequence[str]) -> None:
-    """Check that a method says what speaks for a class and what against it.
-
-    Raises:
-        ConfigError: there are several methods, or its scores have no sign.
-    """
+    """Check that a method says what speaks for a class and what against it."""
     if len(methods) != 1:
         raise ConfigError(f"--by_class: got the methods {', '.join(methods) or 'none'}, expected one.")
     if methods[0] in METHODS and not METHODS[methods[0]].signed:
@@ -110,17 +92,6 @@ def words_by_class(
 
     Words are ranked by the lower bound of their mean score, times the number of their rows: by how much they certainly
     move the predictions of all rows together. Words without a positive lower bound are left out.
-
-    Args:
-        explanations: one per row, by one method with signed scores.
-        label_space: the labels that the run predicts.
-        least_rows: rows in which a word must occur.
-        top: words of each class.
-        resamples: bootstrap resamples of the rows.
-        seed: draws them.
-
-    Returns:
-        By class, in the order of the labels, the words that speak most for it; of regressions `HIGHER` and `LOWER`.
     """
     groups: dict[str, list[dict[tuple[str, str], float]]] = {name: [] for name in _names(label_space)}
     for explanation in explanations:
@@ -150,9 +121,6 @@ def predictions_by_overlap(explanations: Iterable[Explanation], label_space: Lab
 
     A model that takes overlap for an answer, as those of HANS (McCoy et al. 2019) do, shows here and not in the words
     that speak for a class, which any word may be that both texts have.
-
-    Returns:
-        The groups that have pairs, from few shared words to all; none for scores, label sets and single texts.
     """
     if label_space.task_type == "regression" or label_space.is_multilabel:
         return []

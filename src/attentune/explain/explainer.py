@@ -43,34 +43,22 @@ from attentune.nn.cpu.memory import kept_memory
 
 @dataclass(frozen=True)
 class Attribution:
-    """A method's scores for one row.
+    """A method's scores for one row."""
 
-    Attributes:
-        scores: (length,) float32, one number per token, 0 at special tokens.
-        target: id of the explained class; 0 for regression.
-        logits: (C,) float32.
-        passes: forward and backward passes, see `Explanation.passes`.
-        seconds: this row's share of the batch's time.
-    """
-
-    scores: np.ndarray
-    target: int
-    logits: np.ndarray
-    passes: int
-    seconds: float
+    scores: np.ndarray  # (length,) float32, one number per token, 0 at special tokens
+    target: int  # id of the explained class; 0 for regression
+    logits: np.ndarray  # (C,) float32
+    passes: int  # forward and backward passes, see `Explanation.passes`
+    seconds: float  # this row's share of the batch's time
 
 
 Progress = Callable[[int], None]
 
 
 class BaseExplainer(ABC):
-    """Explains rows with a saved run of some kind.
+    """Explains rows with a saved run of some kind."""
 
-    Attributes:
-        scorer: predicts the rows, and copies of them with masked tokens.
-    """
-
-    scorer: PredictionScorer
+    scorer: PredictionScorer  # predicts the rows, and copies of them with masked tokens
 
     def __init__(self, rows: TextRows, label_space: LabelSpace) -> None:
         self._rows, self._space = rows, label_space
@@ -84,17 +72,7 @@ class BaseExplainer(ABC):
         settings: Settings | None = None,
         progress: Progress | None = None,
     ) -> list[Attribution]:
-        """Compute each row's scores by one method.
-
-        Args:
-            name: a key of `METHODS`.
-            target: the class to explain, for all rows or one per row; by default the predicted class.
-            settings: options of the method.
-            progress: called with the number of rows after each batch.
-
-        Raises:
-            ConfigError: the method does not exist or does not work on this run, or there is no such class.
-        """
+        """Compute each row's scores by one method."""
 
     @abstractmethod
     def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
@@ -126,14 +104,7 @@ class BaseExplainer(ABC):
     def explanations(
         self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
     ) -> list[Explanation]:
-        """Map a method's scores to the texts.
-
-        Args:
-            name: the method.
-            level: "word" or "token".
-            attributions: one per row, from `attributions`.
-            contrast: the class that was contrasted with, if any.
-        """
+        """Map a method's scores to the texts."""
         source = self._token_source(name)
         return [
             self._explanation(row, name, level, attribution, source.pieces(row, attribution.scores), contrast)
@@ -178,18 +149,7 @@ class BaseExplainer(ABC):
 
 
 class Explainer(BaseExplainer):
-    """Explains rows with a saved model.
-
-    Args:
-        saved: the model. On a CPU it is left with the attention implementation that `predict` selects.
-        rows: the rows.
-        precision: overrides the run's precision.
-        with_spans: compute the tokens' character spans of all rows during tokenisation; useful if all are needed.
-
-    Attributes:
-        scorer: the model and the rows' tokens.
-        batch_size: rows per batch in the run's predictions.
-    """
+    """Explains rows with a saved model."""
 
     def __init__(
         self, saved: ModelPredictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
@@ -304,11 +264,6 @@ class WordExplainer(BaseExplainer):
 
     The gradient methods explain each model and average the scores with the weights of the fusion; members without
     gradients (baselines) are left out. They need models that split the rows into the same tokens.
-
-    Args:
-        saved: the run.
-        rows: the rows.
-        precision: overrides the precision of the run's models.
     """
 
     def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
@@ -448,11 +403,7 @@ def unchanged_attention(saved: Predictor) -> Iterator[None]:
 
 
 def check_method(name: str, saved: Predictor) -> None:
-    """Check that a method works on a run.
-
-    Raises:
-        ConfigError: it does not exist or does not work on this run.
-    """
+    """Check that a method works on a run."""
     if isinstance(saved, ModelPredictor):
         method_for(name, saved.model, has_head=saved.attribution_head is not None)
     else:

@@ -117,31 +117,18 @@ def token_json(tokens: tuple[Subword, ...], *, is_pair: bool) -> str:
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """Attention weights of each head of a layer from the first token ([CLS]), for one text or pair of texts.
+    """Attention weights of each head of a layer from the first token ([CLS]), for one text or pair of texts."""
 
-    Attributes:
-        text: the (first) text.
-        pair: the second one, or None.
-        label: the predicted class, or score.
-        probability: of that class; None for regression.
-        layer: number of the layer, from 1.
-        heads: numbers of the heads, from 1.
-        level: "word" or "token": what `tokens` are.
-        tokens: with the mean over these heads as scores.
-        attention: for each token one weight per head; a word has the maximum of its subwords.
-        importance: for each token the token gate's importance; None without a token gate.
-    """
-
-    text: str
-    pair: str | None
-    label: str | float
-    probability: float | None
-    layer: int
-    heads: tuple[int, ...]
-    level: str
-    tokens: tuple[Subword, ...]
-    attention: tuple[tuple[float, ...], ...]
-    importance: tuple[float, ...] | None
+    text: str  # the (first) text
+    pair: str | None  # the second one, or None
+    label: str | float  # the predicted class, or score
+    probability: float | None  # of that class; None for regression
+    layer: int  # number of the layer, from 1
+    heads: tuple[int, ...]  # numbers of the heads, from 1
+    level: str  # "word" or "token": what `tokens` are
+    tokens: tuple[Subword, ...]  # with the mean over these heads as scores
+    attention: tuple[tuple[float, ...], ...]  # for each token one weight per head
+    importance: tuple[float, ...] | None  # for each token the token gate's importance; None without a token gate
 
     @property
     def unit(self) -> str:

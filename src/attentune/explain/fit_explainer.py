@@ -30,22 +30,6 @@ def fit_explainer(
     The run's model is not changed. Afterwards `explain` has the method "fast-shap", which is then the default, and
     `predict --explain` works.
 
-    Args:
-        run: a run folder, or a loaded run.
-        rows: texts, or pairs, like those to explain; labels are not used. By default the run's training rows.
-        max_samples: the most texts, drawn at random.
-        copies: masked copies of each text that the model predicts, an even number.
-        seed: of all random draws.
-        precision: overrides the run's precision.
-        progress: called with what is done, how many rows more, and of how many.
-
-    Returns:
-        How many texts it was fitted on, and how well it does on others.
-
-    Raises:
-        ConfigError: the run is no single model, or encodes the texts of a pair apart; or `copies` is odd.
-        DataError: the rows cannot be read, or fewer than 20 have two words.
-
     Source:
         FastSHAP (Jethani et al., ICLR 2022); see `attribution.fast_shap`.
     """
@@ -70,11 +54,7 @@ def fit_explainer(
 
 
 def training_rows(saved: ModelPredictor) -> TextRows:
-    """Read the rows that a run was trained on.
-
-    Raises:
-        DataError: they are no longer where they were.
-    """
+    """Read the rows that a run was trained on."""
     try:
         return saved.data(None, ("train",)).splits["train"]
     except DataError as error:

@@ -30,20 +30,7 @@ def head_attention(
     level: str = "word",
     precision: str | None = None,
 ) -> list[HeadAttention]:
-    """Compute the attention weights of a layer's heads from the first token, for each row.
-
-    Args:
-        run: a run folder or checkpoint.
-        rows: texts, or pairs for a model of pairs.
-        layer: number of the layer, from 1; by default the last.
-        heads: numbers of the heads, from 1; by default all.
-        level: "word" or "token".
-        precision: overrides the run's precision.
-
-    Raises:
-        ConfigError: there is no such layer or head.
-        UnsupportedEncoderError: the encoder does not return its attention weights.
-    """
+    """Compute the attention weights of a layer's heads from the first token, for each row."""
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("attention heads")
     encoder = saved.model.encoder.config
     layer = encoder.num_hidden_layers if layer is None else layer

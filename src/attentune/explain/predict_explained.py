@@ -26,23 +26,7 @@ EXPLANATION = "explanation"
 def predict_explained(
     saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Predict rows as `predict_rows` does, with a score for each word.
-
-    Args:
-        saved: a run to which `fit_explainer` has fitted a head, whose scores are signed (method fast-shap, for the
-            predicted class); or one with a token gate, whose scores are importances from 0 to 1 (method ssa).
-        rows: the rows.
-        precision: overrides the run's precision.
-        progress: called with the number of rows after each batch.
-
-    Returns:
-        The logits (N, C), and for each row a JSON object: "unit", what a score is (`score_unit`), and "tokens", a list
-        of {"text", "start", "end", "score"}, for pairs with "in" too. A word's score is the sum of its subwords' by
-        fast-shap, their maximum by ssa.
-
-    Raises:
-        ConfigError: the run has neither.
-    """
+    """Predict rows as `predict_rows` does, with a score for each word."""
     model_run = saved.single_model("the scores of words with predictions (--explain)")
     check_explained(model_run)
     explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
@@ -85,11 +69,7 @@ def scores_words(saved: Predictor) -> bool:
 
 
 def check_explained(saved: ModelPredictor) -> None:
-    """Check that a run scores words in the pass that predicts.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Check that a run scores words in the pass that predicts."""
     if not scores_words(saved):
         raise ConfigError(
             f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"

@@ -82,11 +82,7 @@ def explain_rows(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, list[Explanation]]:
-    """Explain rows by several methods; see `explain_texts`. All arguments are checked before the first method runs.
-
-    Returns:
-        For each method one `Explanation` per row.
-    """
+    """Explain rows by several methods; see `explain_texts`. All arguments are checked before the first method runs."""
     settings = settings or Settings()
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check(saved, rows, methods, target, level, settings)

@@ -28,32 +28,17 @@ _WITHOUT_SPACES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900
 
 
 class Subword(NamedTuple):
-    """A subword or word of a text with a score.
+    """A subword or word of a text with a score."""
 
-    Attributes:
-        text: its characters in the original text.
-        start: index of its first character.
-        end: index after its last character.
-        score: its importance.
-        within: "text", or "pair" for the second text.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    within: str = "text"
+    text: str  # its characters in the original text
+    start: int  # index of its first character
+    end: int  # index after its last character
+    score: float  # its importance
+    within: str = "text"  # "text", or "pair" for the second text
 
 
 def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
-    """Merge subwords into words.
-
-    Args:
-        pieces: the subwords in the order of the text, those of the second text last.
-        text: the (first) text.
-        pair: the second text, or None.
-        signed: whether a word's score is the sum of its subwords' scores; otherwise it is their maximum.
-    """
+    """Merge subwords into words."""
     words = []
     for within, own_text in (("text", text), ("pair", pair)):
         if own_text is None:

@@ -25,32 +25,17 @@ _MAX_LENGTH = 128
 
 @dataclass(frozen=True)
 class EncoderSpeed:
-    """The speed of prediction, without loading.
+    """The speed of prediction, without loading."""
 
-    Attributes:
-        texts_per_s: texts a second.
-        tokens: the mean number of tokens of a text.
-        precision: the precision, as `attentune predict` chooses it.
-        device: "cpu" or "cuda".
-        threads: the number of threads of PyTorch.
-    """
-
-    texts_per_s: float
-    tokens: float
-    precision: str
-    device: str
-    threads: int
+    texts_per_s: float  # texts a second
+    tokens: float  # the mean number of tokens of a text
+    precision: str  # the precision, as `attentune predict` chooses it
+    device: str  # "cpu" or "cuda"
+    threads: int  # the number of threads of PyTorch
 
 
 def measure_encoder(name_or_path: str) -> EncoderSpeed:
-    """Predict texts of `WORDS` words with a classifier of two classes on an encoder, as `attentune predict` does.
-
-    Args:
-        name_or_path: the encoder, on this machine.
-
-    Raises:
-        UnsupportedEncoderError: it cannot be loaded.
-    """
+    """Predict texts of `WORDS` words with a classifier of two classes on an encoder, as `attentune predict` does."""
     config = Config()
     settings = replace(config.model, name_or_path=name_or_path)
     space = LabelSpace("classification", ("no", "yes"))

@@ -31,15 +31,10 @@ KEPT_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Member:
-    """A member of an ensemble.
+    """A member of an ensemble."""
 
-    Attributes:
-        name: its name in the fusion.
-        folders: its run folders, relative to the ensemble's; several are a bag, whose probabilities are averaged.
-    """
-
-    name: str
-    folders: tuple[str, ...]
+    name: str  # its name in the fusion
+    folders: tuple[str, ...]  # its run folders, relative to the ensemble's
 
 
 def save_ensemble(
@@ -49,20 +44,7 @@ def save_ensemble(
     label_space: LabelSpace,
     is_pair: bool,
 ) -> None:
-    """Write `ensemble.json`, which makes a folder the run folder of an ensemble.
-
-    Args:
-        folder: the run folder.
-        members: for each member its run folders, inside `folder`: absolute or relative to it. Members that the fusion
-            does not use are left out.
-        fusion: how the members' predictions are combined.
-        label_space: the labels, with decision thresholds if there are any.
-        is_pair: whether the rows are pairs of texts.
-
-    Raises:
-        CheckpointError: a folder lies outside, or does not exist.
-        ValueError: the fusion has a member that is not there, or is of another task type.
-    """
+    """Write `ensemble.json`, which makes a folder the run folder of an ensemble."""
     home = Path(folder)
     missing = [name for name in fusion.members if not members.get(name)]
     if missing:
@@ -97,11 +79,7 @@ def _inside(home: Path, place: Path) -> str:
 
 
 class _LoadedMembers:
-    """Loads the folders of an ensemble, and keeps them in memory if all of them fit.
-
-    Attributes:
-        keeps: whether they are kept.
-    """
+    """Loads the folders of an ensemble, and keeps them in memory if all of them fit."""
 
     def __init__(self, home: Path, folders: Sequence[str], label_space: LabelSpace, *, is_pair: bool) -> None:
         self._home, self._space, self._is_pair = home, label_space, is_pair
@@ -110,11 +88,7 @@ class _LoadedMembers:
         self._loaded: dict[str, Predictor] = {}
 
     def load(self, folder: str) -> Predictor:
-        """Return a member's run.
-
-        Raises:
-            CheckpointError: it cannot be loaded, or predicts other labels than the ensemble.
-        """
+        """Return a member's run."""
         if folder in self._loaded:
             return self._loaded[folder]
         run = Predictor.load(self._home / folder)
@@ -132,15 +106,10 @@ class _LoadedMembers:
 
 @dataclass(frozen=True)
 class EnsemblePredictor(Predictor):
-    """A saved ensemble.
+    """A saved ensemble."""
 
-    Attributes:
-        members: the members, in the order of the fusion's.
-        fusion: combines their logits.
-    """
-
-    members: tuple[Member, ...]
-    fusion: Fusion
+    members: tuple[Member, ...]  # the members, in the order of the fusion's
+    fusion: Fusion  # combines their logits
     pairs: bool
     loaded: _LoadedMembers = field(repr=False, compare=False)
 
@@ -199,16 +168,11 @@ class EnsemblePredictor(Predictor):
 
 @dataclass(kw_only=True)
 class EnsembleEvaluator(Evaluator):
-    """Predicts and scores splits with an ensemble, one run after the other.
-
-    Attributes:
-        make: from a member's run and rows to its evaluator.
-        cut: for each predicted split, the greatest of the members' `cut_lengths`.
-    """
+    """Predicts and scores splits with an ensemble, one run after the other."""
 
     ensemble: EnsemblePredictor
-    make: Callable[[Predictor, TaskData], Evaluator]
-    cut: dict[str, np.ndarray] = field(default_factory=dict)
+    make: Callable[[Predictor, TaskData], Evaluator]  # from a member's run and rows to its evaluator
+    cut: dict[str, np.ndarray] = field(default_factory=dict)  # for each predicted split
 
     def cut_lengths(self, split: str) -> np.ndarray:
         """Return (N,) the tokens that some member reads of a row that is longer, else 0."""
@@ -247,11 +211,7 @@ class _SharedProgress:
 
 
 def load_run(folder: Path) -> EnsemblePredictor:
-    """Load the run folder of an ensemble; its members are loaded when they predict.
-
-    Raises:
-        CheckpointError: `ensemble.json` is damaged or of a newer version, or a member's folder is missing.
-    """
+    """Load the run folder of an ensemble; its members are loaded when they predict."""
     file = folder / ENSEMBLE_FILE
     try:
         content = read_json(file)

@@ -32,65 +32,41 @@ class ScoredMetric:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The scores of one class, or of one label of several.
+    """The scores of one class, or of one label of several."""
 
-    Attributes:
-        name: the class.
-        precision, recall, f1: 0 for 0 / 0.
-        rows: the number of rows with this class.
-        predicted: the number of rows that are predicted as it.
-    """
-
-    name: str
+    name: str  # the class
+    # precision, recall, f1: 0 for 0 / 0.
     precision: float
     recall: float
     f1: float
-    rows: int
-    predicted: int
+    rows: int  # the number of rows with this class
+    predicted: int  # the number of rows that are predicted as it
 
 
 @dataclass(frozen=True)
 class RowError:
-    """A row that is predicted wrongly.
+    """A row that is predicted wrongly."""
 
-    Attributes:
-        row: its index in the split.
-        id: its id.
-        label, prediction: the true and the predicted label as text.
-        size: how wrong: the predicted class's probability minus the true one's, for several labels the largest error of
-            a label's probability, for scores the distance.
-    """
-
-    row: int
+    row: int  # its index in the split
     id: str
+    # label, prediction: the true and the predicted label as text.
     label: str
     prediction: str
-    size: float
+    size: float  # how wrong: the predicted class's probability minus the true one's
 
 
 @dataclass(frozen=True)
 class SplitEvaluation:
-    """The evaluation of one split.
+    """The evaluation of one split."""
 
-    Attributes:
-        split: its name.
-        rows: the number of rows.
-        metrics: the scores, most important first.
-        classes: by class; empty for scores.
-        confusion: (C, C) counts, rows are true classes; None for scores and several labels.
-        calibration_error: the expected calibration error; None for scores.
-        errors: the wrong rows, worst first; for scores all rows.
-        predictions: (N,) class ids or scores, or (N, C) ones and zeros.
-    """
-
-    split: str
-    rows: int
-    metrics: tuple[ScoredMetric, ...]
-    classes: tuple[ClassScores, ...]
-    confusion: np.ndarray | None
-    calibration_error: float | None
-    errors: tuple[RowError, ...]
-    predictions: np.ndarray
+    split: str  # its name
+    rows: int  # the number of rows
+    metrics: tuple[ScoredMetric, ...]  # the scores, most important first
+    classes: tuple[ClassScores, ...]  # by class; empty for scores
+    confusion: np.ndarray | None  # (C, C) counts, rows are true classes; None for scores and several labels
+    calibration_error: float | None  # the expected calibration error; None for scores
+    errors: tuple[RowError, ...]  # the wrong rows, worst first; for scores all rows
+    predictions: np.ndarray  # (N,) class ids or scores, or (N, C) ones and zeros
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the errors and predictions, ready for JSON."""
@@ -107,19 +83,7 @@ class SplitEvaluation:
 def evaluate_split(
     split: str, rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, metrics: Sequence[str], *, seed: int = 0
 ) -> SplitEvaluation:
-    """Evaluate the logits of labelled rows.
-
-    Args:
-        split: the name of the split.
-        rows: its rows.
-        logits_NC: (N, C) logits.
-        label_space: the labels, with thresholds if there are any.
-        metrics: the names of the metrics.
-        seed: draws the bootstrap resamples.
-
-    Raises:
-        DataError: the rows have no labels.
-    """
+    """Evaluate the logits of labelled rows."""
     if rows.labels is None or not len(rows):
         raise DataError(f"{split}: has no labels to score against; use predict for such rows.")
     labels, predictions = np.asarray(rows.labels), predictions_of(logits_NC, label_space)
@@ -163,14 +127,7 @@ def _by_class(labels: np.ndarray, predictions: np.ndarray, label_space: LabelSpa
 def row_errors(
     rows: TextRows, predictions: np.ndarray, shares_NC: np.ndarray, label_space: LabelSpace
 ) -> tuple[RowError, ...]:
-    """Return the wrong rows, worst first; for scores all rows.
-
-    Args:
-        rows: labelled rows.
-        predictions: (N,) class ids or scores, or (N, C) ones and zeros.
-        shares_NC: (N, C) probabilities; not used for scores.
-        label_space: the labels.
-    """
+    """Return the wrong rows, worst first; for scores all rows."""
     every, labels = np.arange(len(rows)), np.asarray(rows.labels)
     if label_space.task_type == "regression":
         size_N, wrong = np.abs(labels - predictions), every

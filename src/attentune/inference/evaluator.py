@@ -22,18 +22,12 @@ _SHOWN_ROWS = 8
 
 @dataclass(kw_only=True)
 class Evaluator(ABC):
-    """Predicts and scores splits; the latest logits are kept, so that they can be written without a second pass.
+    """Predicts and scores splits; the latest logits are kept, so that they can be written without a second pass."""
 
-    Attributes:
-        splits: the rows of each split.
-        metrics: the names of the metrics, in order.
-        logits: the latest logits (N, C) of each split.
-    """
-
-    splits: Mapping[str, TextRows]
+    splits: Mapping[str, TextRows]  # the rows of each split
     label_space: LabelSpace
-    metrics: Sequence[str]
-    logits: dict[str, np.ndarray] = field(default_factory=dict)
+    metrics: Sequence[str]  # the names of the metrics, in order
+    logits: dict[str, np.ndarray] = field(default_factory=dict)  # the latest logits (N, C) of each split
 
     @abstractmethod
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
@@ -47,11 +41,7 @@ class Evaluator(ABC):
         return np.zeros(len(self.splits[split]), dtype=np.int64)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """Compute the (N, C) logits of a split.
-
-        Raises:
-            NonFiniteLossError: some logits are infinite or NaN.
-        """
+        """Compute the (N, C) logits of a split."""
         self.logits[split] = self.compute_logits(split, progress)
         self._check_finite(split)
         return self.logits[split]
@@ -74,13 +64,7 @@ class Evaluator(ABC):
     def score(
         self, splits: Sequence[str], *, reuse: bool = False, progress: Callable[[int], None] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Predict splits and score those with labels; returns scores by split and metric.
-
-        Args:
-            splits: the names of the splits.
-            reuse: reuse the logits of the last call; the weights must not have changed since.
-            progress: called with the number of rows of each finished batch.
-        """
+        """Predict splits and score those with labels; returns scores by split and metric."""
         scores = {}
         for split in splits:
             logits_NC = self.logits_of(split, reuse=reuse, progress=progress)
@@ -92,21 +76,14 @@ class Evaluator(ABC):
 
 @dataclass(kw_only=True)
 class ModelEvaluator(Evaluator):
-    """Predicts and scores splits with one model.
+    """Predicts and scores splits with one model."""
 
-    Attributes:
-        model: the model, on the device of the accelerator.
-        features: the tokens of each split.
-        batch_size: rows per batch; None for batches by number of tokens.
-        encoded: of a frozen encoder: the hidden states of each split whose states are kept, by batch; see `score_rows`.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the model, on the device of the accelerator
     accelerator: Accelerator
-    features: Mapping[str, Features]
+    features: Mapping[str, Features]  # the tokens of each split
     pad_token_id: int
-    batch_size: int | None
-    encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)
+    batch_size: int | None  # rows per batch; None for batches by number of tokens
+    encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)  # of a frozen encoder
 
     def cut_lengths(self, split: str) -> np.ndarray:
         """Return (N,) the maximum length of the model for longer rows, else 0."""

@@ -23,25 +23,14 @@ class Fusion:
 
     "single", "greedy" and "weights" are the weighted mean of the members' probabilities (regression: scores); they
     differ in how the weights were fitted. "linear" is a linear function of `fusion_features`.
-
-    Attributes:
-        kind: one of `FUSION_KINDS`.
-        members: the members, in the order of `weights` or of the rows of `coefficients`.
-        task_type: the task type of the label space.
-        weights: a positive weight per member, with sum 1; empty for "linear".
-        coefficients: "linear": (M * C) rows of C numbers, member by member; empty otherwise.
-        bias: "linear": C numbers; empty otherwise.
-
-    Raises:
-        ValueError: a value does not fit the others.
     """
 
-    kind: str
-    members: tuple[str, ...]
-    task_type: str
-    weights: tuple[float, ...] = ()
-    coefficients: tuple[tuple[float, ...], ...] = ()
-    bias: tuple[float, ...] = ()
+    kind: str  # one of `FUSION_KINDS`
+    members: tuple[str, ...]  # the members, in the order of `weights` or of the rows of `coefficients`
+    task_type: str  # the task type of the label space
+    weights: tuple[float, ...] = ()  # a positive weight per member, with sum 1; empty for "linear"
+    coefficients: tuple[tuple[float, ...], ...] = ()  # "linear": (M * C) rows of C numbers, member by member
+    bias: tuple[float, ...] = ()  # "linear": C numbers; empty otherwise
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -64,14 +53,7 @@ class Fusion:
         return cls("linear", tuple(members), task_type, coefficients=rows, bias=tuple(map(float, np.asarray(bias))))
 
     def apply(self, logits: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Compute the (N, C) float64 logits of the ensemble from those of each member.
-
-        Args:
-            logits: (N, C) logits by member; members that the fusion does not use are ignored.
-
-        Returns:
-            Log-probabilities for classes, one logit per label for multi-label, scores for regression.
-        """
+        """Compute the (N, C) float64 logits of the ensemble from those of each member."""
         parts = [logits[name] for name in self.members]
         rows, width = np.shape(parts[0])
         step = max(1, _VALUES_AT_ONCE // (width * len(parts)))
@@ -106,11 +88,7 @@ class Fusion:
 
     @classmethod
     def from_json(cls, content: Any) -> Fusion:
-        """Read what `to_json` returned.
-
-        Raises:
-            ValueError: the content is not that of a fusion.
-        """
+        """Read what `to_json` returned."""
         try:
             return cls(
                 kind=content["kind"],
@@ -162,17 +140,7 @@ def fusion_features(logits: Mapping[str, np.ndarray], members: Sequence[str], ta
 
 
 def mean_logits(logits: Sequence[np.ndarray], task_type: str, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return the (N, C) float64 logits whose probabilities are the mean of those of several models.
-
-    Args:
-        logits: (N, C) logits of each model.
-        task_type: the task type of the label space.
-        weights: a positive weight per model, with sum 1; default: equal weights.
-
-    Returns:
-        The log of the mean probabilities for classes, the logit of the mean probability for multi-label, and for
-        regression the mean score.
-    """
+    """Return the (N, C) float64 logits whose probabilities are the mean of those of several models."""
     values_MNC = np.stack([np.asarray(part, dtype=np.float64) for part in logits])
     count = len(values_MNC)
     shares_M = np.full(count, 1 / count) if weights is None else np.array(weights, dtype=np.float64)

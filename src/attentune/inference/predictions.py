@@ -49,16 +49,7 @@ def csv_rows(
     *,
     quotes_all: bool = False,
 ) -> str:
-    """Format the lines of `predictions_csv` below the header.
-
-    Args:
-        rows: the rows, or a chunk of them.
-        logits_NC: (N, C) logits.
-        label_space: the labels of the model.
-        more: the entries of further columns, one per row.
-        quotes_all: quote every field. Needed if a field of any row holds a carriage return: older versions of Python
-            do not quote it, and readers take it for a line end.
-    """
+    """Format the lines of `predictions_csv` below the header."""
     predictions = predictions_of(logits_NC, label_space)
     is_regression = label_space.task_type == "regression"
     probabilities = np.zeros((len(rows), 0)) if is_regression else probabilities_of(logits_NC, label_space)
@@ -74,16 +65,7 @@ def csv_rows(
 
 
 def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:
-    """Parse a column of labels or predictions: (N,) class ids, or scores if there are no names.
-
-    Args:
-        texts: the cells.
-        names: the classes in the order of their ids.
-        several: multi-label: a cell may hold several names; the result is (N, C) ones and zeros.
-
-    Raises:
-        KeyError, ValueError: a cell holds an unknown name, or no number.
-    """
+    """Parse a column of labels or predictions: (N,) class ids, or scores if there are no names."""
     if not names:
         return np.array([float(text) for text in texts])
     number = {name: index for index, name in enumerate(names)}

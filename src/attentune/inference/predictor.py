@@ -241,11 +241,7 @@ class ModelPredictor(Predictor):
 
     @functools.cached_property
     def attribution_head(self) -> AttributionHead | None:
-        """The head of `attentune fit-explainer`, if the folder has one.
-
-        Raises:
-            CheckpointError: it is damaged, or was fitted to other weights.
-        """
+        """The head of `attentune fit-explainer`, if the folder has one."""
         return load_attribution_head(self.folder, self.model)
 
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:
@@ -398,14 +394,7 @@ def evaluate_in_detail(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, SplitEvaluation], TaskData]:
-    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`.
-
-    Returns:
-        The evaluation of each labelled split, and the rows.
-
-    Raises:
-        AttentuneError: as for `evaluate`.
-    """
+    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`."""
     from attentune.inference.evaluation import evaluate_split  # imports scikit-learn
 
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
@@ -467,10 +456,6 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
     """Load a run, and return it with texts, or with the columns of a data frame that it was trained on, as rows.
 
     Lists are checked before the run is loaded.
-
-    Raises:
-        InputError: a text is none, such as None or NaN.
-        DataError: they are one text, the two lists differ in length, or the frame lacks a column.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")

@@ -32,17 +32,7 @@ TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_availab
 def make_accelerator(
     *, precision: str, use_cpu: bool = False, tracker: str = "none", folder: str | None = None
 ) -> tuple[Accelerator, str]:
-    """Make an accelerator, and resolve the precision.
-
-    Args:
-        precision: "auto", "fp32", "bf16" or "fp16".
-        use_cpu: use the CPU even if an accelerator is available.
-        tracker: "none" or the name of a tracker that Accelerate supports.
-        folder: the folder of the tracker.
-
-    Raises:
-        ConfigError: the device does not support the precision, or the tracker is not installed.
-    """
+    """Make an accelerator, and resolve the precision."""
     if tracker != "none" and not TRACKERS[tracker]():
         raise ConfigError(
             f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
@@ -96,19 +86,12 @@ def default_batch_tokens(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class RowScores:
-    """The outputs of a model for some rows.
+    """The outputs of a model for some rows."""
 
-    Attributes:
-        logits_NC: (N, C) float32; scores of a regression in float64.
-        token_scores: the importance of the tokens of each row, (length,) float32 each; None if the model has none.
-        layer_weights_NL: (N, L) float32 excitation of the layers; None if the model has none.
-        attributions: what the attribution head estimates for the tokens of each row, (length, O) float32 each.
-    """
-
-    logits_NC: np.ndarray
-    token_scores: tuple[np.ndarray, ...] | None = None
-    layer_weights_NL: np.ndarray | None = None
-    attributions: tuple[np.ndarray, ...] | None = None
+    logits_NC: np.ndarray  # (N, C) float32; scores of a regression in float64
+    token_scores: tuple[np.ndarray, ...] | None = None  # the importance of the tokens of each row,
+    layer_weights_NL: np.ndarray | None = None  # (N, L) float32 excitation of the layers; None if the model has none
+    attributions: tuple[np.ndarray, ...] | None = None  # what the attribution head estimates for the tokens of each row
 
 
 class _OutputCollector:
@@ -167,26 +150,7 @@ def score_rows(
     encoded: dict[int, torch.Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
-    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
-
-    Args:
-        model: the model, on the device of the accelerator; its mode is restored afterwards.
-        features: the tokens of the split.
-        pad_token_id: the id of padding.
-        accelerator: defines device and precision.
-        batch_size: rows per batch; default: batches of `batch_tokens` tokens.
-        batch_tokens: tokens per batch, with padding; default: by `default_batch_tokens`.
-        rows: the indices of the rows, in any order, repetitions allowed; default: all.
-        masked: for each row the positions to mask, or None; default: nothing is masked.
-        mask_token_id: the id at masked positions.
-        attention_excluded: for each row the positions that attention ignores, or None.
-        with_details: also return token scores and layer weights (one process only).
-        attribution_head: also return what it estimates, on the same device (one process only).
-        encoded: of a frozen encoder: the hidden states of each batch, used where they are and added where they are not,
-            so that later calls for the same rows do not run the encoder. Not with an argument that changes what the
-            encoder reads, nor with an attribution head.
-        progress: called with the number of rows of each finished batch; an exception stops the scoring.
-    """
+    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits."""
     rows = np.arange(len(features)) if rows is None else rows
     lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
     if batch_size is None:
@@ -238,14 +202,6 @@ def classifier_features(
     """Compute what the classifier's last layer is applied to, in evaluation mode: (N, F) float32.
 
     Several processes share the batches, and all get all rows.
-
-    Args:
-        model: the model itself, on the device of the accelerator; its mode is restored afterwards. The classifier is a
-            linear layer, or has a method `features`.
-        features: the tokens of the split.
-        pad_token_id: the id of padding.
-        accelerator: defines device and precision.
-        rows: the indices of the rows.
     """
     classifier, collected = model.classifier, None
     read = getattr(classifier, "features", lambda vectors: vectors)

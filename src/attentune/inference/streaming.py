@@ -31,18 +31,6 @@ def predictions_in_chunks(
 
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
-
-    Args:
-        saved: the run.
-        chunks: the rows.
-        precision: the precision, if not that of training.
-        progress: called with the number of rows of each finished batch.
-        more: the names of further columns.
-        predict: returns logits and the entries of these columns; only needed with `more`.
-
-    Raises:
-        DataError: the file has changed since it was checked.
-        NonFiniteLossError: some logits are infinite or NaN.
     """
     if predict is None:
         predict = partial(_only_logits, saved, precision=precision, progress=progress)

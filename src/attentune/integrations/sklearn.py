@@ -96,11 +96,7 @@ class _TextEstimator(BaseEstimator):
         self._temporary = temporary
 
     def _texts(self, X: Any, *, reset: bool) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-        """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are.
-
-        Raises:
-            ValueError: the texts are invalid, of the other kind than those of `fit`, or a frame without its columns.
-        """
+        """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are."""
         names = list(map(str, X.columns)) if hasattr(X, "columns") else None
         if reset:
             self._columns = names
@@ -455,11 +451,7 @@ def _member_folders(run: Predictor) -> list[Path]:
 
 
 def _start_of(run: Predictor, space: LabelSpace, copy: Path) -> Path:
-    """Copy a fitted run's model, from which training continues: its own folder may be that of the new run.
-
-    Raises:
-        ValueError: it is no model that can be trained further, or predicts something else.
-    """
+    """Copy a fitted run's model, from which training continues: its own folder may be that of the new run."""
     if not isinstance(run, ModelPredictor):
         raise ValueError(f"warm_start: this was fitted as {run.kind}, which has no weights to continue from.")
     if (run.label_space.task_type, run.label_space.names) != (space.task_type, space.names):

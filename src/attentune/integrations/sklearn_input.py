@@ -16,11 +16,7 @@ from attentune.errors import InputError
 
 
 def labels_of(y: Any) -> np.ndarray:
-    """Return the (N,) class labels, of any sortable type.
-
-    Raises:
-        ValueError: y is not one column, or holds gaps, fractions, infinity, bytes, or texts beside numbers.
-    """
+    """Return the (N,) class labels, of any sortable type."""
     check_one_column(y)
     _check_labels(y)
     labels_N = column_or_1d(np.asarray(y), warn=True)
@@ -32,11 +28,7 @@ def labels_of(y: Any) -> np.ndarray:
 
 
 def check_one_column(y: Any) -> None:
-    """Refuse several labels a row where NumPy would make one object of them; equal lists are left to scikit-learn.
-
-    Raises:
-        ValueError: y is None or sparse, or its rows hold lists of unequal lengths, or sets.
-    """
+    """Refuse several labels a row where NumPy would make one object of them; equal lists are left to scikit-learn."""
     if y is None or issparse(y):
         got = "None" if y is None else f"a sparse matrix of shape {y.shape}"
         raise ValueError(f"y should be a 1d array, got {got} instead.")
@@ -53,11 +45,7 @@ def check_one_column(y: Any) -> None:
 
 
 def _check_labels(y: Any) -> None:
-    """Check the labels as they are given, since NumPy makes texts of gaps and numbers beside texts.
-
-    Raises:
-        InputError: a label is missing, infinite, or of another type than the first one.
-    """
+    """Check the labels as they are given, since NumPy makes texts of gaps and numbers beside texts."""
     if isinstance(y, np.ndarray) and y.dtype.kind in "iubU":
         return
     values = y.tolist() if hasattr(y, "tolist") else y.to_list() if hasattr(y, "to_list") else y
@@ -98,11 +86,7 @@ def _warn_of_twins(labels_N: np.ndarray) -> None:
 
 
 def scores_of(y: Any) -> np.ndarray:
-    """Return the (N,) scores.
-
-    Raises:
-        ValueError: y is not one column of numbers, or holds NaN or infinity.
-    """
+    """Return the (N,) scores."""
     check_one_column(y)
     values_N = column_or_1d(np.asarray(y), warn=True)
     if values_N.dtype.kind not in "iuf":
@@ -134,15 +118,7 @@ def weights_of(sample_weight: Any, rows: int) -> np.ndarray | None:
 
 
 def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Read the texts of X.
-
-    Returns:
-        The first texts, and the second texts of pairs or None.
-
-    Raises:
-        ValueError: X is empty, or its rows are not all one text or all two texts.
-        TypeError: X is a sparse matrix.
-    """
+    """Read the texts of X."""
     if isinstance(X, str):
         raise ValueError("X: got one text, expected a list of texts: put it in [brackets].")
     if issparse(X):

@@ -40,11 +40,7 @@ _MAX_TEXT_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Convert operating system errors raised while writing to `path` to a `StorageError` that states the fix.
-
-    Raises:
-        StorageError: the block failed with an operating system error.
-    """
+    """Convert operating system errors raised while writing to `path` to a `StorageError` that states the fix."""
     try:
         yield
     except OSError as error:
@@ -59,20 +55,12 @@ def storage_errors(path: str | Path) -> Iterator[None]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file atomically, as `write_bytes` does.
-
-    Raises:
-        StorageError: the file could not be written; an existing file is left unchanged.
-    """
+    """Write a UTF-8 file atomically, as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file atomically: a reader sees either the old content or the new, never a mixture.
-
-    Raises:
-        StorageError: the file could not be written; an existing file is left unchanged.
-    """
+    """Write a file atomically: a reader sees either the old content or the new, never a mixture."""
     with atomic_write(path) as add:
         add(content)
 
@@ -83,12 +71,6 @@ def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
 
     The content goes to a temporary file, which replaces `path` when the block ends. If the block raises, the temporary
     file is removed and an existing file is left unchanged.
-
-    Yields:
-        A function that appends bytes to the file.
-
-    Raises:
-        StorageError: the file could not be written.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -115,11 +97,7 @@ def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def check_links(folder: Path) -> None:
-    """Check that a folder has no symbolic links, since writing through one could change a file elsewhere.
-
-    Raises:
-        StorageError: the folder has a symbolic link.
-    """
+    """Check that a folder has no symbolic links, since writing through one could change a file elsewhere."""
     with storage_errors(folder):
         links = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink())
     if links:
@@ -135,12 +113,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
-    """Read the text of a UTF-8 file from an untrusted source.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the path is not a regular file, or the file is larger than `max_bytes` or not UTF-8.
-    """
+    """Read the text of a UTF-8 file from an untrusted source."""
     facts = Path(path).stat()
     if not stat.S_ISREG(facts.st_mode):
         raise ValueError("this is a folder, a pipe or a device, expected a file")
@@ -151,21 +124,12 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
 
 
 def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
-    """Read a JSON file from an untrusted source.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: as `read_text`; or the text is not JSON, or is nested too deeply.
-    """
+    """Read a JSON file from an untrusted source."""
     return parse_json(read_text(path, max_bytes))
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text from an untrusted source.
-
-    Raises:
-        ValueError: the text is not JSON, or is nested too deeply.
-    """
+    """Parse a JSON text from an untrusted source."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -209,15 +173,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
-    """Check the files of a folder against its manifest.
-
-    Args:
-        folder: a folder with a manifest from `write_manifest`.
-        needed: the names of files that the manifest must list.
-
-    Returns:
-        A short description of the first problem; None if all files match the manifest.
-    """
+    """Check the files of a folder against its manifest."""
     try:
         manifest = read_json(folder / MANIFEST)
         for name, facts in manifest.items():
@@ -235,16 +191,7 @@ def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
 
 
 def check_new_folder(folder: Path, setting: str = "--output_dir") -> None:
-    """Check that a folder is missing or empty.
-
-    Args:
-        folder: the folder.
-        setting: the flag that names it, for the message.
-
-    Raises:
-        ConfigError: it is a file, or holds something.
-        StorageError: it cannot be read.
-    """
+    """Check that a folder is missing or empty."""
     with storage_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{setting}: {folder} is there and not an empty folder; name another or remove it.")
@@ -252,11 +199,7 @@ def check_new_folder(folder: Path, setting: str = "--output_dir") -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `folder`, new or empty, once the block has filled it; else it is removed.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Yield a temporary folder that becomes `folder`, new or empty, once the block has filled it, or is removed."""
     temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(folder):
         temporary.mkdir(parents=True)
@@ -271,16 +214,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def written_together(folder: Path, temporary: str, *, last: str | None = None) -> Iterator[Path]:
-    """Yield a temporary folder inside a folder; its files are moved there once all of them are on the disk.
-
-    Args:
-        folder: the folder.
-        temporary: the name of the temporary folder, which is removed in any case.
-        last: the file that is moved last, because it marks the others as complete.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Yield a temporary folder inside a folder; its files are moved there once all of them are on the disk."""
     place = folder / temporary
     with storage_errors(folder):
         try:

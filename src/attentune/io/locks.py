@@ -24,29 +24,14 @@ _POLL_S = 0.05
 
 
 def open_lock_file(path: Path) -> int:
-    """Open a lock file, creating it if needed; symbolic links are not followed.
-
-    Returns:
-        The file descriptor.
-
-    Raises:
-        OSError: the file cannot be opened, or is a symbolic link.
-    """
+    """Open a lock file, creating it if needed; symbolic links are not followed."""
     if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     return os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o644)
 
 
 def lock_handle(handle: int, *, wait: bool) -> bool:
-    """Lock an open file exclusively until it is closed.
-
-    Args:
-        handle: a file descriptor from `open_lock_file`.
-        wait: whether to wait until the lock is free.
-
-    Returns:
-        Whether the file was locked; always True with `wait`.
-    """
+    """Lock an open file exclusively until it is closed."""
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -99,17 +84,7 @@ class FileLock:
         self._handle: int | None = None
 
     def take(self, *, wait: bool = True) -> bool:
-        """Take the lock.
-
-        Args:
-            wait: whether to wait until the lock is free.
-
-        Returns:
-            Whether the lock was taken; always True with `wait`.
-
-        Raises:
-            StorageError: the file cannot be created or opened.
-        """
+        """Take the lock."""
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = open_lock_file(self.path)

@@ -27,25 +27,15 @@ _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "azure")
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file to read.
+    """A file to read."""
 
-    Attributes:
-        path: its absolute path, or its URL.
-        bytes: its size.
-        modified: what changes when it is written again: the time of the last change, or a hash of the object store.
-    """
-
-    path: str
-    bytes: int
-    modified: str
+    path: str  # its absolute path, or its URL
+    bytes: int  # its size
+    modified: str  # what changes when it is written again: the time of the last change, or a hash of the object store
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
-        """Open the file for reading bytes; the stream is buffered and can seek.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Open the file for reading bytes; the stream is buffered and can seek."""
         with _reading(self.path):
             if is_url(self.path):
                 system, path = _file_system(self.path)
@@ -64,17 +54,7 @@ def is_url(path: str) -> bool:
 
 
 def find_files(pattern: str, endings: Collection[str], leave_out: Collection[str] = ()) -> list[StoredFile]:
-    """Find the files that a path, URL, pattern with `*`, `?`, `[...]` or `**`, or folder names, in order.
-
-    Args:
-        pattern: a file; a pattern; or a folder, which stands for the files directly in it.
-        endings: the endings of the files in a folder that are taken, such as ".csv"; lower case.
-        leave_out: names of files in a folder that are not; nor are those that begin with "." or "_".
-
-    Raises:
-        DataError: there is no such file, or it cannot be read.
-        ConfigError: the package for this kind of URL is missing.
-    """
+    """Find the files that a path, URL, pattern with `*`, `?`, `[...]` or `**`, or folder names, in order."""
     found = _urls(pattern) if is_url(pattern) else _paths(pattern)
     folder, files = found
     if folder:
@@ -137,9 +117,6 @@ class OutputFolder:
 
     An object store shows an object only when all of it was sent, so the files are first written to a temporary file of
     this machine and then sent.
-
-    Args:
-        path: the path or URL of the folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -151,11 +128,7 @@ class OutputFolder:
             self._system, self._root = _file_system(self.path)
 
     def create(self) -> None:
-        """Create the folder if it does not exist.
-
-        Raises:
-            StorageError: it cannot be created.
-        """
+        """Create the folder if it does not exist."""
         with self._writing(self.path):
             if self._system is None:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
@@ -178,31 +151,18 @@ class OutputFolder:
             return {entry.rsplit("/", 1)[-1] for entry in self._system.ls(self._root, detail=False)}
 
     def read_json(self, name: str) -> Any:
-        """Read a JSON file.
-
-        Raises:
-            DataError: it cannot be read.
-            ValueError: it is not JSON.
-        """
+        """Read a JSON file."""
         return parse_json(self.read(name).decode("utf-8"))
 
     def read(self, name: str) -> bytes:
-        """Read a file.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Read a file."""
         with _reading(self.place(name)):
             path = f"{self._root}/{name}"
             return Path(path).read_bytes() if self._system is None else self._system.cat_file(path)
 
     @contextlib.contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a stream of bytes that becomes this file when the block ends; if the block raises, nothing is written.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Yield a stream of bytes that becomes this file when the block ends; an error writes nothing."""
         if self._system is None:
             path = Path(self.path) / name
             with atomic_write(path) as add:

@@ -15,18 +15,12 @@ from attentune.stats.calibration import best_threshold, calibration_error, fit_t
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fitted values.
+    """The fitted values."""
 
-    Attributes:
-        rows: the number of rows it was fitted on.
-        temperature: the softmax temperature; 1 if none was fitted.
-        thresholds: the decision threshold of each label, or of the second of two classes; None if not fitted.
-        errors: by split, the expected calibration error before and after.
-    """
-
-    rows: int
-    temperature: float = 1.0
-    thresholds: tuple[float, ...] | None = None
+    rows: int  # the number of rows it was fitted on
+    temperature: float = 1.0  # the softmax temperature; 1 if none was fitted
+    thresholds: tuple[float, ...] | None = None  # the decision threshold of each label, or of the second of two classes
+    # By split, the expected calibration error before and after.
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def space(self, label_space: LabelSpace) -> LabelSpace:
@@ -65,14 +59,7 @@ class Calibration:
 def fit(
     logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, *, temperature: bool, thresholds: bool
 ) -> Calibration:
-    """Fit a temperature, and then thresholds on the scaled probabilities.
-
-    Args:
-        logits_NC: the logits of held-out rows.
-        labels: (N,) class ids, or (N, C) ones and zeros.
-        label_space: classes, or multi-label; thresholds need two classes or multi-label.
-        temperature, thresholds: whether to fit them.
-    """
+    """Fit a temperature, and then thresholds on the scaled probabilities."""
     fitted_temperature = fit_temperature(logits_NC, labels) if temperature else 1.0
     chosen: tuple[float, ...] | None = None
     if thresholds:

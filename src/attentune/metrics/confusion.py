@@ -22,19 +22,12 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 class ConfusionSums(NamedTuple):
-    """What scores need of confusion counts, for any number of tables at once.
+    """What scores need of confusion counts, for any number of tables at once."""
 
-    Attributes:
-        hits: (..., C) rows of each class that are predicted right.
-        true: (..., C) rows of each class.
-        predicted: (..., C) predictions of each class.
-        distance: (...) the sum of the squared differences of class numbers, over rows.
-    """
-
-    hits: np.ndarray
-    true: np.ndarray
-    predicted: np.ndarray
-    distance: np.ndarray
+    hits: np.ndarray  # (..., C) rows of each class that are predicted right
+    true: np.ndarray  # (..., C) rows of each class
+    predicted: np.ndarray  # (..., C) predictions of each class
+    distance: np.ndarray  # (...) the sum of the squared differences of class numbers, over rows
 
     @classmethod
     def of(cls, counts: np.ndarray) -> ConfusionSums:
@@ -153,12 +146,6 @@ def bootstrap_confusion_interval(
     """Return the 95 % percentile bootstrap interval over rows of a score of (C, C) confusion counts; NaN without rows.
 
     Resampling rows is drawing the counts from a multinomial distribution.
-
-    Args:
-        metric: a name of `CONFUSION_SCORES`.
-        counts: labels by predictions.
-        generator: draws the resamples.
-        resamples: their number.
     """
     total, size = int(counts.sum()), len(counts)
     if total == 0:

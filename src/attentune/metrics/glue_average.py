@@ -18,16 +18,10 @@ Scores = Mapping[str, Mapping[str, float | None]]
 
 @dataclass(frozen=True)
 class GlueAverage:
-    """An average over GLUE tasks.
+    """An average over GLUE tasks."""
 
-    Attributes:
-        value: between 0 and 1; NaN if a score is undefined.
-        tasks: the averaged tasks.
-        is_complete: whether these are all GLUE tasks; only then WNLI is counted, as 65.1.
-    """
-
-    value: float
-    tasks: tuple[str, ...]
+    value: float  # between 0 and 1; NaN if a score is undefined
+    tasks: tuple[str, ...]  # the averaged tasks
 
     @property
     def is_complete(self) -> bool:
@@ -52,9 +46,6 @@ def glue_average(by_task: Mapping[str, Scores]) -> GlueAverage | None:
     Each task counts once, with the mean of its metrics (F1 and accuracy, Pearson and Spearman) and of its splits (MNLI
     matched and mismatched). With all eight tasks, WNLI is the ninth, as the majority class (65.1). Scores of WNLI and
     AX are not used.
-
-    Args:
-        by_task: the scores of each task, by split and metric; other tasks are ignored.
 
     Source:
         GLUE (Wang et al., 2019), section 4; WNLI as in BERT (Devlin et al., 2019) and the papers that follow it.

@@ -33,17 +33,6 @@ def score_interval(
 
     Wilson's interval for the accuracy of independent rows, which does not collapse near 0 and 1; else bootstrap
     percentiles, of confusion counts where the metric is a function of them: thousands of times as fast.
-
-    Args:
-        metric: the metric.
-        labels: the labels.
-        predictions: as `metrics.predictions_of` returns them.
-        generator: draws the resamples.
-        groups: (N,) the group of each row, if rows depend on each other.
-        resamples: the number of bootstrap resamples.
-
-    Returns:
-        The score and the bounds; NaN if undefined.
     """
     value = metric.score(labels, predictions)
     group_N = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]

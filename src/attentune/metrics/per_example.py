@@ -17,14 +17,6 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
     """Compute (N,) float64 values whose mean is the metric.
 
     Correctness for accuracy, errors for mean errors, `jackknife_values` for F1, kappa and correlations.
-
-    Args:
-        metric: a name in `METRICS`.
-        labels_N: (N,) class ids or scores, or (N, C) ones and zeros.
-        predictions_N: predictions of the same shape.
-
-    Raises:
-        ValueError: fewer than 2 examples.
     """
     if metric == "subset_accuracy":
         return (labels_N == predictions_N).all(axis=1).astype(np.float64)

@@ -32,12 +32,7 @@ def is_pooler_weight(name: str) -> bool:
 
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that a model is a bidirectional text encoder with a usable tokenizer.
-
-    Raises:
-        UnsupportedEncoderError: it is an encoder-decoder or decoder, or its tokenizer is slow, empty or lacks [CLS],
-            padding or mask token.
-    """
+    """Check that a model is a bidirectional text encoder with a usable tokenizer."""
     hint = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
     kind = config.model_type
     causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES

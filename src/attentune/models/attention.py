@@ -83,12 +83,6 @@ def use_own_attention(model: Any) -> str | None:
     PyTorch's does not support dropout on a CPU and falls back to a slow implementation in training. Models for short
     texts use plain matrix products, which are faster in prediction too; those for long texts train block by block and
     predict with PyTorch's. All agree up to rounding; training, evaluation and prediction of one model use the same.
-
-    Args:
-        model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
-
-    Returns:
-        The name of the implementation now used; None if the model had another one than PyTorch's, which is kept.
     """
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa":
@@ -100,13 +94,7 @@ def use_own_attention(model: Any) -> str | None:
 
 @contextlib.contextmanager
 def attention_by(model: Any, program: str | None = None) -> Iterator[None]:
-    """Use another attention implementation while the block runs, and restore the present one after.
-
-    Args:
-        model: an `AttentuneForSequenceClassification`; changed in place while the block runs.
-        program: a name known to transformers, such as "eager", the only one that returns probabilities; None to only
-            restore the implementation after the block.
-    """
+    """Use another attention implementation while the block runs, and restore the present one after."""
     encoder = model.encoder
     before = encoder.config._attn_implementation
     try:

@@ -36,11 +36,7 @@ def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[s
 
 
 def load_attribution_head(folder: Path, model: Any) -> AttributionHead | None:
-    """Load the head of a run folder; None if it has none.
-
-    Raises:
-        CheckpointError: the files are damaged, or the head was fitted to other weights than the model's.
-    """
+    """Load the head of a run folder; None if it has none."""
     if not (folder / SETTINGS).is_file():
         return None
     again = _AGAIN.format(folder=folder)
@@ -71,11 +67,7 @@ def outputs_of(space: LabelSpace) -> int:
 
 
 def _head_of(weights: dict[str, Tensor], layers: list[int], model: Any) -> AttributionHead:
-    """Make the head of these weights, whose sizes are theirs, if it fits the model.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Make the head of these weights, whose sizes are theirs, if it fits the model."""
     sizes = {
         "hidden_size": int(weights["norms.0.weight"].shape[0]),
         "outputs": int(weights["output.weight"].shape[0]),

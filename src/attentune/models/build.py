@@ -63,12 +63,7 @@ def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
 
 
 def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_code: bool = False) -> None:
-    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings.
-
-    Raises:
-        ValueError: it must not be loaded; says why, with a remedy.
-        OSError: it cannot be found.
-    """
+    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings."""
     folder = Path(source)
     if folder.is_dir():
         problem = problem_in(folder, trust_remote_code=trust_remote_code)
@@ -103,9 +98,6 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
     The classifier is copied if both predict the same labels in the same order, the head if both have the same kind.
     Scale and offset of the saved model's outputs are folded into the classifier if the new model has none, as is the
     difference between the scales of their scores.
-
-    Returns:
-        The names of the copied weights.
     """
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
     same_head = saved.config.head["kind"] == model.config.head["kind"]
@@ -174,14 +166,7 @@ def hub_name(name_or_path: str) -> str | None:
 
 
 def encoder_fingerprint(settings: ModelConfig) -> str:
-    """Identify an encoder by its content, so that a changed folder is not taken for the old one.
-
-    Args:
-        settings: the model section of a configuration, whose encoder can be loaded.
-
-    Returns:
-        For a folder the SHA-256 of its files; for a name on the hub the commit, "" if it is not known.
-    """
+    """Identify an encoder by its content, so that a changed folder is not taken for the old one."""
     source = resolve_encoder(settings.name_or_path)
     folder = Path(source)
     if not folder.is_dir():
@@ -203,11 +188,7 @@ def is_english_only(settings: ModelConfig) -> bool:
 
 
 def encoder_size(settings: ModelConfig) -> tuple[int, int]:
-    """Return the encoder's number of layers and its width, from its configuration.
-
-    Raises:
-        UnsupportedEncoderError: it cannot be found.
-    """
+    """Return the encoder's number of layers and its width, from its configuration."""
     source = resolve_encoder(settings.name_or_path)
     with _encoder_errors(settings.name_or_path):
         config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
@@ -215,11 +196,7 @@ def encoder_size(settings: ModelConfig) -> tuple[int, int]:
 
 
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
-    """Load the encoder's fast tokenizer.
-
-    Raises:
-        UnsupportedEncoderError: it cannot be found, or the model is not a text encoder.
-    """
+    """Load the encoder's fast tokenizer."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with _encoder_errors(settings.name_or_path):
@@ -248,24 +225,6 @@ def build_model(
     """Build a model from a pre-trained encoder with newly initialised slots and classifier.
 
     If `settings.name_or_path` is the folder of a run, its slots and classifier are reused where they fit.
-
-    Args:
-        settings: the model section of a configuration.
-        label_space: the labels to predict.
-        tokenizer: the encoder's, from `load_tokenizer`.
-        max_length: maximum length in tokens of a text or pair; for a bi-encoder of one text of a pair.
-        is_pair: whether the rows are pairs of texts.
-        seed: seeds the new weights.
-        loss: the training loss; the classifier's outputs depend on it.
-        focal_gamma: gamma of the focal loss.
-        window: window length in tokens for longer texts; None for no windows.
-        window_stride: tokens that consecutive windows share.
-        lora: "rank", "alpha" and "dropout" of LoRA adapters that train instead of the encoder's weights.
-        score_scale: regression: mean and standard deviation of the training scores, on whose scale predictions are.
-
-    Raises:
-        UnsupportedEncoderError: the encoder cannot be loaded, or does not support the slots.
-        ConfigError: the head does not fit the rows, the labels or the encoder.
     """
     encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, window or max_length)
@@ -352,10 +311,6 @@ def pooler_is_trained(settings: ModelConfig, commit: str | None = None) -> bool:
 
     Checkpoints of sentence-transformers say in `1_Pooling/config.json` how they pool tokens. Unless that is by [CLS],
     the pooler in the file is left over from an earlier training and does not fit the encoder.
-
-    Args:
-        settings: the model section of a configuration.
-        commit: the encoder's commit on the hub, if known, so that files in the cache are found without a request.
     """
     file = cached_file(
         resolve_encoder(settings.name_or_path),

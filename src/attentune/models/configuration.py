@@ -138,11 +138,7 @@ class AttentuneConfig(PreTrainedConfig):
 
 
 def check_values(config: AttentuneConfig) -> None:
-    """Validate a configuration, since a config.json may come from anyone.
-
-    Raises:
-        ValueError: names the setting that is invalid.
-    """
+    """Validate a configuration, since a config.json may come from anyone."""
     has_classes = config.task_type != "regression"
     names = list(config.id2label.values()) if has_classes else []
     wrong = {

@@ -15,37 +15,24 @@ PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
 
 @dataclass(frozen=True)
 class Count:
-    """A number of parameters.
+    """A number of parameters."""
 
-    Attributes:
-        parameters: all of them; shared ones count once.
-        trainable: those with gradients.
-    """
-
-    parameters: int
-    trainable: int
+    parameters: int  # all of them; shared ones count once
+    trainable: int  # those with gradients
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
     """The parameters of a model.
 
-    Attributes:
-        parts: by encoder and slot.
-        total: of the whole model.
-        attention_matrices: weights in the matrices of the head's attention blocks, without biases, normalisations and
-            feed-forward networks; with `unused_matrices`.
-        unused_matrices: of these, what the poster counts but no model of ours has, as its program never applies it.
-        projection_matrix: weights of the projection before a dot product, without its bias.
-
     Source: matrices are what table 2 of task-specific attention (Jia 2024) counts.
     """
 
-    parts: dict[str, Count]
-    total: Count
-    attention_matrices: int
-    unused_matrices: int
-    projection_matrix: int
+    parts: dict[str, Count]  # by encoder and slot
+    total: Count  # of the whole model
+    attention_matrices: int  # weights in the matrices of the head's attention blocks
+    unused_matrices: int  # of these, what the poster counts but no model of ours has, as its program never applies it
+    projection_matrix: int  # weights of the projection before a dot product, without its bias
 
 
 def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:

@@ -29,31 +29,18 @@ _MOST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """What is known of an encoder; None is not known.
+    """What is known of an encoder; None is not known."""
 
-    Attributes:
-        name: the name for `--model_name_or_path`.
-        family: the model type of transformers.
-        languages: "English", or their number.
-        parameters: millions, without a head.
-        layers: the number of layers.
-        width: the size of the hidden states.
-        longest: the most tokens of a text.
-        license: the license's SPDX name.
-        tried: "trained" (with its weights, in results/), "family" (its architecture, in the tests) or None.
-        folder: where it is on this machine; None if it is not.
-    """
-
-    name: str
-    family: str | None
-    languages: str | None
-    parameters: float | None
-    layers: int | None
-    width: int | None
-    longest: int | None
-    license: str | None
-    tried: str | None
-    folder: str | None
+    name: str  # the name for `--model_name_or_path`
+    family: str | None  # the model type of transformers
+    languages: str | None  # "English", or their number
+    parameters: float | None  # millions, without a head
+    layers: int | None  # the number of layers
+    width: int | None  # the size of the hidden states
+    longest: int | None  # the most tokens of a text
+    license: str | None  # the license's SPDX name
+    tried: str | None  # "trained" (with its weights, in results/), "family" (its architecture, in the tests) or None
+    folder: str | None  # where it is on this machine; None if it is not
 
     @property
     def at_hand(self) -> str:
@@ -103,11 +90,7 @@ def known_encoders() -> list[EncoderFacts]:
 
 
 def encoder_facts(names: list[str]) -> list[EncoderFacts]:
-    """Return what is known of encoders by their names, which may leave out the organisation, or folders.
-
-    Raises:
-        ConfigError: one is neither; the message lists all such names.
-    """
+    """Return what is known of encoders by their names, which may leave out the organisation, or folders."""
     known = {facts.name: facts for facts in known_encoders()}
     short = {name.rpartition("/")[2]: facts for name, facts in known.items()}
     found, problems = [], []
@@ -127,11 +110,7 @@ def encoder_facts(names: list[str]) -> list[EncoderFacts]:
 
 
 def check_at_hand(name: str) -> None:
-    """Check that an encoder named by a path is a folder, and one of the hub in its cache if the hub is not contacted.
-
-    Raises:
-        UnsupportedEncoderError: it is not.
-    """
+    """Check that an encoder named by a path is a folder, and one of the hub in its cache if offline."""
     if name == EMBEDDED or (Path(name) / "config.json").is_file():
         return
     if name and Path(name).is_dir():
@@ -155,11 +134,7 @@ def check_at_hand(name: str) -> None:
 
 
 def check_length(name: str, max_length: int) -> None:
-    """Check that an encoder in a folder accepts texts of so many tokens, if its config.json says how many it does.
-
-    Raises:
-        UnsupportedEncoderError: it does not.
-    """
+    """Check that an encoder in a folder accepts texts of so many tokens, if its config.json says how many it does."""
     folder = embedded_folder() if name == EMBEDDED else Path(name).expanduser()
     if folder is None or not (folder / "config.json").is_file():
         return

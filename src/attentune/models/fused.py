@@ -300,12 +300,6 @@ def use_fused_layers(model: Any) -> int:
     and prediction, as long as nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own
     attention. Pre-hooks on attention's output projection are applied, since the context blur is one. Otherwise the
     layer's own code runs. Weights, names and saved files do not change.
-
-    Args:
-        model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
-
-    Returns:
-        How many layers are replaced.
     """
     layers = [module for module in model.modules() if _fits(module)]
     if not layers or unavailable_reason() is not None or not _is_fast(layers[0]):

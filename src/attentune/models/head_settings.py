@@ -19,18 +19,7 @@ _PROJECTION_OF_SCORES = 4
 def settle_head(
     settings: ModelConfig, label_space: LabelSpace, encoder_config: Any, *, is_pair: bool, has_pooler: bool
 ) -> dict[str, object]:
-    """Resolve the head's settings to the values that a saved model's configuration holds, without defaults.
-
-    Args:
-        settings: the model section of a configuration.
-        label_space: the labels to predict.
-        encoder_config: the encoder's configuration.
-        is_pair: whether the rows are pairs of texts.
-        has_pooler: whether the encoder's checkpoint has a pooler.
-
-    Raises:
-        ConfigError: the head does not fit the rows, the labels or the encoder.
-    """
+    """Resolve the head's settings to the values that a saved model's configuration holds, without defaults."""
     head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = check_head(settings, label_space, is_pair=is_pair)
     is_score = label_space.task_type == "regression"
@@ -54,11 +43,7 @@ def settle_head(
 
 
 def check_head(settings: ModelConfig, label_space: LabelSpace, *, is_pair: bool) -> str:
-    """Check that the head fits the rows and the labels, without loading an encoder; return its kind.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Check that the head fits the rows and the labels, without loading an encoder; return its kind."""
     head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = head.kind
     if kind == "task-attention":

@@ -83,12 +83,7 @@ def _is_known(values: Any, name: str) -> bool:
 
 
 def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Read names and shapes of the folder's weights from the headers of its safetensors files.
-
-    Raises:
-        ValueError: a header is invalid.
-        OSError: a file cannot be read.
-    """
+    """Read names and shapes of the folder's weights from the headers of its safetensors files."""
     files = [folder / WEIGHTS]
     if not files[0].exists() and not (folder / INDEX).exists():
         raise ValueError(f"there is no {WEIGHTS}")
@@ -98,12 +93,7 @@ def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_size(shell: nn.Module, folder: Path) -> None:
-    """Check that a model on the meta device, built from its settings, is not larger than its saved weights.
-
-    Raises:
-        ValueError: the settings describe a larger model, which could exhaust the memory.
-        OSError: the weights cannot be read.
-    """
+    """Check that a model on the meta device, built from its settings, is not larger than its saved weights."""
     wanted = sum(weight.numel() for weight in shell.parameters())
     there = sum(math.prod(shape) for shape in weights_in(folder).values())
     if wanted > there + _SLACK:

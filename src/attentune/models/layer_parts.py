@@ -17,26 +17,16 @@ from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
 
 @dataclass(frozen=True)
 class LayerPaths:
-    """Paths of a layer's parts, from the layer.
+    """Paths of a layer's parts, from the layer."""
 
-    Attributes:
-        linears: query, key, value, attention's output projection, and the two linears of the feed-forward network.
-        norms: the two layer normalisations.
-        activation: the activation of the feed-forward network.
-        dropouts: dropout of attention weights, after attention's output projection, and after the feed-forward network;
-            None where the layer has none.
-        heads: the number of attention heads.
-        attention_config: the configuration whose attention implementation the layer uses; None if it has one only.
-        is_disentangled: whether attention is disentangled, with vectors of relative positions.
-    """
-
+    # Query, key, value, attention's output projection, and the two linears of the feed-forward network.
     linears: tuple[str, str, str, str, str, str]
-    norms: tuple[str, str]
-    activation: str
-    dropouts: tuple[str, str | None, str | None]
-    heads: str
-    attention_config: str | None
-    is_disentangled: bool = False
+    norms: tuple[str, str]  # the two layer normalisations
+    activation: str  # the activation of the feed-forward network
+    dropouts: tuple[str, str | None, str | None]  # dropout of attention weights
+    heads: str  # the number of attention heads
+    attention_config: str | None  # the configuration whose attention implementation the layer uses
+    is_disentangled: bool = False  # whether attention is disentangled, with vectors of relative positions
 
 
 _BERT = LayerPaths(
@@ -114,30 +104,21 @@ LAYERS = {
 
 
 class LayerParts(NamedTuple):
-    """A layer's parts; see `LayerPaths`.
+    """A layer's parts; see `LayerPaths`."""
 
-    Attributes:
-        query, key, value, attention_output, up, down: the linears.
-        norms: the two layer normalisations.
-        activation: the activation of the feed-forward network.
-        dropouts: their probabilities, 0 where the layer has none.
-        heads: the number of attention heads.
-        attention: the name of the attention implementation; None if the layer has one only.
-        is_disentangled: whether attention is disentangled.
-    """
-
+    # query, key, value, attention_output, up, down: the linears.
     query: Any
     key: Any
     value: Any
     attention_output: Any
     up: Any
     down: Any
-    norms: tuple[Any, Any]
-    activation: Any
-    dropouts: tuple[float, float, float]
-    heads: int
-    attention: str | None
-    is_disentangled: bool
+    norms: tuple[Any, Any]  # the two layer normalisations
+    activation: Any  # the activation of the feed-forward network
+    dropouts: tuple[float, float, float]  # their probabilities, 0 where the layer has none
+    heads: int  # the number of attention heads
+    attention: str | None  # the name of the attention implementation; None if the layer has one only
+    is_disentangled: bool  # whether attention is disentangled
 
     @property
     def linears(self) -> tuple[Any, ...]:

@@ -151,13 +151,7 @@ def _folders_of(name: str, models: Path) -> list[str]:
 
 
 class _DeferredModule(ModuleType):
-    """A module that is executed when something is asked for that is not one of its stand-ins.
-
-    Args:
-        spec: the module's.
-        marks: its decorators that mark a function and return it; what they marked before is marked when it is executed.
-        stand_ins: its functions that do without it in some cases, by name; they are called with the module first.
-    """
+    """A module that is executed when something is asked for that is not one of its stand-ins."""
 
     def __init__(self, spec: ModuleSpec, marks: Sequence[str], stand_ins: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__(spec.name)

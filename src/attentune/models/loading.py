@@ -38,11 +38,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading(error_of: Callable[[str], Exception]) -> Iterator[None]:
-    """Convert any exception that libraries raise while they load untrusted files.
-
-    Args:
-        error_of: from the first line of the message to the exception to raise.
-    """
+    """Convert any exception that libraries raise while they load untrusted files."""
     with quiet():
         try:
             yield

@@ -20,21 +20,13 @@ _NAME = "default"
 
 
 def check_peft() -> None:
-    """Check that peft is installed.
-
-    Raises:
-        ConfigError: it is not; says how to install it.
-    """
+    """Check that peft is installed."""
     if importlib.util.find_spec("peft") is None:
         raise ConfigError("training.lora_rank: needs peft, which is not installed; run: pip install 'attentune[peft]'")
 
 
 def adapter_targets(encoder: nn.Module) -> list[str]:
-    """Return the names of the linear layers that get adapters.
-
-    Raises:
-        UnsupportedEncoderError: the encoder has no layers with known names.
-    """
+    """Return the names of the linear layers that get adapters."""
     names = {name.split(".")[-1] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
     for targets in _TARGETS:
         if names.issuperset(targets):
@@ -46,12 +38,7 @@ def adapter_targets(encoder: nn.Module) -> list[str]:
 
 
 def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
-    """Add new adapters to an encoder, initially without effect, and train only these.
-
-    Args:
-        encoder: changed in place.
-        settings: "rank", "alpha" and "dropout".
-    """
+    """Add new adapters to an encoder, initially without effect, and train only these."""
     _peft().inject_adapter_in_model(_lora_config(settings, adapter_targets(encoder)), encoder)
     for name, module in encoder.named_modules():
         if ".lora_" in f".{name}":
@@ -60,11 +47,7 @@ def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def merge_adapters(model: Any) -> dict[str, Tensor] | None:
-    """Merge a model's adapters into the weights of its encoder and remove them.
-
-    Returns:
-        The adapters' weights by their names in peft's files; None if there are none.
-    """
+    """Merge a model's adapters into the weights of its encoder and remove them."""
     if model.config.lora is None:
         return None
     layer = importlib.import_module("peft.tuners.lora").LoraLayer

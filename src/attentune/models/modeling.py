@@ -37,27 +37,15 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass
 class AttentuneOutput(ModelOutput):
-    """Output of the model.
+    """Output of the model."""
 
-    Attributes:
-        loss: the mean loss, a scalar; None without labels.
-        logits: (B, C) float32; (B, 1) for regression, in float64 on the scale of the training scores.
-        token_scores: (B, T) importance of each token from 0 to 1, 0 at padding; None without a token gate.
-        token_logits: (B, T, 2) logits of the token head, for its loss; None without a token gate.
-        layer_weights: (B, L) excitation of each layer, for a bi-encoder the mean of both texts; None without
-            squeeze-and-excitation.
-        hidden_states: output of the embeddings and of each layer, with `output_hidden_states`; for a bi-encoder
-            (2 B, U, D), all first texts before all second texts.
-        attentions: attention probabilities of each layer, with `output_attentions`; for a bi-encoder likewise.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    token_scores: Tensor | None = None
-    token_logits: Tensor | None = None
-    layer_weights: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
+    loss: Tensor | None = None  # the mean loss, a scalar; None without labels
+    logits: Tensor | None = None  # (B, C) float32;
+    token_scores: Tensor | None = None  # (B, T) importance of each token from 0 to 1, 0 at padding
+    token_logits: Tensor | None = None  # (B, T, 2) logits of the token head, for its loss; None without a token gate
+    layer_weights: Tensor | None = None  # (B, L) excitation of each layer, for a bi-encoder the mean of both texts
+    hidden_states: tuple[Tensor, ...] | None = None  # output of the embeddings and of each layer
+    attentions: tuple[Tensor, ...] | None = None  # attention probabilities of each layer, with `output_attentions`
 
 
 class AttentuneForSequenceClassification(PreTrainedModel):

@@ -24,15 +24,7 @@ MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def resolve_precision(wanted: str, device: torch.device) -> str:
-    """Resolve "auto" for a device: bf16 if its hardware multiplies bf16, else fp32.
-
-    Args:
-        wanted: "auto", "fp32", "bf16" or "fp16".
-        device: where the model runs.
-
-    Raises:
-        ConfigError: the device does not support the precision.
-    """
+    """Resolve "auto" for a device: bf16 if its hardware multiplies bf16, else fp32."""
     if wanted == "auto":
         return "bf16" if has_fast_bf16(device) else "fp32"
     if wanted == "fp16" and device.type == "cpu":
@@ -99,9 +91,6 @@ class BFloat16Copy:
 
     Autocast keeps everything but matrix products in fp32 and converts back and forth. For short texts on a CPU a model
     completely in bf16 predicts about 1.3 to 1.6 times as fast (benchmarks/README.md), with two to three digits.
-
-    Args:
-        model: the model to follow, before Accelerate wraps its forward pass.
     """
 
     def __init__(self, model: Any) -> None:
@@ -133,12 +122,6 @@ def int8_copy(model: Any) -> Any:
     """Copy a model in evaluation mode with dynamically quantised linear layers in the encoder.
 
     Weights are int8; activations are quantised on the fly. The slots, which are small, stay float32.
-
-    Args:
-        model: an `AttentuneForSequenceClassification` in float32 on a CPU.
-
-    Raises:
-        ConfigError: this version of PyTorch has no dynamic quantisation.
     """
     try:
         from torch.ao.quantization import quantize_dynamic

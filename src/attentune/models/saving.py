@@ -23,11 +23,7 @@ _MEND = "Train it again, or use another copy."
 
 
 def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
-    """Load a saved model, in evaluation mode, and its tokenizer from a run folder or checkpoint.
-
-    Raises:
-        CheckpointError: the folder holds no Attentune model, or it is incomplete or damaged.
-    """
+    """Load a saved model, in evaluation mode, and its tokenizer from a run folder or checkpoint."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise CheckpointError(
@@ -85,11 +81,7 @@ def _no_values_on_meta() -> Iterator[None]:
 
 
 def check_undamaged(folder: Path) -> None:
-    """Verify a checkpoint against its manifest. Folders without a manifest pass.
-
-    Raises:
-        CheckpointError: a file is missing or differs.
-    """
+    """Verify a checkpoint against its manifest. Folders without a manifest pass."""
     problem = verify_manifest(folder) if (folder / MANIFEST).is_file() else None
     if problem is not None:
         raise CheckpointError(
@@ -110,13 +102,7 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
-    """Write a tokenizer into an existing folder, to be loaded with transformers alone.
-
-    Args:
-        tokenizer: from `prepare_tokenizer`.
-        folder: the folder.
-        longest: the maximum length of a row in tokens.
-    """
+    """Write a tokenizer into an existing folder, to be loaded with transformers alone."""
     with quiet():
         tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"

@@ -38,17 +38,6 @@ class BlurHooks:
     Run the encoder within `prepared` only. The hooks and the latest matrices stay afterwards, since gradient
     checkpointing runs layers again in the backward pass; with it, each forward pass needs its backward pass before the
     next. `remove` removes the hooks.
-
-    Args:
-        encoder: the encoder.
-        where: "context", "value", or "scores" for both, which equals blurring the probabilities in both directions.
-        layers: numbers of the layers to blur, from 1; None for all.
-
-    Attributes:
-        layers: number of blurred layers (those that share their weights count as one).
-
-    Raises:
-        UnsupportedEncoderError: a layer to blur does not exist, or its projections are not found.
     """
 
     def __init__(self, encoder: nn.Module, *, where: str, layers: tuple[int, ...] | None) -> None:
@@ -124,15 +113,7 @@ def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
 
 
 def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tuple[nn.Module, nn.Module]]:
-    """Find the projections of the layers to blur.
-
-    Args:
-        encoder: the encoder.
-        layers: numbers of the layers, from 1; None for all.
-
-    Raises:
-        UnsupportedEncoderError: no projections are found, or a layer does not exist.
-    """
+    """Find the projections of the layers to blur."""
     pairs, count = projections(encoder), encoder.config.num_hidden_layers
     kind = encoder.config.model_type
     # ALBERT's layer groups exist once and are run repeatedly.

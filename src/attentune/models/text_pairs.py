@@ -14,19 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TwoTexts:
-    """Maps between the B rows of T tokens of a batch and their N = 2 B texts of U tokens.
+    """Maps between the B rows of T tokens of a batch and their N = 2 B texts of U tokens."""
 
-    Attributes:
-        places_NU: for each token of the texts its index in the flattened rows; 0 at padding.
-        mask_NU: True at real tokens of the texts.
-        back_BT: for each token of the rows its index in the flattened texts; 0 at padding.
-        mask_BT: True at real tokens of the rows.
-    """
-
-    places_NU: Tensor
-    mask_NU: Tensor
-    back_BT: Tensor
-    mask_BT: Tensor
+    places_NU: Tensor  # for each token of the texts its index in the flattened rows; 0 at padding
+    mask_NU: Tensor  # True at real tokens of the texts
+    back_BT: Tensor  # for each token of the rows its index in the flattened texts; 0 at padding
+    mask_BT: Tensor  # True at real tokens of the rows
 
     def texts(self, rows_BT: Tensor) -> Tensor:
         """Map (B, T, ...) of the rows to (N, U, ...) of the texts; padding gets an arbitrary token's value."""
@@ -54,12 +47,7 @@ def mean_over_pair(layer_weights_NL: Tensor) -> Tensor:
 
 
 def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
-    """Locate the two texts of each row.
-
-    Args:
-        mask_BT: True at tokens to attend to. Padding comes last in each row; tokens before it may be masked too.
-        second_start_B: the position at which the second text begins in its row.
-    """
+    """Locate the two texts of each row."""
     batch, length = mask_BT.shape
     starts_N1 = torch.cat([torch.zeros_like(second_start_B), second_start_B])[:, None]
     place_1T = torch.arange(length, device=mask_BT.device)[None]
@@ -89,34 +77,17 @@ def _longest(lengths_N1: Tensor, length: int) -> int:
 
 @dataclass(frozen=True)
 class SplitPairRows:
-    """Rows in the layout of a bi-encoder.
+    """Rows in the layout of a bi-encoder."""
 
-    Attributes:
-        ids_BT: token ids, padding on the right.
-        mask_BT: True at real tokens.
-        second_start_B: the position at which the second text begins in its row.
-    """
-
-    ids_BT: Tensor
-    mask_BT: Tensor
-    second_start_B: Tensor
+    ids_BT: Tensor  # token ids, padding on the right
+    mask_BT: Tensor  # True at real tokens
+    second_start_B: Tensor  # the position at which the second text begins in its row
 
 
 def split_pair_rows(
     ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
 ) -> SplitPairRows | None:
-    """Convert rows in which a tokenizer has joined two texts to the layout of a bi-encoder.
-
-    Args:
-        ids_BT: token ids of pairs: first token, first text, separators, second text, last token.
-        mask_BT: True at tokens, False at padding on either side.
-        special_ids: ids of special tokens.
-        separators: number of tokens between the texts, each the same as the last token; None if not known.
-        max_length: maximum length of each text, with its own two special tokens; longer texts are truncated.
-
-    Returns:
-        The rows; None if any row is not of this form, or ambiguous.
-    """
+    """Convert rows in which a tokenizer has joined two texts to the layout of a bi-encoder."""
     if not separators:
         return None
     special = set(special_ids.tolist())

@@ -38,12 +38,7 @@ class _UsedRows(nn.Module):
 
 
 class VocabularySubset:
-    """Replaces an encoder's word embeddings by those of the used tokens, and restores the full table.
-
-    Args:
-        encoder: a model with `get_input_embeddings` and `set_input_embeddings`; changed in place.
-        used_ids: every token id that can occur in training, padding and mask token included.
-    """
+    """Replaces an encoder's word embeddings by those of the used tokens, and restores the full table."""
 
     def __init__(self, encoder: Any, used_ids: np.ndarray) -> None:
         table = encoder.get_input_embeddings()
@@ -55,11 +50,7 @@ class VocabularySubset:
 
     @contextlib.contextmanager
     def whole(self, decay: float) -> Iterator[None]:
-        """Put the full table into the encoder while the block runs, for scoring or saving.
-
-        Args:
-            decay: factor that weight decay has applied to unused embeddings so far.
-        """
+        """Put the full table into the encoder while the block runs, for scoring or saving."""
         self.expand(decay)
         try:
             yield
@@ -76,11 +67,7 @@ class VocabularySubset:
 
     @contextlib.contextmanager
     def loading(self, decay: float) -> Iterator[None]:
-        """Put the full table into the encoder to load a checkpoint into, then read the used embeddings back.
-
-        Raises:
-            CheckpointError: the unused embeddings differ from those of the encoder that this run started from.
-        """
+        """Put the full table into the encoder to load a checkpoint into, then read the used embeddings back."""
         with self.whole(decay):
             expected_VD = self._table.weight.detach().clone()
             yield

@@ -24,19 +24,12 @@ SPECIAL = 2
 
 @dataclass(frozen=True)
 class Windows:
-    """Maps between the B rows of T tokens of a batch and their N windows of U tokens.
+    """Maps between the B rows of T tokens of a batch and their N windows of U tokens."""
 
-    Attributes:
-        places_NU: for each token of the windows its index in the flattened rows; 0 at padding.
-        is_there_NU: True at tokens of the windows, False at padding.
-        mask_NU: True at those of them to attend to.
-        shape: (B, T).
-    """
-
-    places_NU: Tensor
-    is_there_NU: Tensor
-    mask_NU: Tensor
-    shape: tuple[int, int]
+    places_NU: Tensor  # for each token of the windows its index in the flattened rows; 0 at padding
+    is_there_NU: Tensor  # True at tokens of the windows, False at padding
+    mask_NU: Tensor  # True at those of them to attend to
+    shape: tuple[int, int]  # (B, T)
 
     def texts(self, rows_BT: Tensor) -> Tensor:
         """Map (B, T, ...) of the rows to (N, U, ...) of the windows; padding gets an arbitrary token's value."""
@@ -52,11 +45,7 @@ class Windows:
         return (sums / counts.clamp(min=1.0)[:, None]).to(windows_NUD.dtype).unflatten(0, (batch, length))
 
     def merged(self, output: Any) -> BaseModelOutput:
-        """Merge an encoder's output for the windows into one for the rows.
-
-        Raises:
-            ConfigError: the output has attention probabilities, which cannot be merged.
-        """
+        """Merge an encoder's output for the windows into one for the rows."""
         if getattr(output, "attentions", None) is not None:
             raise ConfigError(
                 "attention: this text is split into windows (data.long_texts), each of which attends to its own tokens"
@@ -74,11 +63,6 @@ def window_starts(tokens: int, window: int, overlap: int) -> list[int]:
 
     All windows are full except that of a short row; the last one is moved back to end with the row, so it may overlap
     more.
-
-    Args:
-        tokens: length of the row without [CLS] and [SEP].
-        window: length of a window with [CLS] and [SEP].
-        overlap: tokens that consecutive windows share, without [CLS] and [SEP].
     """
     inner = window - SPECIAL
     if tokens <= inner:
@@ -88,13 +72,7 @@ def window_starts(tokens: int, window: int, overlap: int) -> list[int]:
 
 
 def find_windows(mask_BT: Tensor, window: int | None, overlap: int) -> Windows | None:
-    """Split rows into windows; None if no row is longer than one.
-
-    Args:
-        mask_BT: True at tokens to attend to. Padding comes last in each row; tokens before it may be masked too.
-        window: see `window_starts`; None for no windows.
-        overlap: see `window_starts`.
-    """
+    """Split rows into windows; None if no row is longer than one."""
     batch, length = mask_BT.shape
     if window is None or length <= window:
         return None

@@ -29,21 +29,13 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one task and training set size.
+    """One method on one task and training set size."""
 
-    Attributes:
-        task: the task's name.
-        size: the number of training rows, or "all".
-        method: the method's name.
-        recorded: its runs by seed, including failed ones.
-        runs: the scores that statistics use; None without a score.
-    """
-
-    task: str
-    size: str
-    method: str
-    recorded: tuple[RecordedRun, ...]
-    runs: Runs | None
+    task: str  # the task's name
+    size: str  # the number of training rows, or "all"
+    method: str  # the method's name
+    recorded: tuple[RecordedRun, ...]  # its runs by seed, including failed ones
+    runs: Runs | None  # the scores that statistics use; None without a score
 
     @property
     def is_constant(self) -> bool:
@@ -58,15 +50,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Lead:
-    """The best model on one task and training set size, by its mean score.
+    """The best model on one task and training set size, by its mean score."""
 
-    Attributes:
-        best: its scores.
-        others: the other models compared with it, by their means, best first.
-    """
-
-    best: Runs
-    others: tuple[Comparison, ...]
+    best: Runs  # its scores
+    others: tuple[Comparison, ...]  # the other models compared with it, by their means, best first
 
     @property
     def is_shown(self) -> bool:
@@ -76,38 +63,23 @@ class Lead:
 
 @dataclass(frozen=True)
 class OtherComparison:
-    """A comparison on another metric or another validation split than the task's first ones.
+    """A comparison on another metric or another validation split than the task's first ones."""
 
-    Attributes:
-        task: the task's name.
-        size: the number of training rows, or "all".
-        split: the split that is scored.
-        result: the comparison; its task names size, split and metric too, such as "mrpc (f1)".
-    """
-
-    task: str
-    size: str
-    split: str
-    result: Comparison
+    task: str  # the task's name
+    size: str  # the number of training rows, or "all"
+    split: str  # the split that is scored
+    result: Comparison  # the comparison; its task names size, split and metric too, such as "mrpc (f1)"
 
 
 @dataclass(frozen=True)
 class AverageCell:
-    """One method's mean score over GLUE tasks, by the rule of `metrics.glue_average`.
+    """One method's mean score over GLUE tasks, by the rule of `metrics.glue_average`."""
 
-    Attributes:
-        name: "GLUE average", or what is averaged if tasks are missing.
-        tasks: the averaged tasks.
-        size: the number of training rows, or "all".
-        method: the method's name.
-        scores: by seed, between 0 and 1; NaN if a score is undefined.
-    """
-
-    name: str
-    tasks: tuple[str, ...]
-    size: str
-    method: str
-    scores: dict[int, float]
+    name: str  # "GLUE average", or what is averaged if tasks are missing
+    tasks: tuple[str, ...]  # the averaged tasks
+    size: str  # the number of training rows, or "all"
+    method: str  # the method's name
+    scores: dict[int, float]  # by seed, between 0 and 1; NaN if a score is undefined
 
     @property
     def text(self) -> str:
@@ -119,30 +91,19 @@ class AverageCell:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The comparisons of all methods with the baseline.
+    """The comparisons of all methods with the baseline."""
 
-    Attributes:
-        baseline: the method that the others are compared with.
-        methods: all methods, in order.
-        models: the methods without the constant answer, which is a floor and compared only if it is the baseline.
-        cells: by task, size and method.
-        comparisons: one per task, size and method other than the baseline, on the task's first metric and validation
-            split, corrected together for multiple testing.
-        leads: the best model of each task and size, with its comparisons corrected together.
-        others: the same on each further metric and split of a task, corrected together: a family of their own.
-        averages: by training size and method, the mean over GLUE tasks by seed, if there are several such tasks.
-        notes: remarks that concern several comparisons.
-    """
-
-    baseline: str
-    methods: tuple[str, ...]
-    models: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    baseline: str  # the method that the others are compared with
+    methods: tuple[str, ...]  # all methods, in order
+    models: tuple[str, ...]  # the methods without the constant answer
+    cells: tuple[Cell, ...]  # by task, size and method
+    # One per task, size and method other than the baseline, on the task's first metric and validation split, corrected
+    # together for multiple testing.
     comparisons: tuple[Comparison, ...]
-    leads: tuple[Lead, ...]
-    others: tuple[OtherComparison, ...]
-    averages: tuple[AverageCell, ...]
-    notes: tuple[str, ...]
+    leads: tuple[Lead, ...]  # the best model of each task and size, with its comparisons corrected together
+    others: tuple[OtherComparison, ...]  # the same on each further metric and split of a task, corrected together
+    averages: tuple[AverageCell, ...]  # by training size and method
+    notes: tuple[str, ...]  # remarks that concern several comparisons
 
     def comparison(self, cell: Cell) -> Comparison | None:
         """Return the cell's comparison with the baseline, if there is one."""
@@ -202,16 +163,7 @@ def _comparison_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None) -> Verdicts:
-    """Compare every method with the baseline on every task and training set size.
-
-    Args:
-        recorded: the runs; methods and tasks keep the order of their first run.
-        baseline: a method's name; None for the first model.
-
-    Raises:
-        ConfigError: no method has this name.
-        CheckpointError: a predictions file cannot be read or does not belong to its record.
-    """
+    """Compare every method with the baseline on every task and training set size."""
     methods = tuple(dict.fromkeys(run.record.run.method for run in recorded))
     if not methods:
         raise ConfigError("baseline: there are no runs to compare.")
@@ -348,13 +300,7 @@ def _without_examples(cell: Cell) -> Cell:
 
 
 class _RunsBuilder:
-    """Builds `Runs` from one task's records, and checks whether all were scored on the same examples.
-
-    Args:
-        task: the task's name.
-        metric: the metric to compare by.
-        split: the split to compare on; None for the split of the records' score.
-    """
+    """Builds `Runs` from one task's records, and checks whether all were scored on the same examples."""
 
     def __init__(self, task: str, metric: str | None, split: str | None = None) -> None:
         self.task = task

@@ -24,33 +24,19 @@ from attentune.stats.verdict import Comparison
 
 @dataclass(frozen=True)
 class BestRun:
-    """The run that was chosen.
+    """The run that was chosen."""
 
-    Attributes:
-        folder: its run folder.
-        task: its task; for custom data the name of the file.
-        method: its method: a preset's name, or a trial's.
-        mean: the mean validation score of its method over seeds, by which the method was chosen.
-        comparison: the comparison of the second-best method with it; None if there is no other method with a score.
-        ties: the methods that are not shown to be worse.
-        sentence: which run was chosen and how sure the choice is, in one line.
-    """
-
-    folder: Path
-    task: str
-    method: str
-    mean: float
-    comparison: Comparison | None
-    ties: tuple[str, ...]
-    sentence: str
+    folder: Path  # its run folder
+    task: str  # its task; for custom data the name of the file
+    method: str  # its method: a preset's name, or a trial's
+    mean: float  # the mean validation score of its method over seeds, by which the method was chosen
+    comparison: Comparison | None  # the comparison of the second-best method with it
+    ties: tuple[str, ...]  # the methods that are not shown to be worse
+    sentence: str  # which run was chosen and how sure the choice is, in one line
 
 
 def tasks_of(folder: str | Path) -> tuple[str, ...]:
-    """Return the tasks of a comparison or search in the order of their names.
-
-    Raises:
-        CheckpointError: the folder is of something else, or a record cannot be read.
-    """
+    """Return the tasks of a comparison or search in the order of their names."""
     return tuple(dict.fromkeys(record.run.task for record, _ in _read(Path(folder))))
 
 
@@ -60,14 +46,6 @@ def best_run(folder: str | Path, task: str | None = None) -> BestRun:
     The method with the best mean of the task's first metric on the first validation split is chosen, at the largest
     training size; of its runs that were kept, the one with the best score. A search keeps one model, that of its best
     trial.
-
-    Args:
-        folder: the folder of `attentune compare` or `attentune search`.
-        task: the task, if the comparison has several.
-
-    Raises:
-        CheckpointError: the folder is of something else, or the best method's models were not kept.
-        ConfigError: the task is missing or unknown.
     """
     folder = Path(folder)
     records = [record for record, _ in _read(folder)]
@@ -90,11 +68,7 @@ def best_run(folder: str | Path, task: str | None = None) -> BestRun:
 
 
 def _read(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """Read the records.
-
-    Raises:
-        CheckpointError: there are none.
-    """
+    """Read the records."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. --best expects that of a comparison or search.")
     if is_packed(folder):
@@ -134,11 +108,7 @@ def _has_score(record: RunRecord) -> bool:
 
 
 def _means(folder: Path, records: Sequence[RunRecord]) -> dict[str, float]:
-    """Return the mean score of each method that has one, best first.
-
-    Raises:
-        CheckpointError: no run has a score.
-    """
+    """Return the mean score of each method that has one, best first."""
     scores: dict[str, list[float]] = {}
     for record in records:
         if _has_score(record) and record.score is not None:
@@ -156,11 +126,7 @@ def _greater_is_better(records: Sequence[RunRecord]) -> bool:
 
 
 def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRecord:
-    """Return the best run of a method whose folder was kept.
-
-    Raises:
-        CheckpointError: none was kept.
-    """
+    """Return the best run of a method whose folder was kept."""
     done = [record for record in records if record.run.method == method and _has_score(record)]
     sign = 1.0 if _greater_is_better(records) else -1.0
     done.sort(key=lambda record: (-sign * (record.score or 0.0), record.run.seed))
@@ -175,11 +141,7 @@ def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRec
 
 
 def _of_search(folder: Path, task: str, records: Sequence[RunRecord]) -> BestRun:
-    """Return the model of the best trial.
-
-    Raises:
-        CheckpointError: there is none, or it is another trial's.
-    """
+    """Return the model of the best trial."""
     file = folder / TRIALS_FILE
     try:
         content = read_json(file)

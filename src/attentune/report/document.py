@@ -43,24 +43,15 @@ _METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        name: letters, digits and hyphens; names the table's label in LaTeX.
-        title: the caption.
-        header: the column names.
-        rows: the cells as they are shown.
-        left: the number of leftmost columns that hold words and are left-aligned; the others are right-aligned.
-        notes: sentences below the table.
-    """
+    """A table."""
 
     kind: ClassVar = "table"
-    name: str
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
-    notes: tuple[str, ...] = ()
+    name: str  # letters, digits and hyphens; names the table's label in LaTeX
+    title: str  # the caption
+    header: tuple[str, ...]  # the column names
+    rows: tuple[tuple[str, ...], ...]  # the cells as they are shown
+    left: int = 1  # the number of leftmost columns that hold words and are left-aligned; the others are right-aligned
+    notes: tuple[str, ...] = ()  # sentences below the table
 
     @cached_property
     def long_columns(self) -> frozenset[int]:
@@ -72,22 +63,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
-
-    Attributes:
-        name: letters, digits and hyphens, unique in a report; names the figure's files.
-        title: what the figure shows.
-        caption: what a reader must know to read it.
-        draw: creates the Matplotlib figure.
-        alt: the content in words, for readers who cannot see the figure.
-    """
+    """A figure."""
 
     kind: ClassVar = "figure"
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[], Any]
-    alt: str = ""
+    name: str  # letters, digits and hyphens, unique in a report; names the figure's files
+    title: str  # what the figure shows
+    caption: str  # what a reader must know to read it
+    draw: Callable[[], Any]  # creates the Matplotlib figure
+    alt: str = ""  # the content in words, for readers who cannot see the figure
 
 
 @dataclass(frozen=True)
@@ -101,23 +84,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report.
+    """A whole report."""
 
-    Attributes:
-        title: the first line.
-        sentences: what the report is about: the numbers of methods, tasks and runs, and versions.
-        sections: in order.
-        answer: the first sentences: the best model, and whether its lead is shown.
-        results: the results as records with one set of keys, for CSV.
-        overview: what only the HTML page shows, before the sections; None for a page of sections.
-    """
-
-    title: str
-    sentences: tuple[str, ...]
-    sections: tuple[Section, ...]
-    answer: tuple[str, ...] = ()
-    results: tuple[Mapping[str, object], ...] = ()
-    overview: Overview | None = None
+    title: str  # the first line
+    sentences: tuple[str, ...]  # what the report is about: the numbers of methods, tasks and runs, and versions
+    sections: tuple[Section, ...]  # in order
+    answer: tuple[str, ...] = ()  # the first sentences: the best model, and whether its lead is shown
+    results: tuple[Mapping[str, object], ...] = ()  # the results as records with one set of keys, for CSV
+    overview: Overview | None = None  # what only the HTML page shows, before the sections; None for a page of sections
 
     def figures(self) -> Iterator[Figure]:
         """Yield all figures in order."""

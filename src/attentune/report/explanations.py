@@ -25,21 +25,12 @@ _AGAINST_RGB, _FOR_RGB, _UNSIGNED_RGB = (45, 125, 245), (230, 45, 40), (235, 120
 
 
 def write_explanations(path: str | Path, groups: Sequence[Sequence[Explanation]], *, title: str) -> None:
-    """Write explanations as one HTML file; see `render_explanations`.
-
-    Raises:
-        StorageError: the file could not be written.
-    """
+    """Write explanations as one HTML file; see `render_explanations`."""
     write_text(path, render_explanations(groups, title=title))
 
 
 def render_explanations(groups: Sequence[Sequence[Explanation]], *, title: str) -> str:
-    """Render explanations as one HTML file that needs no network and holds no script.
-
-    Args:
-        groups: for each text its explanations by one method or several, which are shown side by side.
-        title: the heading.
-    """
+    """Render explanations as one HTML file that needs no network and holds no script."""
     by_words = all(explanation.level == "word" for group in groups for explanation in group)
     template = html_templates.get_template("explanations.html.jinja")
     return template.render(groups=groups, title=title, by_words=by_words)
@@ -49,10 +40,6 @@ def highlight_html(explanation: Explanation, tokens: Sequence[Subword]) -> str:
     """Render the whole text as a piece of HTML, its tokens on the tones of their scores, under a legend.
 
     The page needs `HIGHLIGHT_STYLE` in its style.
-
-    Args:
-        explanation: the text and its scores.
-        tokens: its words or its subwords.
     """
     return html_templates.get_template("highlight.html.jinja").render(explanation=explanation, tokens=tokens)
 

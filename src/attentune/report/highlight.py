@@ -21,27 +21,17 @@ _CONTROL_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of characters of a text.
+    """A run of characters of a text."""
 
-    Attributes:
-        text: the characters, safe to show.
-        score: None between tokens.
-        start, end: the span of the characters in the original text.
-    """
-
-    text: str
-    score: float | None = None
+    text: str  # the characters, safe to show
+    score: float | None = None  # None between tokens
+    # start, end: the span of the characters in the original text.
     start: int = 0
     end: int = 0
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    """Replace control characters by visible symbols, so that a terminal does not execute them.
-
-    Args:
-        text: any text.
-        one_line: also replace line breaks and tabs.
-    """
+    """Replace control characters by visible symbols, so that a terminal does not execute them."""
     shown = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL_PICTURES)
     return shown.replace("\n", "\u240a").replace("\t", "\u2409") if one_line else shown
 
@@ -51,11 +41,6 @@ def segments(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Segm
 
     Tokens that share characters (subwords of one character) become one segment, with the sum of their scores if
     `signed`, else with the highest.
-
-    Args:
-        text: the text.
-        tokens: the tokens of this text, in order.
-        signed: whether scores may be negative.
     """
     spans: list[tuple[int, int, float]] = []
     for token in tokens:

@@ -33,17 +33,11 @@ from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A record and its predictions.
+    """A record and its predictions."""
 
-    Attributes:
-        record: the run's record.
-        files: by split the file with its predictions.
-        packed: the predictions on the split of the score, if they come from a packed comparison.
-    """
-
-    record: RunRecord
-    files: dict[str, Path]
-    packed: Predictions | None = field(default=None, compare=False)
+    record: RunRecord  # the run's record
+    files: dict[str, Path]  # by split the file with its predictions
+    packed: Predictions | None = field(default=None, compare=False)  # the predictions on the split of the score
 
     @property
     def split(self) -> str | None:
@@ -51,11 +45,7 @@ class RecordedRun:
         return self.record.split
 
     def predictions(self, split: str | None = None) -> Predictions | None:
-        """Return the predictions on a split, by default that of the score; None where there are none.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
+        """Return the predictions on a split, by default that of the score; None where there are none."""
         split = self.split if split is None else split
         if self.packed is not None or split is None:
             return self.packed if split == self.split else None
@@ -64,11 +54,7 @@ class RecordedRun:
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
-    """Attach the predictions in a comparison's folder to its records.
-
-    Raises:
-        CheckpointError: the predictions of a packed comparison cannot be read.
-    """
+    """Attach the predictions in a comparison's folder to its records."""
     if is_packed(folder):
         packed = read_packed_predictions(folder)
         file = folder / PACKED_PREDICTIONS_FILE
@@ -91,48 +77,29 @@ EXPLANATIONS_FILE = "explanations.jsonl"
 
 @dataclass(frozen=True)
 class TaskTexts:
-    """The texts of a task's validation rows.
+    """The texts of a task's validation rows."""
 
-    Attributes:
-        texts: by row id, the text and the second text of a pair.
-        findings: what the doctor says of the task's rows; None if it was not asked.
-        problem: why there are no texts; empty if there are.
-        explanations: by text and second text, what `attentune explain` has written on them.
-    """
-
+    # By row id, the text and the second text of a pair.
     texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    findings: tuple[Finding, ...] | None = None
-    problem: str = ""
-    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)
+    findings: tuple[Finding, ...] | None = None  # what the doctor says of the task's rows; None if it was not asked
+    problem: str = ""  # why there are no texts; empty if there are
+    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)  # by text and second text
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """The content of the folders of a report.
+    """The content of the folders of a report."""
 
-    Attributes:
-        folders: the folders' names as given.
-        runs: the runs, with methods in the order of their comparison.
-        hans: by folder the results of `attentune hans`.
-        layers: by run the layer weights of `attentune layers --output_file`.
-        texts: by task the texts of the validation rows, where they are known.
-        explanations: by text and second text, from the files `EXPLANATIONS_FILE` in the folders.
-    """
-
-    folders: tuple[str, ...]
-    runs: tuple[RecordedRun, ...]
-    hans: dict[str, dict[str, Any]]
-    layers: dict[str, dict[str, Any]]
-    texts: Mapping[str, TaskTexts] = field(default_factory=dict)
-    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)
+    folders: tuple[str, ...]  # the folders' names as given
+    runs: tuple[RecordedRun, ...]  # the runs, with methods in the order of their comparison
+    hans: dict[str, dict[str, Any]]  # by folder the results of `attentune hans`
+    layers: dict[str, dict[str, Any]]  # by run the layer weights of `attentune layers --output_file`
+    texts: Mapping[str, TaskTexts] = field(default_factory=dict)  # by task the texts of the validation rows
+    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)  # by text and second text
 
 
 def collect(folders: Sequence[str]) -> ReportData:
-    """Read comparison folders, run folders and folders of `attentune hans`.
-
-    Raises:
-        CheckpointError: a folder does not exist or holds none of these, or a file cannot be read.
-    """
+    """Read comparison folders, run folders and folders of `attentune hans`."""
     by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
     hans: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}

@@ -187,11 +187,7 @@ REPORT_KINDS = (".html", ".md", ".csv", ".tex")
 
 
 def check_report_file(path: str | Path) -> None:
-    """Check, before the work is done, that a report can be written to a file of this name.
-
-    Raises:
-        ConfigError: the extension is none of `REPORT_KINDS`, or it is .html and Matplotlib is not installed.
-    """
+    """Check, before the work is done, that a report can be written to a file of this name."""
     extension = Path(path).suffix.lower()
     if extension not in REPORT_KINDS:
         raise ConfigError(f"{path}: expected a name that ends in {', '.join(REPORT_KINDS)}.")
@@ -200,15 +196,7 @@ def check_report_file(path: str | Path) -> None:
 
 
 def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
-    """Write each figure as SVG, PNG and PDF.
-
-    Returns:
-        The PNG files by the figures' names.
-
-    Raises:
-        ConfigError: Matplotlib is not installed.
-        StorageError: a file could not be written.
-    """
+    """Write each figure as SVG, PNG and PDF."""
     folder = Path(folder)
     check_figure_file(folder / "figure.png")
     with storage_errors(folder):
@@ -223,17 +211,7 @@ def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
 
 
 def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] | None = None) -> None:
-    """Write a report in the format of the path's extension.
-
-    Args:
-        report: the content.
-        path: a .html, .md, .csv or .tex file.
-        figures: the files of `write_figures`, to which Markdown and LaTeX refer; HTML embeds its figures.
-
-    Raises:
-        ConfigError: see `check_report_file`.
-        StorageError: the file could not be written.
-    """
+    """Write a report in the format of the path's extension."""
     check_report_file(path)
     extension, folder = Path(path).suffix.lower(), Path(path).resolve().parent
     relative = {name: Path(os.path.relpath(file.resolve(), folder)) for name, file in (figures or {}).items()}
@@ -250,12 +228,7 @@ def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] |
 
 
 def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
-    """Render Markdown with pipe tables.
-
-    Args:
-        report: the content.
-        figures: the pictures' addresses by the figures' names; figures without an address are left out.
-    """
+    """Render Markdown with pipe tables."""
     sections = _printed_sections(report, figures)
     return markdown_templates.get_template("report.md.jinja").render(report=report, sections=sections, figures=figures)
 

@@ -23,15 +23,7 @@ _POLICY = (
 
 
 def check_key(key: str | None, source: str) -> str | None:
-    """Return the API key; None for none.
-
-    Args:
-        key: the key.
-        source: where it was given, for the message.
-
-    Raises:
-        ConfigError: it is too short, or a header cannot hold it.
-    """
+    """Return the API key; None for none."""
     if key is None:
         return None
     if len(key) < _MIN_KEY or not key.isascii() or not key.isprintable() or " " in key:
@@ -43,13 +35,7 @@ def check_key(key: str | None, source: str) -> str | None:
 
 
 class ApiGuard(Guard):
-    """A guard that also asks for the API key, before it reads the body.
-
-    Args:
-        app: the application.
-        api_key: the key; None for none.
-        options: those of `Guard`.
-    """
+    """A guard that also asks for the API key, before it reads the body."""
 
     def __init__(self, app: App, *, api_key: str | None, **options: Any) -> None:
         super().__init__(app, **options)
@@ -75,13 +61,7 @@ class ApiGuard(Guard):
 
 
 class JsonErrors:
-    """Turns errors that are plain text into JSON, `{"detail": MESSAGE}`, and counts all requests.
-
-    Args:
-        app: the application, with its checks, whose refusals are plain text.
-        messages: by status, messages in place of those of other libraries.
-        count: called with path, status and seconds of each answered request.
-    """
+    """Turns errors that are plain text into JSON, `{"detail": MESSAGE}`, and counts all requests."""
 
     def __init__(self, app: App, *, messages: Mapping[int, str], count: Callable[[str, int, float], None]) -> None:
         self._app, self._messages, self._count = app, messages, count

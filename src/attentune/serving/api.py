@@ -104,19 +104,7 @@ def api_app(
     api_key: str | None = None,
     hosts: list[str] | None = None,
 ) -> App:
-    """Build the application with all checks.
-
-    Args:
-        backend: computes the answers.
-        limits: limits on requests and queues.
-        max_batch: the most texts in a batch of predictions.
-        max_wait_ms: how many milliseconds the first text of a batch waits for others.
-        api_key: the key that requests must have; None for none.
-        hosts: allowed host names in addition to those of loopback; None allows all.
-
-    Raises:
-        ConfigError: a host name is not valid.
-    """
+    """Build the application with all checks."""
     limits, facts = limits or ServerLimits(), backend.facts()
     metrics = ServerMetrics({"run": str(facts.get("run")), "kind": str(facts.get("kind")), "version": __version__})
 
@@ -204,11 +192,7 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 async def _answer_in_time(request: Request, answer: Awaitable[T], limits: ServerLimits) -> T | None:
-    """Wait for an answer; None if the client has gone, which cancels it.
-
-    Raises:
-        RequestError: it took too long, and is cancelled.
-    """
+    """Wait for an answer; None if the client has gone, which cancels it."""
     work, gone = asyncio.ensure_future(answer), asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({work, gone}, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -29,12 +29,7 @@ _MAX_RETRY_S = 60
 
 
 class QueueFullError(Exception):
-    """The queue has no room for a request.
-
-    Attributes:
-        waiting: the number of items that wait.
-        retry_after_s: when there should be room, at the present speed.
-    """
+    """The queue has no room for a request."""
 
     def __init__(self, waiting: int, retry_after_s: int) -> None:
         super().__init__(f"{waiting} items wait")
@@ -43,21 +38,13 @@ class QueueFullError(Exception):
 
 @dataclass(eq=False)
 class _Request(Generic[Item, Result]):
-    """A request in the queue.
+    """A request in the queue."""
 
-    Attributes:
-        items: what is to be computed.
-        arrived_s: when it came, on the clock of the event loop.
-        answer: the results, or the exception.
-        taken: how many of its items are in batches already.
-        results: the results of finished batches.
-    """
-
-    items: Sequence[Item]
-    arrived_s: float
-    answer: asyncio.Future[list[Result]]
-    taken: int = 0
-    results: list[Result] = field(default_factory=list)
+    items: Sequence[Item]  # what is to be computed
+    arrived_s: float  # when it came, on the clock of the event loop
+    answer: asyncio.Future[list[Result]]  # the results, or the exception
+    taken: int = 0  # how many of its items are in batches already
+    results: list[Result] = field(default_factory=list)  # the results of finished batches
 
 
 class Batcher(Generic[Item, Result]):
@@ -65,13 +52,6 @@ class Batcher(Generic[Item, Result]):
 
     A request with more items than a batch holds is divided. Items of a request that is cancelled leave the queue. If
     a batch of several requests fails, each of them is computed alone, so that only those fail that cause it.
-
-    Args:
-        compute: computes the results of a batch, one for each item, in their order.
-        max_batch: the most items in a batch.
-        max_wait_s: how long the first item of a batch waits for others; 0 takes what waits when the model is free.
-        max_queue: the most items that wait; a request beyond it is refused.
-        on_batch: called with the number of items and the seconds of each finished batch.
     """
 
     def __init__(
@@ -95,12 +75,7 @@ class Batcher(Generic[Item, Result]):
         return sum(len(request.items) - request.taken for request in self._queue)
 
     async def submit(self, items: Sequence[Item]) -> list[Result]:
-        """Wait for the results of these items, in their order.
-
-        Raises:
-            QueueFullError: too many items wait.
-            Exception: what `compute` raised for them.
-        """
+        """Wait for the results of these items, in their order."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting
         if waiting + len(items) > self._max_queue:
@@ -194,13 +169,9 @@ class ExplainOptions:
 
 
 class Backend(Protocol):
-    """What computes the answers, in one thread.
+    """What computes the answers, in one thread."""
 
-    Attributes:
-        is_pair: whether it reads pairs of texts.
-    """
-
-    is_pair: bool
+    is_pair: bool  # whether it reads pairs of texts
 
     def facts(self) -> dict[str, Any]:
         """Return what clients may know about the run, as JSON."""
@@ -220,16 +191,7 @@ class StoppedError(Exception):
 
 
 class RunBackend:
-    """A saved run of any kind.
-
-    Args:
-        saved: the run.
-        name: what clients see as its name.
-        precision: overrides the precision of the run; one of prediction, too.
-
-    Raises:
-        ConfigError: the precision is not supported here.
-    """
+    """A saved run of any kind."""
 
     def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
         self._saved, self._name = saved, name
@@ -256,12 +218,7 @@ class RunBackend:
         return [_rounded(answer) for answer in predictions_of_input(self._evaluator(data))]
 
     def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
-        """Explain the prediction of a row.
-
-        Raises:
-            ConfigError: there is no such method, class or level, or the method does not work on this run.
-            StoppedError: `stop` was set; looked at before each pass of a model.
-        """
+        """Explain the prediction of a row."""
         method = options.method or default_method(self._saved)
         samples = LIME_SAMPLES if options.samples is None and method == "lime" else options.samples
         settings = Settings(seed=options.seed, steps=options.steps, samples=samples)
@@ -317,15 +274,7 @@ def _models(saved: Predictor) -> list[Any]:
 
 
 class Engine:
-    """Answers requests with a backend, in batches; use it as an asynchronous context manager.
-
-    Args:
-        backend: computes, in a thread of its own.
-        limits: the length of the queues.
-        max_batch: the most texts in a batch.
-        max_wait_s: how long the first text of a batch waits for others.
-        on_batch: called with the number of texts and the seconds of each batch.
-    """
+    """Answers requests with a backend, in batches; use it as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -358,11 +307,7 @@ class Engine:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Predict rows, together with those of other requests.
-
-        Raises:
-            RequestError: too many texts wait.
-        """
+        """Predict rows, together with those of other requests."""
         try:
             return await self.batcher.submit(rows)
         except QueueFullError as error:
@@ -374,12 +319,7 @@ class Engine:
             ) from None
 
     async def explain(self, rows: Sequence[Row], options: ExplainOptions) -> list[dict[str, Any]]:
-        """Explain rows, one after the other; batches of predictions come between them.
-
-        Raises:
-            RequestError: too many requests for explanations wait.
-            ConfigError: see `RunBackend.explain`.
-        """
+        """Explain rows, one after the other; batches of predictions come between them."""
         if self.explaining >= self._limits.explain_queue:
             raise RequestError(
                 503,

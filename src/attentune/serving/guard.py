@@ -35,16 +35,7 @@ HEADERS = {
 
 
 def protect(app: App, *, hosts: Iterable[str] | None, body_bytes: int) -> App:
-    """Wrap a guarded application in Starlette's checks of the host and of the size of the body.
-
-    Args:
-        app: the application, in a `Guard`.
-        hosts: allowed host names in addition to those of loopback; None allows all.
-        body_bytes: the maximum size of a request body.
-
-    Raises:
-        ConfigError: a host name contains a wildcard anywhere but as `*.` at its start.
-    """
+    """Wrap a guarded application in Starlette's checks of the host and of the size of the body."""
     from starlette.middleware.body_limit import RequestBodyLimitMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -55,14 +46,7 @@ def protect(app: App, *, hosts: Iterable[str] | None, body_bytes: int) -> App:
 
 
 def allowed_hosts(hosts: Iterable[str]) -> list[str]:
-    """Normalize host names for `TrustedHostMiddleware` and add those of loopback.
-
-    Args:
-        hosts: names or addresses, with or without a port; `*.example.org` allows all subdomains.
-
-    Raises:
-        ConfigError: a name contains a wildcard anywhere but as `*.` at its start.
-    """
+    """Normalize host names for `TrustedHostMiddleware` and add those of loopback."""
     names = [host_name(host) for host in hosts]
     for name in names:
         if "*" in name.removeprefix("*."):
@@ -86,10 +70,6 @@ class Guard:
 
     CORS middleware does not refuse requests: it only hides the response of a cross-origin request that has already run.
     The response to a refused request is one sentence with status 403 or 408, or as `refusal` says.
-
-    Args:
-        app: an ASGI application.
-        body_timeout_s: the longest wait for the next part of a request body.
     """
 
     def __init__(self, app: App, *, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
@@ -164,11 +144,7 @@ def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
 
 
 class GuardedResponse:
-    """Adds the security headers to a response.
-
-    Attributes:
-        started: whether the head of the response has been sent.
-    """
+    """Adds the security headers to a response."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -191,14 +167,7 @@ class GuardedResponse:
 
 
 class PageResponse(GuardedResponse):
-    """Adds a content security policy, which allows exactly the scripts that a page contains.
-
-    Args:
-        send: sends the messages.
-        policy: the policy, with `{scripts}` where the hashes of scripts go.
-        is_page: whether the response is a page with scripts of its own.
-        headers: replace those of `HEADERS`.
-    """
+    """Adds a content security policy, which allows exactly the scripts that a page contains."""
 
     def __init__(self, send: Send, *, policy: str, is_page: bool, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(send)

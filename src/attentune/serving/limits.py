@@ -10,12 +10,7 @@ LIME_SAMPLES = 1000
 
 
 class RequestError(Exception):
-    """A request that is not answered.
-
-    Attributes:
-        status: the HTTP status.
-        retry_after_s: after how many seconds the same request may succeed; None if it will not.
-    """
+    """A request that is not answered."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -23,14 +18,7 @@ class RequestError(Exception):
 
 
 def length_problem(text: str, got: int, most: int, *, server: str) -> str:
-    """Return the message for a text that is too long.
-
-    Args:
-        text: what is too long, such as "The text".
-        got: its length in characters.
-        most: the limit.
-        server: what the user would start with another limit: "page" or "server".
-    """
+    """Return the message for a text that is too long."""
     return (
         f"{text} has {got:,} characters; this {server} accepts at most {most:,}. Shorten it, or start the {server}"
         f" with --max_characters {got}."
@@ -39,29 +27,17 @@ def length_problem(text: str, got: int, most: int, *, server: str) -> str:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """The maximum size of a request to the API, and of what waits.
+    """The maximum size of a request to the API, and of what waits."""
 
-    Attributes:
-        texts: texts of a request for predictions.
-        explain_texts: texts of a request for explanations.
-        characters: the length of a text; of a pair, of both texts in total.
-        body_mb: the size of a request body, in MiB.
-        timeout_s: seconds until the answer.
-        queue: texts that wait for their prediction.
-        explain_queue: requests for explanations that wait or are at work.
-        samples: masked copies per text for LIME and SHAP.
-        steps: steps of integrated gradients.
-    """
-
-    texts: int = 256
-    explain_texts: int = 16
-    characters: int = 20_000
-    body_mb: int = 4
-    timeout_s: float = 30
-    queue: int = 1024
-    explain_queue: int = 16
-    samples: int = 5000
-    steps: int = 500
+    texts: int = 256  # texts of a request for predictions
+    explain_texts: int = 16  # texts of a request for explanations
+    characters: int = 20_000  # the length of a text; of a pair, of both texts in total
+    body_mb: int = 4  # the size of a request body, in MiB
+    timeout_s: float = 30  # seconds until the answer
+    queue: int = 1024  # texts that wait for their prediction
+    explain_queue: int = 16  # requests for explanations that wait or are at work
+    samples: int = 5000  # masked copies per text for LIME and SHAP
+    steps: int = 500  # steps of integrated gradients
 
     @property
     def body_bytes(self) -> int:
@@ -86,12 +62,7 @@ class ServerLimits:
         )
 
     def check_texts(self, texts: Sequence[str], pairs: Sequence[str] | None, *, is_pair: bool, explains: bool) -> None:
-        """Check the number and the lengths of the texts.
-
-        Raises:
-            RequestError: there are none or too many, one is too long or no text, or second texts are missing or not
-                expected.
-        """
+        """Check the number and the lengths of the texts."""
         most, flag = (self.explain_texts, "--max_explain_texts") if explains else (self.texts, "--max_texts")
         if not texts:
             raise RequestError(422, "texts: got an empty list, expected at least one text.")
@@ -124,11 +95,7 @@ class ServerLimits:
                 raise RequestError(422, length_problem(f"texts[{number}]", length, self.characters, server="server"))
 
     def check_cost(self, steps: int, samples: int | None) -> None:
-        """Check the options of an explanation that multiply its cost.
-
-        Raises:
-            RequestError: there are too many steps or samples.
-        """
+        """Check the options of an explanation that multiply its cost."""
         for name, got, most in (("steps", steps, self.steps), ("samples", samples, self.samples)):
             if got is not None and got > most:
                 raise RequestError(

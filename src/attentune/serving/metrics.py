@@ -20,11 +20,7 @@ _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class ServerMetrics:
-    """Counters of one server, in a registry of its own.
-
-    Args:
-        facts: labels of the metric `attentune_run_info`.
-    """
+    """Counters of one server, in a registry of its own."""
 
     content_type = CONTENT_TYPE_LATEST
 

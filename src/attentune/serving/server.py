@@ -48,11 +48,7 @@ class HeaderTimeout(H11Protocol):
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 takes a free port.
-
-    Raises:
-        ConfigError: the address does not belong to this machine, or the port is in use.
-    """
+    """Open a listening socket; port 0 takes a free port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=128)
@@ -77,17 +73,7 @@ def address(listener: socket.socket) -> str:
 
 
 def run_server(app: App, listener: socket.socket, *, graceful_s: int, ready: Callable[[str], None]) -> None:
-    """Answer requests until Ctrl-C or SIGTERM; call it in a block of `on_sigterm`.
-
-    Args:
-        app: the application, with its checks.
-        listener: from `bound_socket`.
-        graceful_s: how long requests at work are waited for after a stop request.
-        ready: called with the URL when the server accepts connections.
-
-    Raises:
-        KeyboardInterrupt: the server was stopped by Ctrl-C.
-    """
+    """Answer requests until Ctrl-C or SIGTERM; call it in a block of `on_sigterm`."""
     import uvicorn
 
     server = uvicorn.Server(
@@ -132,11 +118,7 @@ def _silence_shutdown(server: Any) -> None:
 
 @contextlib.contextmanager
 def on_sigterm(react: Callable[[], None]) -> Iterator[None]:
-    """Call `react` on SIGTERM while the block runs; uvicorn, while it runs, stops first and then passes the signal on.
-
-    Args:
-        react: raises the exception that ends the command.
-    """
+    """Call `react` on SIGTERM while the block runs; uvicorn, while it runs, stops first, then passes it on."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         react()

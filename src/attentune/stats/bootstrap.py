@@ -34,16 +34,6 @@ def bootstrap_interval(
     """Compute the percentile bootstrap interval of a statistic of rows.
 
     Two statistics whose generators have the same key see the same resamples.
-
-    Args:
-        statistic: maps row indices (with repetition) to a number; NaN where it is undefined.
-        rows: the number of rows.
-        generator: draws the resamples.
-        resamples: the number of resamples.
-        confidence: the confidence level.
-
-    Returns:
-        The lower and upper bound; NaN for fewer than two rows, or if more than a tenth of the resamples are undefined.
     """
     if rows < 2:
         return float("nan"), float("nan")
@@ -76,16 +66,6 @@ def bootstrap_mean(
     the factor (S - 1) / S, and no quantile of t corrects for it. "examples" ignores the variation between seeds.
     "both" is too narrow for 3 seeds. Verdicts use the intervals of `stats.estimate`; docs/statistics.md has the
     measured coverage of all of them.
-
-    Args:
-        values_SN: (S, N), one value per seed and example: correctness, or a paired difference of it. (S, 1) for scores.
-        over: what is resampled.
-        generator: draws the resamples.
-        resamples: the number of resamples.
-        confidence: the confidence level.
-
-    Returns:
-        The lower and upper bound; NaN if there are fewer than two seeds or examples to resample.
 
     Source:
         Pigeonhole bootstrap: Owen, Annals of Applied Statistics 1, 2007.

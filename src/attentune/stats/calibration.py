@@ -11,11 +11,6 @@ _LOWEST, _HIGHEST = 0.05, 20.0
 def calibration_error(probabilities_N: np.ndarray, correct_N: np.ndarray, *, bins: int = 15) -> float:
     """Compute the expected calibration error, from 0 to 1.
 
-    Args:
-        probabilities_N: the predicted probabilities; for classes that of the predicted class.
-        correct_N: whether the prediction was right.
-        bins: the number of bins of equal width, each (low, high].
-
     Source:
         Guo et al., 2017, section 2, after Naeini et al., 2015.
     """
@@ -28,13 +23,7 @@ def calibration_error(probabilities_N: np.ndarray, correct_N: np.ndarray, *, bin
 
 
 def negative_log_likelihood(logits_NC: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -> float:
-    """Compute the mean negative log-likelihood of the labels, with all logits divided by the temperature.
-
-    Args:
-        logits_NC: logits of classes, or of labels in multi-label classification.
-        labels: (N,) class ids, or (N, C) ones and zeros; then the mean is over labels too.
-        temperature: the softmax temperature, above 0.
-    """
+    """Compute the mean negative log-likelihood of the labels, with all logits divided by the temperature."""
     scaled_NC = logits_NC.astype(np.float64) / temperature
     if labels.ndim == 2:
         return float(-special.log_expit(np.where(labels == 1, scaled_NC, -scaled_NC)).mean())
@@ -45,10 +34,6 @@ def fit_temperature(logits_NC: np.ndarray, labels: np.ndarray) -> float:
     """Fit the temperature, from 0.05 to 20, that minimises the negative log-likelihood; 1 if no other is better.
 
     The temperature does not change the order of the classes.
-
-    Args:
-        logits_NC: logits of rows that the model was not trained on.
-        labels: as in `negative_log_likelihood`.
 
     Source:
         Temperature scaling: Guo et al., 2017, section 4.2.
@@ -68,10 +53,6 @@ def best_threshold(probabilities_N: np.ndarray, positive_N: np.ndarray) -> float
     """Find the decision threshold that maximises F1 on these rows; 0.5 if no row is positive.
 
     Candidates are midpoints between neighbouring probabilities; of equally good ones the nearest to 0.5 is returned.
-
-    Args:
-        probabilities_N: the probability of the positive label.
-        positive_N: whether the label is positive.
     """
     positive_N = np.asarray(positive_N, dtype=bool)
     if not positive_N.any():

@@ -47,16 +47,6 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
     The primary test and interval are those of `mean_over_seeds_and_examples` if both methods have values per example,
     and of `mean_over_seeds` (the paired t test) otherwise; docs/statistics.md gives the reasons. Null hypothesis: the
     two methods have the same mean score over all seeds (and examples) that could have been sampled.
-
-    Args:
-        baseline: the runs of the baseline.
-        method: the runs of the method; seeds that only one of the two has are left out, with a note.
-        alpha: the significance level.
-        family: the number of comparisons in the family; the minimum detectable effect is for level alpha / family, and
-            p_holm is the largest p that Holm could give (Bonferroni's). `compare_all` replaces it by Holm's.
-
-    Raises:
-        ValueError: the runs differ in task, metric or direction, or in their examples.
     """
     paired = _pair(baseline, method)
     main = _primary(paired, alpha, family)
@@ -85,18 +75,6 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
 
     The family is all comparisons that have a p, over all tasks: the family-wise error rate of the whole table is at
     most alpha. Choose what to compare before looking at the scores.
-
-    Args:
-        runs: one entry per method, task and metric.
-        baseline: the name of the method that all others are compared with.
-        alpha: the family-wise significance level.
-
-    Returns:
-        One comparison per entry of `runs` that is not the baseline's, in that order.
-
-    Raises:
-        ConfigError: a task has no runs of the baseline.
-        ValueError: a method has two entries for one task and metric, or runs do not match.
     """
     baselines: dict[tuple[str, str], Runs] = {}
     seen: set[tuple[str, str, str]] = set()
@@ -128,12 +106,6 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
     Rejecting where the adjusted p is at most alpha keeps the family-wise error rate at alpha or below, under any
     dependence between the comparisons.
-
-    Args:
-        p_values: (M,), one per comparison; NaN for a comparison that could not be tested, which is not counted.
-
-    Returns:
-        (M,) adjusted p values in the same order; NaN stays NaN.
 
     Source:
         Holm, Scandinavian Journal of Statistics 6, 1979.

@@ -30,13 +30,6 @@ def predict_labels(
     numbers (halves round up). A label is predicted if its probability is at least 0.5 or its own threshold; with two
     classes and a threshold, the second class likewise. With thresholds, the predicted one of ordered classes is the
     number of thresholds that the mean of the class numbers reaches.
-
-    Args:
-        probabilities_NC: the probability of each class, or of each label independently.
-        task_type: "classification", "ordinal" or "multi_label".
-        ordinal_prediction: "argmax" or "expected-value".
-        thresholds: one per label, or one for the second of two classes; for ordered classes one less than classes,
-            ascending.
     """
     if task_type == "multi_label":
         return (probabilities_NC >= np.array(thresholds or 0.5)).astype(np.int64)

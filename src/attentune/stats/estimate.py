@@ -36,23 +36,14 @@ _ROUNDING_OF_SQUARES = 1e-13
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval; each field has the leading shape of the values (a number for one data set).
+    """A mean with its interval; each field has the leading shape of the values (a number for one data set)."""
 
-    Attributes:
-        value: the mean.
-        low: the lower bound of the interval; NaN if there is none (one value, or no variance around a nonzero mean).
-        high: the upper bound.
-        p: two-sided, for the null hypothesis that the true mean is zero; NaN as above.
-        seed_variance: the part of the variance of the mean that more seeds would reduce.
-        example_variance: the part that only more examples would reduce; 0 if examples are treated as fixed.
-    """
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    p: np.ndarray
-    seed_variance: np.ndarray
-    example_variance: np.ndarray
+    value: np.ndarray  # the mean
+    low: np.ndarray  # the lower bound of the interval
+    high: np.ndarray  # the upper bound
+    p: np.ndarray  # two-sided, for the null hypothesis that the true mean is zero; NaN as above
+    seed_variance: np.ndarray  # the part of the variance of the mean that more seeds would reduce
+    example_variance: np.ndarray  # the part that only more examples would reduce; 0 if examples are treated as fixed
 
 
 def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: float = 0.0) -> Estimate:
@@ -62,11 +53,6 @@ def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: 
     differences this is the paired t test. It assumes independent and approximately normal values; those of
     cross-validation are not independent, because folds share training rows. With `overlap` the variance of the mean is
     (1 / S + overlap) times that of the values instead of 1 / S times: the corrected resampled t test.
-
-    Args:
-        values_S: (..., S), one value per seed; for two methods their differences by seed.
-        confidence: the confidence level.
-        overlap: the ratio of evaluation rows to training rows, 1 / (K - 1) for K folds; 0 for independent runs.
 
     Source:
         Nadeau and Bengio, Machine Learning 52, 2003, section 3; for repeated folds Bouckaert and Frank, PAKDD 2004.
@@ -96,14 +82,6 @@ def mean_over_seeds_and_examples(values_SN: np.ndarray, *, confidence: float = 0
     method). So the interval is never narrower than the t interval over seeds, and equal to it if the examples add
     nothing; p is the level at which the interval just touches zero. The approximation is conservative:
     docs/statistics.md has the measured rates.
-
-    Args:
-        values_SN: (..., S, N), for example +1, 0 or -1 where only the first, both or neither, or only the second method
-            is right. For a metric that is not a mean over examples see `jackknife_values`.
-        confidence: the confidence level.
-
-    Raises:
-        ValueError: fewer than two seeds or examples.
 
     Source:
         Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4; Graybill and Wang, JASA 75, 1980.

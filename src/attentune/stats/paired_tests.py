@@ -24,19 +24,12 @@ _VALUES_PER_BATCH = 4_000_000
 
 @dataclass(frozen=True)
 class McNemarResult:
-    """Result of McNemar's test.
+    """Result of McNemar's test."""
 
-    Attributes:
-        p: two-sided.
-        only_first: the number of rows that only the first model gets right.
-        only_second: the number of rows that only the second model gets right.
-        exact: whether p is from the exact binomial test.
-    """
-
-    p: float
-    only_first: int
-    only_second: int
-    exact: bool
+    p: float  # two-sided
+    only_first: int  # the number of rows that only the first model gets right
+    only_second: int  # the number of rows that only the second model gets right
+    exact: bool  # whether p is from the exact binomial test
 
 
 @dataclass(frozen=True)
@@ -51,19 +44,12 @@ class BootstrapTestResult:
 
 @dataclass(frozen=True)
 class PermutationTestResult:
-    """Result of a permutation test over seeds.
+    """Result of a permutation test over seeds."""
 
-    Attributes:
-        p: two-sided.
-        smallest_p: the smallest p that is possible with this many values; if it exceeds 0.05, the test cannot reject.
-        statistic: the test statistic.
-        note: a remark on p for the reader; may be empty.
-    """
-
-    p: float
-    smallest_p: float
-    statistic: float
-    note: str = ""
+    p: float  # two-sided
+    smallest_p: float  # the smallest p that is possible with this many values
+    statistic: float  # the test statistic
+    note: str = ""  # a remark on p for the reader; may be empty
 
 
 def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
@@ -72,13 +58,6 @@ def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
     Null hypothesis: among the rows on which exactly one of the two trained models is right, each model is right
     equally often. With fewer than 25 such rows p is exact (binomial); with more it is from chi-square without the
     continuity correction, which would be too conservative.
-
-    Args:
-        first_N: (N,), True or 1 where the first model is right.
-        second_N: (N,), the same for the second model, with the rows in the same order.
-
-    Raises:
-        ValueError: the arrays differ in shape, or hold values other than 0 and 1.
 
     Source:
         McNemar, Psychometrika 12, 1947; on the continuity correction Fagerland, Lydersen and Laake, BMC Medical
@@ -121,16 +100,6 @@ def paired_bootstrap_test(
     Examples are resampled with replacement, keeping the answers of both models together. p is the share of resamples
     whose mean is at least as far from the observed mean as the observed mean is from zero.
 
-    Args:
-        differences_N: (N,), the difference between the two models on each example: in correctness, in error, or in
-            `jackknife_values`.
-        generator: draws the resamples.
-        resamples: the number of resamples; p cannot fall below 1 / (resamples + 1).
-        confidence: the confidence level of the interval.
-
-    Raises:
-        ValueError: the values are not one-dimensional, or fewer than 2.
-
     Source:
         Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 16.4; in NLP: Berg-Kirkpatrick, Burkett
         and Klein, EMNLP 2012.
@@ -155,18 +124,6 @@ def jackknife_values(
     be used wherever correctness per example can:
     value_i = metric + (N - 1) (mean of all leave-one-out metrics - the one without i).
 
-    Args:
-        statistic: maps row indices to the metric of those rows.
-        rows: the number of rows. The statistic is called once per row, and once for all rows.
-        alike_N: (N,), equal numbers for interchangeable rows, such as rows with the same label and prediction. The
-            statistic is then called once per group instead of once per row.
-
-    Returns:
-        (N,) pseudo-values.
-
-    Raises:
-        ValueError: fewer than 2 rows.
-
     Source:
         Tukey's pseudo-values, centered on the metric; Efron and Tibshirani, 1993, chapter 11.
     """
@@ -186,14 +143,6 @@ def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator 
     least as far from zero as the observed one. With few seeds p has a lower bound: 0.25 for 3 seeds, 0.0625 for 5,
     0.002 for 10.
 
-    Args:
-        differences_S: (S,), the differences between the two methods, one per seed.
-        generator: draws 65,536 sign patterns if there are more than 16 differences other than zero; by default one
-            with a fixed seed.
-
-    Raises:
-        ValueError: no difference, or one that is not finite.
-
     Source:
         Fisher, "The Design of Experiments", 1935, section 21.
     """
@@ -207,13 +156,6 @@ def wilcoxon_test(differences_S: np.ndarray, *, generator: np.random.Generator |
     Null hypothesis: the differences are distributed symmetrically around zero. The test uses the ranks of the absolute
     differences, so an outlier among the seeds counts no more than its rank. Zeros are dropped, ties share their mean
     rank, and p has the lower bound of `sign_flip_test`.
-
-    Args:
-        differences_S: (S,), the differences between the two methods, one per seed.
-        generator: as for `sign_flip_test`.
-
-    Raises:
-        ValueError: no difference, or one that is not finite.
 
     Source:
         Wilcoxon, Biometrics Bulletin 1, 1945.

@@ -37,19 +37,6 @@ def minimum_detectable_accuracy_difference(
     The exact (binomial) test is slightly more conservative: on 20 to 5,000 rows it detects these differences with a
     power of 75 to 79 % (by simulation).
 
-    Args:
-        n: the number of rows that both models are evaluated on.
-        disagreement: the assumed share of rows, in (0, 1], on which exactly one of the two models is right.
-        power: the power, from 0.5 to below 1.
-        alpha: the significance level, two-sided.
-
-    Returns:
-        The difference as a share of rows, at most 1; NaN if `n` is too small for any difference (below 4 rows at
-        alpha = 0.05).
-
-    Raises:
-        ValueError: `disagreement`, `power` or `alpha` is out of range.
-
     Source:
         Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43, 1987;
         McNemar, Psychometrika 12, 1947.
@@ -74,18 +61,6 @@ def minimum_detectable_correlation_difference(
 
     This treats the two correlations as independent. Those of two models on the same rows are positively dependent, so a
     paired test detects smaller increases: the result is an upper bound.
-
-    Args:
-        n: the number of rows that both models are evaluated on.
-        baseline: the weaker model's true correlation, in (-1, 1). The higher it is, the smaller the increase.
-        power: the power, from 0.5 to below 1.
-        alpha: the significance level, two-sided.
-
-    Returns:
-        The increase, below 1 - `baseline` by construction (and close to it for tiny `n`); NaN for 3 rows or fewer.
-
-    Raises:
-        ValueError: `baseline`, `power` or `alpha` is out of range.
 
     Source:
         Fisher, Metron 1, 1921; Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd edition 1988,
@@ -125,21 +100,6 @@ def minimum_detectable_effect(
     The seed variance is estimated from few seeds, so the width of the interval is itself random: the power is averaged
     over its chi-square distribution. The example variance is treated as known. Without it the result is that of the
     paired t test (noncentral t).
-
-    Args:
-        seeds: the number of seeds, at least 2.
-        seed_sd: the standard deviation over seeds of the paired differences, in the unit of the metric.
-        examples: the number of examples, at least 2.
-        example_sd: the standard deviation over examples of the difference in the limit of infinitely many seeds; 0 if
-            the examples are treated as fixed.
-        alpha: the significance level, two-sided; in a family of M comparisons alpha / M is conservative.
-        power: the power.
-
-    Returns:
-        The difference, in the unit of `seed_sd`; NaN if nothing varies.
-
-    Raises:
-        ValueError: fewer than 2 seeds or examples, a negative standard deviation, or a probability out of range.
     """
     _check(seeds, examples, seed_sd, example_sd, alpha, power)
     error = math.hypot(seed_sd / math.sqrt(seeds), example_sd / math.sqrt(examples))

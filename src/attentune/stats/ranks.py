@@ -12,28 +12,18 @@ from scipy.stats import permutation_test, rankdata, studentized_range
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean rank over tasks: all data of a critical-difference diagram.
+    """Methods by their mean rank over tasks: all data of a critical-difference diagram."""
 
-    Attributes:
-        methods: the names, best first.
-        mean_ranks: the mean ranks of the methods, in that order; 1 is the best rank.
-        tasks: the number of tasks.
-        statistic: Friedman's chi-square.
-        p: the p of Friedman's test.
-        critical_difference: methods whose mean ranks differ by less are not significantly different.
-        groups: the maximal groups of two or more neighbouring methods that are not significantly different; one group
-            of all methods if Friedman's test does not reject.
-        alpha: the significance level.
-    """
-
-    methods: tuple[str, ...]
-    mean_ranks: tuple[float, ...]
-    tasks: int
-    statistic: float
-    p: float
-    critical_difference: float
+    methods: tuple[str, ...]  # the names, best first
+    mean_ranks: tuple[float, ...]  # the mean ranks of the methods, in that order; 1 is the best rank
+    tasks: int  # the number of tasks
+    statistic: float  # Friedman's chi-square
+    p: float  # the p of Friedman's test
+    critical_difference: float  # methods whose mean ranks differ by less are not significantly different
+    # The maximal groups of two or more neighbouring methods that are not significantly different; one group of all
+    # methods if Friedman's test does not reject.
     groups: tuple[tuple[str, ...], ...]
-    alpha: float
+    alpha: float  # the significance level
 
 
 def rank_methods(
@@ -52,17 +42,6 @@ def rank_methods(
     there are no more than `permutations` orders, p is exact. Null hypothesis for a pair: the two methods are
     equivalent; Nemenyi's critical difference keeps the family-wise error rate over all pairs near alpha. Tasks count as
     independent and have equal weight, and a rank says nothing about the size of a difference.
-
-    Args:
-        scores_TM: (T, M), the score of each method on each task, usually the mean over seeds.
-        methods: the M names.
-        generator: draws the permutations.
-        greater_is_better: one value for all tasks, or one per task.
-        alpha: the significance level, two-sided.
-        permutations: the number of random permutations.
-
-    Raises:
-        ValueError: fewer than 2 tasks or methods, or a score is missing.
 
     Source:
         Demsar, JMLR 7, 2006.

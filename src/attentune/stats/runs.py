@@ -17,30 +17,19 @@ class Runs:
 
     Two methods are compared seed by seed, so a seed must mean the same for both: the same training rows in the same
     order, the same examples, and the same initial weights of the parts that they share.
-
-    Attributes:
-        method: the name of the method.
-        task: the name of the task.
-        metric: the name of the metric.
-        scores: the score by seed; NaN (or None) where the metric is undefined, such as a correlation with a constant.
-        examples: by seed, (N,) values whose mean is the score, in the same order in all runs of the task: correctness
-            for accuracy, errors for a mean error, `jackknife_values` for any other metric. Without them a comparison
-            treats the examples as fixed.
-        greater_is_better: the direction of the metric.
-        majority_score: the score of always predicting the majority class, if known. Runs at or below it count as
-            collapsed, and it replaces an undefined score.
-        overlap: for cross-validation, whose runs share training rows, the ratio of evaluation rows to training rows:
-            1 / (K - 1) with K folds. 0 for independent runs.
     """
 
-    method: str
-    task: str
-    metric: str
-    scores: Mapping[int, float | None]
+    method: str  # the name of the method
+    task: str  # the name of the task
+    metric: str  # the name of the metric
+    scores: Mapping[int, float | None]  # the score by seed
+    # By seed, (N,) values whose mean is the score, in the same order in all runs of the task: correctness for accuracy,
+    # errors for a mean error, `jackknife_values` for any other metric. Without them a comparison treats the examples as
+    # fixed.
     examples: Mapping[int, np.ndarray] | None = None
-    greater_is_better: bool = True
-    majority_score: float | None = None
-    overlap: float = 0.0
+    greater_is_better: bool = True  # the direction of the metric
+    majority_score: float | None = None  # the score of always predicting the majority class, if known
+    overlap: float = 0.0  # for cross-validation
 
     def score(self, seed: int) -> float:
         """Return the score of a seed, the majority score if it is undefined, or NaN if that is unknown too."""
@@ -65,11 +54,7 @@ class Runs:
         return collapsed
 
     def example_values(self, seeds: list[int]) -> np.ndarray | None:
-        """Return the (S, N) values per example of these seeds; None unless all of them have values.
-
-        Raises:
-            ValueError: two seeds differ in the number of values, or the mean of the values is not the score.
-        """
+        """Return the (S, N) values per example of these seeds; None unless all of them have values."""
         if self.examples is None or not seeds or any(seed not in self.examples for seed in seeds):
             return None
         rows = [np.asarray(self.examples[seed], dtype=np.float64) for seed in seeds]
@@ -94,33 +79,19 @@ class Runs:
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and spread of one method's scores on one task, in the unit of the metric.
+    """Mean and spread of one method's scores on one task, in the unit of the metric."""
 
-    Attributes:
-        method: the name of the method.
-        task: the name of the task.
-        metric: the name of the metric.
-        mean: the mean over seeds; NaN without a score.
-        sd: the sample standard deviation over seeds; NaN for fewer than two.
-        low: the lower bound of the interval of the mean; NaN for fewer than two seeds.
-        high: the upper bound.
-        over: what the interval treats as random: "seeds", "seeds and examples", or "folds".
-        seeds: the number of seeds with a score.
-        examples: the number of examples; None if they are treated as fixed.
-        collapsed: the seeds whose run scores no better than the majority class, or has no defined score.
-    """
-
-    method: str
-    task: str
-    metric: str
-    mean: float
-    sd: float
-    low: float
-    high: float
-    over: str
-    seeds: int
-    examples: int | None
-    collapsed: tuple[int, ...]
+    method: str  # the name of the method
+    task: str  # the name of the task
+    metric: str  # the name of the metric
+    mean: float  # the mean over seeds; NaN without a score
+    sd: float  # the sample standard deviation over seeds; NaN for fewer than two
+    low: float  # the lower bound of the interval of the mean; NaN for fewer than two seeds
+    high: float  # the upper bound
+    over: str  # what the interval treats as random: "seeds", "seeds and examples", or "folds"
+    seeds: int  # the number of seeds with a score
+    examples: int | None  # the number of examples; None if they are treated as fixed
+    collapsed: tuple[int, ...]  # the seeds whose run scores no better than the majority class, or has no defined score
 
 
 def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:

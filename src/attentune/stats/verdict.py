@@ -15,69 +15,36 @@ class Comparison:
 
     Differences are advantages of the method: positive where it is better than the baseline, also for metrics where
     smaller is better. They are in the unit of the metric (0.019, not 1.9 points).
-
-    Attributes:
-        baseline: the name of the baseline.
-        method: the name of the method.
-        task: the name of the task.
-        metric: the name of the metric.
-        difference: the mean advantage over seeds; NaN without a common seed.
-        low: the lower bound of its interval, without correction; NaN if there is none.
-        high: the upper bound.
-        p: the p of the primary test, without correction; NaN if there is none.
-        p_holm: p after Holm's correction over the family; equal to p in a family of one.
-        family: the number of comparisons that are corrected together.
-        seeds: the number of seeds for which both methods have a score.
-        examples: the number of examples treated as a random sample; None if they are treated as fixed.
-        over: what the interval and p treat as random: "seeds", "seeds and examples", "examples" (one seed), or "folds"
-            (cross-validation, with a correction for their overlap; `seeds` then counts the folds).
-        minimum_detectable_effect: the smallest true difference that this number of seeds and examples, with the
-            observed spread, detects with a power of 80 % at level alpha / family (the strictest of Holm's levels); NaN
-            if nothing varies.
-        p_seeds: the p of the paired t test over seeds, with the examples as fixed.
-        p_sign_flip: the p of the exact sign-flip test over seeds.
-        p_wilcoxon: the p of Wilcoxon's signed-rank test over seeds.
-        smallest_p: the smallest p that the last two can give with this number of seeds.
-        baseline_mean: the baseline's mean score over the common seeds.
-        method_mean: the method's mean score over the common seeds.
-        baseline_sd: the baseline's standard deviation over the common seeds; NaN for one seed.
-        method_sd: the method's standard deviation.
-        difference_sd: the standard deviation of the differences by seed.
-        baseline_collapsed: seeds on which the baseline scores no better than the majority class.
-        method_collapsed: seeds on which the method scores no better than the majority class.
-        alpha: the significance level; the interval has the confidence 1 - alpha.
-        greater_is_better: the direction of the metric.
-        notes: further remarks for the reader, as sentences.
     """
 
-    baseline: str
-    method: str
-    task: str
-    metric: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_holm: float
-    family: int
-    seeds: int
-    examples: int | None
-    over: str
-    minimum_detectable_effect: float
-    p_seeds: float
-    p_sign_flip: float
-    p_wilcoxon: float
-    smallest_p: float
-    baseline_mean: float
-    method_mean: float
-    baseline_sd: float
-    method_sd: float
-    difference_sd: float
-    baseline_collapsed: tuple[int, ...]
-    method_collapsed: tuple[int, ...]
-    alpha: float
-    greater_is_better: bool
-    notes: tuple[str, ...]
+    baseline: str  # the name of the baseline
+    method: str  # the name of the method
+    task: str  # the name of the task
+    metric: str  # the name of the metric
+    difference: float  # the mean advantage over seeds; NaN without a common seed
+    low: float  # the lower bound of its interval, without correction; NaN if there is none
+    high: float  # the upper bound
+    p: float  # the p of the primary test, without correction; NaN if there is none
+    p_holm: float  # p after Holm's correction over the family; equal to p in a family of one
+    family: int  # the number of comparisons that are corrected together
+    seeds: int  # the number of seeds for which both methods have a score
+    examples: int | None  # the number of examples treated as a random sample; None if they are treated as fixed
+    over: str  # what the interval and p treat as random
+    minimum_detectable_effect: float  # the smallest true difference that this number of seeds and examples
+    p_seeds: float  # the p of the paired t test over seeds, with the examples as fixed
+    p_sign_flip: float  # the p of the exact sign-flip test over seeds
+    p_wilcoxon: float  # the p of Wilcoxon's signed-rank test over seeds
+    smallest_p: float  # the smallest p that the last two can give with this number of seeds
+    baseline_mean: float  # the baseline's mean score over the common seeds
+    method_mean: float  # the method's mean score over the common seeds
+    baseline_sd: float  # the baseline's standard deviation over the common seeds; NaN for one seed
+    method_sd: float  # the method's standard deviation
+    difference_sd: float  # the standard deviation of the differences by seed
+    baseline_collapsed: tuple[int, ...]  # seeds on which the baseline scores no better than the majority class
+    method_collapsed: tuple[int, ...]  # seeds on which the method scores no better than the majority class
+    alpha: float  # the significance level; the interval has the confidence 1 - alpha
+    greater_is_better: bool  # the direction of the metric
+    notes: tuple[str, ...]  # further remarks for the reader, as sentences
 
     @property
     def shown(self) -> bool:

@@ -28,20 +28,13 @@ _METRIC = "matthews_correlation"
 
 @dataclass(frozen=True)
 class PhenomenonScore:
-    """The score on the rows of a category or of one phenomenon.
+    """The score on the rows of a category or of one phenomenon."""
 
-    Attributes:
-        category: one of `CATEGORIES`; None for all rows.
-        phenomenon: such as "Negation"; None for all rows of the category.
-        rows: the number of rows; a row may have several phenomena.
-        score: Matthews correlation; 0 where it is undefined.
-        low, high: the 95 % interval over rows, by bootstrap.
-    """
-
-    category: str | None
-    phenomenon: str | None
-    rows: int
-    score: float
+    category: str | None  # one of `CATEGORIES`; None for all rows
+    phenomenon: str | None  # such as "Negation"; None for all rows of the category
+    rows: int  # the number of rows; a row may have several phenomena
+    score: float  # Matthews correlation; 0 where it is undefined
+    # low, high: the 95 % interval over rows, by bootstrap.
     low: float
     high: float
 
@@ -50,15 +43,7 @@ class PhenomenonScore:
 
 
 def read_phenomena(file: str | Path, lines: Sequence[int] | None = None) -> dict[str, tuple[frozenset[str], ...]]:
-    """Read the phenomena of rows of `diagnostic-full.tsv`, by category.
-
-    Args:
-        file: the file.
-        lines: the lines at which the rows begin, from 1; default: all rows.
-
-    Raises:
-        DataError: the file is missing or malformed, or lacks the columns of the categories.
-    """
+    """Read the phenomena of rows of `diagnostic-full.tsv`, by category."""
     table = read_delimited(file, Dialect("\t", "none"), keep=CATEGORIES)
     missing = [name for name in CATEGORIES if name not in table.columns]
     if missing:
@@ -84,14 +69,7 @@ def score_rows(rows: TextRows, predictions: np.ndarray) -> tuple[PhenomenonScore
 def score_phenomena(
     labels: np.ndarray, predictions: np.ndarray, phenomena: dict[str, tuple[frozenset[str], ...]], *, seed: int = 0
 ) -> tuple[PhenomenonScore, ...]:
-    """Score predictions on all rows, by category, and by phenomenon.
-
-    Args:
-        labels: (N,) class ids.
-        predictions: (N,) class ids.
-        phenomena: from `read_phenomena`, of the same rows.
-        seed: draws the resamples of the intervals.
-    """
+    """Score predictions on all rows, by category, and by phenomenon."""
     classes = int(max(labels.max(), predictions.max())) + 1
 
     def score(category: str | None, phenomenon: str | None, chosen: Sequence[bool] | np.ndarray) -> PhenomenonScore:

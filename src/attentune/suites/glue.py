@@ -25,23 +25,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class SiteFile:
-    """One prediction file of a GLUE submission.
+    """One prediction file of a GLUE submission."""
 
-    Attributes:
-        name: the file name that the GLUE site expects, without its extension.
-        task: the built-in task whose rows are predicted.
-        split: the split of that task.
-        rows: the number of rows in the published test file.
-        fill: the constant prediction for a task without a run: the largest class, or the middle of the score range.
-        trained_on: the training task of the run that predicts this file.
-    """
-
-    name: str
-    task: str
-    split: str
-    rows: int
-    fill: str
-    trained_on: str
+    name: str  # the file name that the GLUE site expects, without its extension
+    task: str  # the built-in task whose rows are predicted
+    split: str  # the split of that task
+    rows: int  # the number of rows in the published test file
+    fill: str  # the constant prediction for a task without a run: the largest class, or the middle of the score range
+    trained_on: str  # the training task of the run that predicts this file
 
     @property
     def file_name(self) -> str:
@@ -67,22 +58,13 @@ _TASKS = tuple(dict.fromkeys(file.trained_on for file in SITE_FILES))
 
 @dataclass(frozen=True)
 class Submission:
-    """The files of a GLUE submission.
+    """The files of a GLUE submission."""
 
-    Attributes:
-        contents: the TSV text of each file, by file name, in the order of `SITE_FILES`.
-        runs: the run folder that predicted each file, by file name; None for a file with constant predictions.
-        missing: the names of required files that are not in the submission.
-        warnings: reasons why the site may reject the submission, one sentence each.
-        average: the mean of the runs' validation scores by the rule of `metrics.glue_average`; None for fewer than two
-            tasks with scores.
-    """
-
-    contents: Mapping[str, str]
-    runs: Mapping[str, str | None]
-    missing: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    average: GlueAverage | None = None
+    contents: Mapping[str, str]  # the TSV text of each file, by file name, in the order of `SITE_FILES`
+    runs: Mapping[str, str | None]  # the run folder that predicted each file, by file name
+    missing: tuple[str, ...] = ()  # the names of required files that are not in the submission
+    warnings: tuple[str, ...] = ()  # reasons why the site may reject the submission, one sentence each
+    average: GlueAverage | None = None  # the mean of the runs' validation scores by the rule of `metrics.glue_average`
 
     def zipped(self) -> bytes:
         """Return the zip archive as bytes; equal contents give equal bytes."""
@@ -96,15 +78,7 @@ class Submission:
         return buffer.getvalue()
 
     def write(self, file: str | Path) -> None:
-        """Write the zip archive.
-
-        Args:
-            file: the file to write; its name must end in .zip.
-
-        Raises:
-            ConfigError: as `check_zip_file`.
-            StorageError: the file could not be written; an existing file is left unchanged.
-        """
+        """Write the zip archive."""
         check_zip_file(file)
         write_bytes(file, self.zipped())
 
@@ -168,11 +142,7 @@ def make_submission(
 
 
 def check_zip_file(file: str | Path) -> None:
-    """Check the name of the zip archive before anything is predicted.
-
-    Raises:
-        ConfigError: the name does not end in .zip, or its folder does not exist.
-    """
+    """Check the name of the zip archive before anything is predicted."""
     path = Path(file)
     if path.suffix.lower() != ".zip":
         raise ConfigError(f"output_file: got {str(file)!r}, expected a name that ends in .zip, as submission.zip.")
@@ -181,11 +151,7 @@ def check_zip_file(file: str | Path) -> None:
 
 
 def _task_of(saved: Predictor) -> str:
-    """Return the GLUE task that a run was trained on.
-
-    Raises:
-        ConfigError: the run was not trained on a GLUE task, or predicts other labels than the task has.
-    """
+    """Return the GLUE task that a run was trained on."""
     data = saved.config.data
     if data.task is None or load_spec(data.task).name not in _TASKS:
         raise ConfigError(
@@ -244,16 +210,7 @@ def _predicted(
 
 
 def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Format predictions for the GLUE site: labels as in the task's files, scores with three decimals.
-
-    Args:
-        spec: the task.
-        predictions: (N,) class ids or scores.
-        names: the model's class names in the order of their ids; empty for scores.
-
-    Returns:
-        One word per prediction.
-    """
+    """Format predictions for the GLUE site: labels as in the task's files, scores with three decimals."""
     if spec.score_range is not None:
         return [f"{value:.3f}" for value in np.clip(predictions.astype(np.float64), *spec.score_range)]
     written = {name: value for value, name in spec.label_values.items() if value != name}

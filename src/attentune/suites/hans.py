@@ -31,19 +31,12 @@ _HEURISTIC, _SUBCASE, _TEMPLATE = "heuristic", "subcase", "template"
 
 @dataclass(frozen=True)
 class HansRows:
-    """Rows of HANS, in the file's order.
+    """Rows of HANS, in the file's order."""
 
-    Attributes:
-        rows: texts, ids and gold labels (0 entailment, 1 non-entailment).
-        heuristics: the heuristic of each row, one of `HEURISTICS`.
-        subcases: the subcase of each row, such as "ln_passive".
-        templates: the template that made each row, such as "temp1"; None if the file has no such column.
-    """
-
-    rows: TextRows
-    heuristics: tuple[str, ...]
-    subcases: tuple[str, ...]
-    templates: tuple[str, ...] | None = None
+    rows: TextRows  # texts, ids and gold labels (0 entailment, 1 non-entailment)
+    heuristics: tuple[str, ...]  # the heuristic of each row, one of `HEURISTICS`
+    subcases: tuple[str, ...]  # the subcase of each row, such as "ln_passive"
+    templates: tuple[str, ...] | None = None  # the template that made each row, such as "temp1"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,19 +58,7 @@ class HansRows:
 
 
 def read_hans(path: str | Path) -> HansRows:
-    """Read `heuristics_evaluation_set.txt`: tab-separated, with a header row and without quoting.
-
-    Args:
-        path: the file.
-
-    Returns:
-        All rows of the file.
-
-    Raises:
-        DataError: the file is missing or malformed, a column is missing, a heuristic is unknown, a subcase is empty, an
-            id is repeated, or an id has a comma, which the official scorer cannot read. The message names the line.
-        LabelError: a gold label is neither entailment nor non-entailment.
-    """
+    """Read `heuristics_evaluation_set.txt`: tab-separated, with a header row and without quoting."""
     spec = load_spec("hans")
     split = spec.splits["validation"]
     columns = [split.label, split.text, str(split.pair), str(split.id), _HEURISTIC, _SUBCASE]
@@ -115,74 +96,47 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class HansRun:
-    """One scored run.
+    """One scored run."""
 
-    Attributes:
-        run: the run folder.
-        name: a short unique name: the last parts of the folder's path (see `short_names`).
-        method: the name in tables; runs of the same method are averaged.
-        entailment: the name of the model's entailment class.
-        non_entailment: the names of its other classes, which all count as non-entailment.
-    """
-
-    run: str
-    name: str
-    method: str
-    entailment: str
-    non_entailment: tuple[str, ...]
+    run: str  # the run folder
+    name: str  # a short unique name: the last parts of the folder's path (see `short_names`)
+    method: str  # the name in tables; runs of the same method are averaged
+    entailment: str  # the name of the model's entailment class
+    non_entailment: tuple[str, ...]  # the names of its other classes, which all count as non-entailment
 
 
 @dataclass(frozen=True)
 class HansLine:
-    """The accuracy on a subset of the rows.
+    """The accuracy on a subset of the rows."""
 
-    Attributes:
-        heuristic, gold_label, subcase, template: the subset; None selects all values. A line with a subcase has the
-            first three, a line with a template all four.
-        rows: the number of rows in the subset.
-        accuracies: the accuracy of each run; NaN for an empty subset.
-        means: the mean accuracy of each method over its runs.
-        deviations: each method's sample standard deviation (ddof=1) over its runs; None for a single run.
-        intervals: the 95 % Wilson interval of each run's accuracy over the rows; NaN for an empty subset.
-    """
-
+    # heuristic, gold_label, subcase, template: the subset; None selects all values. A line with a subcase has the first
+    # three, a line with a template all four.
     heuristic: str | None
     gold_label: str | None
     subcase: str | None
-    rows: int
-    accuracies: tuple[float, ...]
-    means: tuple[float, ...]
-    deviations: tuple[float | None, ...]
-    intervals: tuple[tuple[float, float], ...] = ()
+    rows: int  # the number of rows in the subset
+    accuracies: tuple[float, ...]  # the accuracy of each run; NaN for an empty subset
+    means: tuple[float, ...]  # the mean accuracy of each method over its runs
+    deviations: tuple[float | None, ...]  # each method's sample standard deviation (ddof=1) over its runs
+    intervals: tuple[tuple[float, float], ...] = ()  # the 95 % Wilson interval of each run's accuracy over the rows
     template: str | None = None
 
 
 @dataclass(frozen=True)
 class HansReport:
-    """The result of `score_hans`.
+    """The result of `score_hans`."""
 
-    Attributes:
-        data: the data file.
-        rows, rows_in_file: the number of scored rows and of rows in the file.
-        seed: the seed of the sample; None if all rows were scored.
-        runs: the scored runs, in the order given.
-        methods: the names of the methods, in the order of their first runs.
-        lines: the accuracies: on all rows, then by heuristic and gold label, then by subcase.
-        templates: the accuracies by template; empty if the file does not name them.
-        ids: the ids of the scored rows, in the file's order.
-        entails_RN: whether each of the R runs predicts entailment for each of the N rows.
-    """
-
-    data: str
+    data: str  # the data file
+    # rows, rows_in_file: the number of scored rows and of rows in the file.
     rows: int
     rows_in_file: int
-    seed: int | None
-    runs: tuple[HansRun, ...]
-    methods: tuple[str, ...]
-    lines: tuple[HansLine, ...]
-    templates: tuple[HansLine, ...]
-    ids: tuple[str, ...]
-    entails_RN: np.ndarray
+    seed: int | None  # the seed of the sample; None if all rows were scored
+    runs: tuple[HansRun, ...]  # the scored runs, in the order given
+    methods: tuple[str, ...]  # the names of the methods, in the order of their first runs
+    lines: tuple[HansLine, ...]  # the accuracies: on all rows, then by heuristic and gold label, then by subcase
+    templates: tuple[HansLine, ...]  # the accuracies by template; empty if the file does not name them
+    ids: tuple[str, ...]  # the ids of the scored rows, in the file's order
+    entails_RN: np.ndarray  # whether each of the R runs predicts entailment for each of the N rows
 
     @property
     def overall(self) -> HansLine:
@@ -213,11 +167,7 @@ class HansReport:
         }
 
     def predictions_text(self, run: int) -> str:
-        """Return a run's predictions as CSV text for the official HANS scorer.
-
-        Args:
-            run: the index of the run in `runs`.
-        """
+        """Return a run's predictions as CSV text for the official HANS scorer."""
         lines = (
             f"{key},{GOLD_LABELS[not entails]}\n" for key, entails in zip(self.ids, self.entails_RN[run], strict=True)
         )
@@ -293,11 +243,7 @@ def score_hans(
 
 
 def short_names(folders: Sequence[str]) -> list[str]:
-    """Return the shortest path suffixes, of equal length, that distinguish these folders.
-
-    Raises:
-        ConfigError: a folder is repeated.
-    """
+    """Return the shortest path suffixes, of equal length, that distinguish these folders."""
     parts = [Path(folder).resolve().parts for folder in folders]
     for place, path_parts in enumerate(parts):
         if path_parts in parts[:place]:
@@ -309,15 +255,7 @@ def short_names(folders: Sequence[str]) -> list[str]:
 
 
 def entailment_class(names: Sequence[str], run: str = "the model") -> int:
-    """Return the id of the entailment class, found by its name: entailment, entails, ENTAILMENT, ...
-
-    Args:
-        names: the model's class names in the order of their ids.
-        run: the name of the model in the error message.
-
-    Raises:
-        LabelError: no class, or more than one, has such a name.
-    """
+    """Return the id of the entailment class, found by its name: entailment, entails, ENTAILMENT, ..."""
     matches = [place for place, name in enumerate(names) if re.sub(r"[\W_]", "", name.casefold()) in _ENTAILMENT]
     if len(matches) != 1:
         got = "none of them" if not matches else " and ".join(repr(names[place]) for place in matches)
@@ -337,9 +275,6 @@ def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
     """Check that a run can be scored, and return its description.
 
     All runs are checked before the first one predicts. The model is not kept, since many models may not fit in memory.
-
-    Raises:
-        LabelError: the model does not have exactly one entailment class, or was trained on single texts.
     """
     saved = _load(run)
     names = saved.label_space.names

@@ -100,13 +100,7 @@ class AttributionLabels(RowLabelGenerator):
 
     @abstractmethod
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
-        """Attribute minus the loss of a row to its tokens, (T,) float32.
-
-        Args:
-            row: the training row.
-            inputs: the same as a batch of one.
-            key: seeds the random methods.
-        """
+        """Attribute minus the loss of a row to its tokens, (T,) float32."""
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         source, settings = self.source, self.settings

@@ -16,17 +16,12 @@ class PredictionComparator:
 
     In multi-label tasks a prediction is the whole set of labels.
 
-    Attributes:
-        label_space: the labels or scores to predict.
-        tolerance: regression: predictions that differ by at most this are equal, on the task's scale.
-        score_range: regression: the highest minus the lowest training score, to normalise drops.
-
     Source: SSA (Kou et al. 2020, section 3.1); the tolerance is its 0.3 for STS-B.
     """
 
-    label_space: LabelSpace
-    tolerance: float = 0.3
-    score_range: float = 1.0
+    label_space: LabelSpace  # the labels or scores to predict
+    tolerance: float = 0.3  # regression: predictions that differ by at most this are equal, on the task's scale
+    score_range: float = 1.0  # regression: the highest minus the lowest training score, to normalise drops
 
     @property
     def correct_implies_same(self) -> bool:
@@ -46,9 +41,6 @@ class PredictionComparator:
 
         In multi-label tasks it is the mean over labels of the drop in probability of the gold value; in regression the
         rise of the absolute error, divided by the range of the training scores.
-
-        Returns:
-            (N,) from 0 to 1, clipped at 0.
         """
         if self.label_space.task_type == "regression":
             rise_N = np.abs(masked_NC[:, 0] - gold_N) - np.abs(logits_NC[:, 0] - gold_N)

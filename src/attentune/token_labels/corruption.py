@@ -57,12 +57,7 @@ class Corruption(LabelGenerator):
         )
 
     def _sample(self, row: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a row, changed or not, as places in the flat arrays.
-
-        Returns:
-            The places of its tokens; the places of the row that they stand at, which give segment and kind; and the
-            tokens' labels.
-        """
+        """Return a row, changed or not, as places in the flat arrays."""
         features, words = self.source.features, self._words
         whole = features.row(row)
         taken = own = np.arange(whole.start, whole.stop)

@@ -16,38 +16,20 @@ from attentune.token_labels.training_pass import ReusesTrainingPredictions
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """Masked copies of correctly predicted sentences, with predictions.
+    """Masked copies of correctly predicted sentences, with predictions."""
 
-    Attributes:
-        rows: (M,) the training row of each copy.
-        masks: the masked positions of each copy.
-        plain_MC: logits of the unmasked sentence.
-        masked_MC: logits of the copy.
-        probed: number of copies drawn, incorrectly predicted sentences included.
-        reused: the rows that were taken as correct without being predicted unmasked.
-    """
-
-    rows: np.ndarray
-    masks: list[np.ndarray]
-    plain_MC: np.ndarray
-    masked_MC: np.ndarray
-    probed: int
-    reused: np.ndarray
+    rows: np.ndarray  # (M,) the training row of each copy
+    masks: list[np.ndarray]  # the masked positions of each copy
+    plain_MC: np.ndarray  # logits of the unmasked sentence
+    masked_MC: np.ndarray  # logits of the copy
+    probed: int  # number of copies drawn, incorrectly predicted sentences included
+    reused: np.ndarray  # the rows that were taken as correct without being predicted unmasked
 
 
 def predict_masked_copies(
     source: LabelSource, ratio: float, mask_share: float, epoch: int, assumed_correct_N: np.ndarray | None = None
 ) -> MaskedCopies:
-    """Mask ratio x N sentences at random and predict them; incorrectly predicted sentences are left out.
-
-    Args:
-        source: the rows and the model.
-        ratio: number of copies relative to the number of rows.
-        mask_share: share of a sentence's tokens to mask.
-        epoch: seeds the masks, with the run's seed.
-        assumed_correct_N: classes only: rows assumed to be predicted correctly. Their `plain_MC` is NaN, unless the
-            copy is predicted incorrectly: then the unmasked sentence is predicted too, and left out if incorrect.
-    """
+    """Mask ratio x N sentences at random and predict them; incorrectly predicted sentences are left out."""
     count, key = len(source.features), (source.seed, epoch)
     copies = spread_copies(count, ratio, *key)
     numbers = copy_numbers(copies)

@@ -133,38 +133,20 @@ def _tokens(
 
 @dataclass(frozen=True)
 class WordImportance:
-    """How often a word was important in the rows of a class.
+    """How often a word was important in the rows of a class."""
 
-    Attributes:
-        word: the word, lower-cased.
-        rows: the number of rows in which it has a training label (or without labels, a score).
-        important: the share of these in which it is important: a label, or without labels a score, of at least 0.5.
-        low: the lower bound of the share's 95 % Wilson interval, by which words are ranked.
-        high: the upper bound.
-        score: its mean importance by the token head; NaN without one.
-    """
-
-    word: str
-    rows: int
-    important: float
-    low: float
-    high: float
-    score: float
+    word: str  # the word, lower-cased
+    rows: int  # the number of rows in which it has a training label (or without labels, a score)
+    important: float  # the share of these in which it is important: a label, or without labels a score, of at least 0.5
+    low: float  # the lower bound of the share's 95 % Wilson interval, by which words are ranked
+    high: float  # the upper bound
+    score: float  # its mean importance by the token head; NaN without one
 
 
 def important_words(
     lines: Iterable[dict[str, Any]], *, least_rows: int = 3, top: int = 15
 ) -> dict[str, list[WordImportance]]:
-    """Rank the words of each class by how often they were labelled important.
-
-    Args:
-        lines: from `list_tokens`.
-        least_rows: rows in which a word must have a label or score.
-        top: words of each class.
-
-    Returns:
-        By class (the gold one, else the predicted one), the most important words; scores are one class.
-    """
+    """Rank the words of each class by how often they were labelled important."""
     seen: dict[str, dict[str, list[tuple[float | None, float | None]]]] = {}
     for line in lines:
         name = line.get("gold", line["predicted"])

@@ -14,15 +14,6 @@ def random_mask(features: Features, row: int, share: float, *key: int | str) -> 
     """Draw the positions of a row to mask: a random share of its non-special tokens, at least one if there is any.
 
     Source: SSA (Kou et al. 2020, section 3.1), which masks 30 %.
-
-    Args:
-        features: the split's tokens.
-        row: the row's number.
-        share: from 0 to 1; rounded to whole tokens.
-        key: seeds the draw, such as (seed, epoch, row, copy).
-
-    Returns:
-        Positions within the row, ascending, int64; empty if the share is 0 or all tokens are special.
     """
     ordinary = features.non_special_positions(row)
     if share <= 0 or len(ordinary) == 0:
@@ -35,9 +26,6 @@ def spread_copies(rows: int, ratio: float, *key: int | str) -> np.ndarray:
     """Choose which rows to copy, and how often, for `ratio` x `rows` copies.
 
     Each row is copied floor(ratio) times and a random subset once more.
-
-    Returns:
-        (round(ratio * rows),) row numbers, ascending.
     """
     whole, rest = divmod(round(ratio * rows), rows) if rows else (0, 0)
     extra = numpy_generator("copies", *key).choice(rows, size=rest, replace=False) if rest else np.zeros(0, np.int64)
@@ -54,17 +42,6 @@ def random_spans(
     3, 2 or 1 tokens to the left. The quarters of T tokens are cut at the 25th, 50th and 75th percentile of 0 .. T - 1,
     so they need not have whole numbers; positions are drawn between the whole parts of a quarter's ends. A span that
     would begin before its quarter has one token, and a quarter of at most one token has no span.
-
-    Args:
-        features: the split's tokens. The program drew before it truncated; here truncated tokens are not counted.
-        row: the row's number.
-        chance: probability of a span; the released `aug_threshold`.
-        rm_threshold: for p uniform in [0, 1) a span has 3 tokens if p > rm_threshold, 2 if p lies between
-            2 rm_threshold - 1 and rm_threshold, else 1.
-        key: seeds the draw.
-
-    Returns:
-        Positions within the row, ascending, int64.
 
     Source: the released program of Kou et al. 2020 (aug_threshold, rm_threshold).
     """

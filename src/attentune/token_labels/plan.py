@@ -18,15 +18,10 @@ from attentune.nn.losses import NO_LABEL
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """The token labels of an epoch's samples, in one flat array.
+    """The token labels of an epoch's samples, in one flat array."""
 
-    Attributes:
-        values: (sum of lengths,) float32 from 0 to 1; `NO_LABEL` where a token has no label.
-        starts: (M + 1,) int64; sample n has values[starts[n]:starts[n + 1]].
-    """
-
-    values: np.ndarray
-    starts: np.ndarray
+    values: np.ndarray  # (sum of lengths,) float32 from 0 to 1; `NO_LABEL` where a token has no label
+    starts: np.ndarray  # (M + 1,) int64; sample n has values[starts[n]:starts[n + 1]]
 
     def sample(self, number: int) -> np.ndarray:
         """Return the labels of one sample's tokens."""
@@ -40,32 +35,19 @@ class TokenLabels:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The samples of one epoch.
+    """The samples of one epoch."""
 
-    Attributes:
-        rows: (M,) the training row of each sample.
-        masked: for each sample the positions to mask, or None; None if no sample is masked.
-        token_labels: the labels of the samples' tokens; None if there are none.
-        facts: counts to log, and `reason` if no token could be labelled.
-        features: the tokens of the samples, where they are not those of their rows.
-    """
-
-    rows: np.ndarray
-    masked: tuple[np.ndarray | None, ...] | None = None
-    token_labels: TokenLabels | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    features: Features | None = None
+    rows: np.ndarray  # (M,) the training row of each sample
+    masked: tuple[np.ndarray | None, ...] | None = None  # for each sample the positions to mask, or None
+    token_labels: TokenLabels | None = None  # the labels of the samples' tokens; None if there are none
+    facts: dict[str, Any] = field(default_factory=dict)  # counts to log, and `reason` if no token could be labelled
+    features: Features | None = None  # the tokens of the samples, where they are not those of their rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def tokens(self, features: Features, samples: np.ndarray) -> tuple[Features, np.ndarray]:
-        """Return what holds the tokens of these samples, and their places in it.
-
-        Args:
-            features: the training rows' tokens.
-            samples: numbers of samples.
-        """
+        """Return what holds the tokens of these samples, and their places in it."""
         return (features, self.rows[samples]) if self.features is None else (self.features, samples)
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -80,14 +62,7 @@ class EpochPlan:
         return cls(tensors["rows"], token_labels=labels)
 
     def check(self, lengths_N: np.ndarray) -> None:
-        """Check that a loaded plan fits the training rows.
-
-        Args:
-            lengths_N: (N,) the rows' lengths in tokens.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Check that a loaded plan fits the training rows."""
         rows, labels = self.rows, self.token_labels
         if (
             rows.ndim != 1
@@ -105,11 +80,7 @@ class EpochPlan:
 
 
 class LabelSums:
-    """Averages token labels; a token that is labelled more than once gets the mean.
-
-    Args:
-        starts: (N + 1,) the start of each row in the flat arrays.
-    """
+    """Averages token labels; a token that is labelled more than once gets the mean."""
 
     def __init__(self, starts: np.ndarray) -> None:
         self._starts = starts
@@ -144,15 +115,6 @@ def labels_from_scores(
 
     Hard: the top share (at least one token, if its score is positive) is 1, the bottom half 0, the rest has no label.
     Soft: the score divided by the row's highest, clipped at 0; all 0 if no score is positive.
-
-    Args:
-        scores: (T,) the higher, the more important.
-        ordinary: the positions of the non-special tokens; the others get no label.
-        targets: "hard" or "soft".
-        top_share: from 0 to 0.5.
-
-    Returns:
-        (T,) float32.
     """
     labels = np.full(len(scores), NO_LABEL, dtype=np.float32)
     places = np.asarray(ordinary, dtype=np.int64)
@@ -180,11 +142,7 @@ def save_labels(folder: Path, tensors: dict[str, np.ndarray], *, train_fingerpri
 
 
 def load_labels(folder: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Load the arrays of a plan and the fingerprint of its training rows.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """Load the arrays of a plan and the fingerprint of its training rows."""
     file = folder / LABELS_FILE
     try:
         with safe_open(file, framework="numpy") as opened:

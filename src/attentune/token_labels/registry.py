@@ -53,9 +53,5 @@ GENERATORS: dict[str, Callable[[LabelsConfig, LabelSource], LabelGenerator]] = {
 
 
 def build_generator(settings: LabelsConfig, source: LabelSource) -> LabelGenerator:
-    """Build the configured generator.
-
-    Raises:
-        ConfigError: it needs a package that is not installed.
-    """
+    """Build the configured generator."""
     return part_of(GENERATORS, "attentune.label_generators", settings.generator)(settings, source)

@@ -76,17 +76,7 @@ class ReusesTrainingPredictions(LabelGenerator):
         return (seen_N > 0) & (correct_N == seen_N)
 
     def check_reused(self, rows: np.ndarray, epoch: int) -> dict[str, Any]:
-        """Predict a sample of the rows that are taken as correct because training predicted them correctly.
-
-        Args:
-            rows: their indices.
-            epoch: the epoch, which draws the sample with the run's seed.
-
-        Returns:
-            For the log: the number of rows (`reused`), of rows of the sample (`reused_checked`: a tenth, at most 64),
-            and the share of these that the present model predicts incorrectly (`reused_wrong_share`). Empty if no
-            prediction was reused.
-        """
+        """Predict a sample of the rows that are taken as correct because training predicted them correctly."""
         if self._pass is None or not len(rows):
             return {}
         source, count = self.source, min(_CHECKED_ROWS, math.ceil(_CHECKED_SHARE * len(rows)))

@@ -51,22 +51,7 @@ def adapt(
     display: ProgressDisplay | None = None,
     callbacks: Sequence[TrainingCallback] = (),
 ) -> Path:
-    """Adapt an encoder to texts or pairs; labels are not read.
-
-    Args:
-        config: from `load_config`. Used are `data` (which texts), `model.name_or_path` and the training settings; the
-            default is 300 optimiser steps. `training.output_dir` becomes the folder of the encoder.
-        rows: texts to use instead of those of `config.data`.
-        display: shows progress; on standard error if None.
-        callbacks: called at each event of training.
-
-    Returns:
-        The folder of the encoder, for `model.name_or_path` or `AutoModel.from_pretrained`.
-
-    Raises:
-        AttentuneError: a mistake that the user can correct.
-        Interrupted: a stop was requested and the run was saved.
-    """
+    """Adapt an encoder to texts or pairs; labels are not read."""
     if config.training.output_dir is None:
         raise ConfigError("training.output_dir: is missing; name the folder of the encoder: --output_dir adapted")
     folder, is_resumed = Path(config.training.output_dir), config.training.resume
@@ -125,11 +110,7 @@ def _check_folder(folder: Path, config: Config) -> None:
 
 
 def _texts(config: Config) -> TextRows:
-    """Read the texts that the settings name.
-
-    Raises:
-        DataError, ConfigError: they cannot be read, or none are named.
-    """
+    """Read the texts that the settings name."""
     if config.data.train_file is not None:
         is_pair = config.data.text_pair_column is not None
         space = LabelSpace("classification", ("text",))

@@ -24,16 +24,7 @@ from attentune.training.run_folder import locked_folder
 
 
 def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
-    """Check that the task has the probabilities or thresholds that are to be fitted.
-
-    Args:
-        label_space: the task's labels.
-        calibrate: "none" or "temperature".
-        thresholds: "none" or "f1".
-
-    Raises:
-        ConfigError: the task is a regression; or thresholds for more than two classes or for ordinal ones.
-    """
+    """Check that the task has the probabilities or thresholds that are to be fitted."""
     if calibrate == "none" and thresholds == "none":
         return
     if label_space.task_type == "regression":
@@ -53,15 +44,6 @@ def calibrate(
     """Fit temperature and thresholds on the calibration rows, and measure the calibration error of other splits.
 
     The evaluator then has the calibrated logits of these splits, and predicts by the thresholds.
-
-    Args:
-        evaluator: has the final weights.
-        splits: the splits that are scored.
-        temperature, thresholds: what to fit.
-        reuse: whether the logits that the evaluator has already are of these weights.
-
-    Returns:
-        The calibration; None if nothing is to be fitted or there are no labelled calibration rows.
     """
     rows = evaluator.splits.get(CALIBRATION)
     if not (temperature or thresholds) or rows is None or rows.labels is None:
@@ -84,21 +66,13 @@ _ROWS = "these rows"
 
 @dataclass(frozen=True)
 class Recalibration:
-    """The calibration of a finished run.
+    """The calibration of a finished run."""
 
-    Attributes:
-        folder: the run folder.
-        calibration: the fitted temperature and thresholds; no rows and a temperature of 1 if calibration was removed.
-        label_space: the run's, with the new thresholds.
-        before: the temperature and thresholds that the run had.
-        data_fingerprint: the SHA-256 of each split that it was fitted on.
-    """
-
-    folder: Path
-    calibration: Calibration
-    label_space: LabelSpace
-    before: Mapping[str, Any]
-    data_fingerprint: Mapping[str, str]
+    folder: Path  # the run folder
+    calibration: Calibration  # the fitted temperature and thresholds
+    label_space: LabelSpace  # the run's, with the new thresholds
+    before: Mapping[str, Any]  # the temperature and thresholds that the run had
+    data_fingerprint: Mapping[str, str]  # the SHA-256 of each split that it was fitted on
 
     def facts(self) -> dict[str, Any]:
         """Return the content of `calibration.json`."""
@@ -124,19 +98,6 @@ def calibrate_run(
     """Fit temperature or thresholds on labelled rows that the run was not trained on, and save them in its folder.
 
     Earlier ones are replaced; with neither option they are removed. Weights, scores and predictions are unchanged.
-
-    Args:
-        run: a run folder.
-        data: the rows; the run's validation rows if None.
-        temperature: whether to fit a temperature.
-        thresholds: whether to fit decision thresholds.
-        split: "validation" or "test".
-        precision: overrides the run's precision.
-
-    Raises:
-        ConfigError: the task has no such probabilities or thresholds, or `split` is of training rows.
-        DataError: the rows cannot be read or have no labels.
-        CheckpointError: there is no run, it is a checkpoint, or another process is writing to it.
     """
     loaded = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     saved = loaded.single_model("calibrate")

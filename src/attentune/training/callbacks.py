@@ -43,12 +43,7 @@ class TrainingCallback:
 
 
 class JsonLogCallback(TrainingCallback):
-    """Writes `log.jsonl`.
-
-    Args:
-        log: the open log.
-        extra: further keys of each line.
-    """
+    """Writes `log.jsonl`."""
 
     def __init__(self, log: JsonLog, extra: Mapping[str, Any] | None = None) -> None:
         self._log, self._extra = log, dict(extra or {})
@@ -76,12 +71,7 @@ class JsonLogCallback(TrainingCallback):
 
 
 class TrackerCallback(TrainingCallback):
-    """Logs losses and scores to the experiment tracker that Accelerate has started; see `trackers`.
-
-    Args:
-        accelerator: has the tracker.
-        prefix: put before each name.
-    """
+    """Logs losses and scores to the experiment tracker that Accelerate has started; see `trackers`."""
 
     def __init__(self, accelerator: Accelerator, prefix: str = "") -> None:
         self._accelerator, self._prefix = accelerator, prefix

@@ -34,17 +34,7 @@ _MEND = "Delete this checkpoint; the same command resumes from an older one, or 
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
-    """Write `checkpoint-STEP` atomically: the folder is renamed once its files have been read back and verified.
-
-    Args:
-        run: the run folder.
-        step: optimiser steps done.
-        state: the content of `state.json`: everything except weights and optimiser.
-        write_files: writes weights and the rest into a given folder.
-
-    Raises:
-        StorageError: the disk refused, or the read-back check failed; no part of the checkpoint remains.
-    """
+    """Write `checkpoint-STEP` atomically: the folder is renamed once its files have been read back and verified."""
     target, temporary = run / f"checkpoint-{step}", run / f"{TEMPORARY}{step}-{os.getpid()}"
     with storage_errors(target):
         try:
@@ -78,14 +68,7 @@ def verify_checkpoint(folder: Path) -> str | None:
 
 
 def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = False) -> Path | None:
-    """Return the newest undamaged checkpoint, or None.
-
-    Args:
-        run: the run folder.
-        warn: called with a warning for each damaged checkpoint that is skipped.
-        with_best: whether the run ends with its best weights; then a checkpoint is also skipped if the best weights
-            until then are damaged, so that they are trained again.
-    """
+    """Return the newest undamaged checkpoint, or None."""
     for folder in reversed(checkpoint_folders(run)):
         problem = verify_checkpoint(folder)
         if problem is None and with_best:
@@ -107,11 +90,7 @@ def _damage_of_best(run: Path, folder: Path) -> str | None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Read the state of a checkpoint."""
     try:
         content = read_json(folder / STATE)
         states = [content["training"]] if "training" in content else [*content["tasks"].values()]
@@ -126,11 +105,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting(folder: Path) -> Iterator[None]:
-    """Convert any error while a checkpoint is loaded to one message: its content may come from anyone.
-
-    Raises:
-        CheckpointError: the checkpoint does not fit the run.
-    """
+    """Convert any error while a checkpoint is loaded to one message: its content may come from anyone."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
@@ -142,12 +117,6 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
     """Remove all but the newest `limit` checkpoints.
 
     Checkpoints newer than `step` were skipped as damaged when the run was resumed; they are removed and do not count.
-
-    Args:
-        run: the run folder.
-        step: the step of the newest checkpoint, which has been written and verified.
-        limit: how many to keep.
-        always: the step of a checkpoint to keep in any case (the best), which counts; None for none.
     """
     folders = checkpoint_folders(run)
     newest = run / f"checkpoint-{step}"
@@ -166,13 +135,7 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
 
 
 class Checkpointer:
-    """Saves and restores the checkpoints of one run. Only the main process writes.
-
-    Args:
-        run: the run folder.
-        components: model, optimiser and the rest, of which checkpoints are made.
-        log: the run's log, whose length is part of a checkpoint; None on all but the main process.
-    """
+    """Saves and restores the checkpoints of one run. Only the main process writes."""
 
     def __init__(self, run: Path, components: TrainingComponents, log: JsonLog | None) -> None:
         self._run, self._components, self._log = run, components, log
@@ -214,15 +177,7 @@ class Checkpointer:
             write_checkpoint(self._run, state.step, content, write_files)
 
     def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
-        """Load a checkpoint's weights, optimiser, scaler and token labels, and return its state.
-
-        Args:
-            folder: the checkpoint.
-            content: from `read_state`.
-
-        Raises:
-            CheckpointError: it does not fit this run.
-        """
+        """Load a checkpoint's weights, optimiser, scaler and token labels, and return its state."""
         components, scaler = self._components, self._components.inputs.accelerator.scaler
         state = TrainingState.from_dict(content["training"])
         with fitting(folder):

@@ -51,14 +51,6 @@ class TrainingScorer:
     """Predicts training rows with the current weights, in evaluation mode.
 
     All processes must make the same calls; they share the work.
-
-    Args:
-        model: the model itself, without Accelerate's wrapper.
-        bf16_copy: used instead of the model for logits, if given.
-        accelerator: provides device, processes and precision.
-        features: the training rows' tokens.
-        pad_token_id: pads shorter rows.
-        mask_token_id: replaces masked tokens.
     """
 
     def __init__(
@@ -139,29 +131,18 @@ _SCORED_IN_BF16 = ("flip", "released")
 
 @dataclass(kw_only=True)
 class TrainingComponents:
-    """Everything that computes in a run.
+    """Everything that computes in a run."""
 
-    Attributes:
-        inputs: the data and settings that it was built from.
-        model: the model itself, without Accelerate's wrapper.
-        embeddings: restricts the word embeddings to the tokens that occur in training.
-        planner: plans each epoch's samples and token labels.
-        optimizer: prepared by Accelerate.
-        evaluator: scores splits with the model.
-        decay: returns the factor by which weight decay has shrunk the embeddings of all other tokens.
-        loop: trains the model.
-        note: how the encoder trains, for the user; None if there is nothing special.
-    """
-
-    inputs: RunInputs
-    model: Any
-    embeddings: VocabularySubset
-    planner: EpochPlanner
-    optimizer: Any
-    evaluator: ModelEvaluator
+    inputs: RunInputs  # the data and settings that it was built from
+    model: Any  # the model itself, without Accelerate's wrapper
+    embeddings: VocabularySubset  # restricts the word embeddings to the tokens that occur in training
+    planner: EpochPlanner  # plans each epoch's samples and token labels
+    optimizer: Any  # prepared by Accelerate
+    evaluator: ModelEvaluator  # scores splits with the model
+    # Returns the factor by which weight decay has shrunk the embeddings of all other tokens.
     decay: Callable[[TrainingState], float]
-    loop: TrainingLoop
-    note: str | None = None
+    loop: TrainingLoop  # trains the model
+    note: str | None = None  # how the encoder trains, for the user; None if there is nothing special
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -207,12 +188,7 @@ class TrainingComponents:
 
 
 def build_components(inputs: RunInputs) -> TrainingComponents:
-    """Build everything that computes in a run of one task.
-
-    Raises:
-        UnsupportedEncoderError: the encoder cannot be loaded or does not support the settings.
-        ConfigError: the objective does not fit the task.
-    """
+    """Build everything that computes in a run of one task."""
     training = inputs.config.training
     model = new_model(inputs)
     frozen, note = freeze_encoder(inputs, model)
@@ -238,15 +214,7 @@ def build_components(inputs: RunInputs) -> TrainingComponents:
 
 
 def new_model(inputs: RunInputs, *, share_encoder_of: Any = None) -> Any:
-    """Build the model to train, on the device.
-
-    Args:
-        inputs: the data and settings.
-        share_encoder_of: a model whose encoder and blur this one uses too; its own if None.
-
-    Raises:
-        UnsupportedEncoderError, ConfigError: as `build_components`.
-    """
+    """Build the model to train, on the device."""
     config, accelerator = inputs.config, inputs.accelerator
     objective = new_objective(inputs)
     check_metric(objective, inputs.metric)
@@ -278,11 +246,7 @@ def new_model(inputs: RunInputs, *, share_encoder_of: Any = None) -> Any:
 
 
 def new_objective(inputs: RunInputs) -> Objective:
-    """Build the training objective.
-
-    Raises:
-        ConfigError: it does not fit the task.
-    """
+    """Build the training objective."""
     settings = inputs.config.objective
     return build_objective(
         inputs.data.label_space,
@@ -300,11 +264,7 @@ def new_objective(inputs: RunInputs) -> Objective:
 
 
 def lora_settings(training: TrainingConfig) -> dict[str, Any] | None:
-    """Return rank, alpha and dropout of the encoder's adapters; None without adapters.
-
-    Raises:
-        ConfigError: peft is not installed.
-    """
+    """Return rank, alpha and dropout of the encoder's adapters; None without adapters."""
     if training.lora_rank is None:
         return None
     check_peft()
@@ -441,16 +401,7 @@ def assemble(
     frozen: FrozenStates | None,
     note: str | None,
 ) -> TrainingComponents:
-    """Put evaluator and training loop around a model.
-
-    Args:
-        inputs: the data and settings.
-        model: the model itself.
-        wrapped: the same as prepared by Accelerate.
-        embeddings, planner, optimizer, decay, note: see `TrainingComponents`.
-        schedule: the learning rate at each step.
-        frozen: cached hidden states of a frozen encoder, if any.
-    """
+    """Put evaluator and training loop around a model."""
     training, accelerator, tokenizer = inputs.config.training, inputs.accelerator, inputs.tokenizer
     evaluator = ModelEvaluator(
         # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.

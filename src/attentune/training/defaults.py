@@ -79,23 +79,14 @@ ADAPTATION_SETTINGS = (
 
 @dataclass(frozen=True)
 class RunSize:
-    """What the rule depends on.
+    """What the rule depends on."""
 
-    Attributes:
-        rows: number of training rows.
-        mean_tokens: mean length of a training row in tokens.
-        validation_rows: number of rows that are scored during training.
-        layers: number of the encoder's layers.
-        hidden_size: width of the encoder.
-        processes: number of processes, each with batches of its own.
-    """
-
-    rows: int
-    mean_tokens: float
-    validation_rows: int
-    layers: int
-    hidden_size: int
-    processes: int = 1
+    rows: int  # number of training rows
+    mean_tokens: float  # mean length of a training row in tokens
+    validation_rows: int  # number of rows that are scored during training
+    layers: int  # number of the encoder's layers
+    hidden_size: int  # width of the encoder
+    processes: int = 1  # number of processes, each with batches of its own
 
 
 def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
@@ -174,12 +165,6 @@ def default_learning_rate(layers: int, hidden_size: int, *, frozen: bool = False
 
     1e-4 for the embedded encoder (6 layers, 384 wide), 3.5e-5 for BERT base and 1.9e-5 for BERT large, within the
     ranges that Devlin et al. 2019 (appendix A.3) and Liu et al. 2019 (table 10) searched.
-
-    Args:
-        layers: number of layers.
-        hidden_size: their width; a layer has about 12 x its square weights.
-        frozen: only slots and classifier train.
-        lora: low-rank adapters train instead of the encoder, at higher rates (Hu et al. 2021, appendix D).
     """
     if frozen:
         return FROZEN_LEARNING_RATE
@@ -189,11 +174,7 @@ def default_learning_rate(layers: int, hidden_size: int, *, frozen: bool = False
 
 
 def chosen(value: T | None) -> T:
-    """Return a setting that the rule has set.
-
-    Raises:
-        RuntimeError: it is still open; `choose_settings` has not been applied.
-    """
+    """Return a setting that the rule has set."""
     if value is None:
         raise RuntimeError("a training setting is None, expected the value that choose_settings gives it")
     return value

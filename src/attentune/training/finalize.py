@@ -77,17 +77,6 @@ def compare_with_baselines(
     """Fit baselines on the training rows and compare the model with them on the first validation split.
 
     `training.baselines` chooses the baselines of the table; the majority class is always compared with.
-
-    Args:
-        inputs: the rows and settings of the run.
-        logits_NC: the model's logits of the validation rows.
-        label_space: the labels, with the model's thresholds if it has some.
-        seconds: the training time of the model.
-        display: shows what could not be fitted.
-
-    Returns:
-        The table for the run's record, None if the settings ask for none; and sentences on a model that has not learnt
-        the task.
     """
     split = inputs.validation[0]
     labels = np.asarray(inputs.data.splits[split].labels)
@@ -249,18 +238,7 @@ def finalize_run(
     state: TrainingState,
     display: ProgressDisplay | None = None,
 ) -> RunResult:
-    """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run as finished.
-
-    Args:
-        run: the run folder.
-        components: with the weights after the last step.
-        state: the state after the last step.
-        display: if given, the model is compared with the baselines of the settings, and warnings are shown there.
-
-    Raises:
-        StorageError: the disk refused; the run can be resumed from the newest checkpoint.
-        CheckpointError: the best weights are needed and damaged; the resumed run trains them again.
-    """
+    """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run finished."""
     inputs, evaluator, training = components.inputs, components.evaluator, components.inputs.config.training
     components.free_optimizer_memory()
     components.embeddings.expand(components.decay(state))
@@ -339,15 +317,7 @@ def _write(
 def write_results(
     run: Path, inputs: RunInputs, data: TaskData, result: RunResult, logits: Mapping[str, np.ndarray]
 ) -> None:
-    """Write predictions, model card and scores of a finished run; `run.json` is last.
-
-    Args:
-        run: the run folder.
-        inputs: settings and metric.
-        data: the rows, with the label space that predicts.
-        result: the record.
-        logits: (N, C) logits of each predicted split.
-    """
+    """Write predictions, model card and scores of a finished run; `run.json` is last."""
     for split, logits_NC in logits.items():
         text = predictions_csv(data.splits[split], logits_NC, data.label_space)
         write_text(run / f"predictions_{split}.csv", text)

@@ -26,12 +26,6 @@ class FrozenStates:
 
     They are computed at the first `batch`, in evaluation mode, and stay in main memory. With several processes each
     computes all of them.
-
-    Args:
-        model: the model itself, with a frozen encoder.
-        features: the training rows' tokens.
-        pad_token_id: pads shorter rows.
-        accelerator: provides device and precision.
     """
 
     def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
@@ -40,12 +34,7 @@ class FrozenStates:
         self.hidden_SD: Tensor | None = None
 
     def batch(self, rows: np.ndarray, length: int) -> Tensor:
-        """Return the (B, T, D) hidden states of these rows on the accelerator's device, 0 at padding.
-
-        Args:
-            rows: indices of training rows.
-            length: T, at least the longest row's length.
-        """
+        """Return the (B, T, D) hidden states of these rows on the accelerator's device, 0 at padding."""
         if self.hidden_SD is None:
             self.hidden_SD = self._compute()
         hidden_BTD = self.hidden_SD.new_zeros(len(rows), length, self.hidden_SD.shape[1])
@@ -72,13 +61,7 @@ class FrozenStates:
 
 
 def not_cached_reason(model: Any, features: Features, generator: str) -> str | None:
-    """Return why the hidden states of a frozen encoder cannot be cached; None if they can.
-
-    Args:
-        model: the model, with a frozen encoder.
-        features: the training rows' tokens.
-        generator: the label generator's name.
-    """
+    """Return why the hidden states of a frozen encoder cannot be cached; None if they can."""
     if generator != "none":
         return f"labels.generator {generator} asks the model for masked rows or trains on them"
     reason = _not_constant_reason(model)
@@ -102,18 +85,7 @@ def _not_constant_reason(model: Any) -> str | None:
 def evaluation_caches(
     model: Any, features: Mapping[str, Features], splits: Sequence[str], *, frozen: FrozenStates | None
 ) -> dict[str, dict[int, Tensor]]:
-    """Return an empty cache of hidden states for each split to evaluate, for `ModelEvaluator`.
-
-    Args:
-        model: the model itself.
-        features: the tokens of each split.
-        splits: the splits that are evaluated during training.
-        frozen: the cached hidden states of the training rows, if any; they count towards the limit.
-
-    Returns:
-        A cache by split; without the splits that would exceed `LIMIT_BYTES`, and empty if the encoder is not frozen or
-        its last hidden states are not all that is needed of it.
-    """
+    """Return an empty cache of hidden states for each split to evaluate, for `ModelEvaluator`."""
     if not model.encoder_is_frozen or _not_constant_reason(model) is not None:
         return {}
     free_bytes = LIMIT_BYTES - (0 if frozen is None else states_bytes(model, features["train"]))
@@ -132,17 +104,7 @@ def states_bytes(model: Any, features: Features) -> int:
 
 
 def freeze(model: Any, features: Features, generator: str, **options: Any) -> tuple[FrozenStates | None, str]:
-    """Freeze the encoder, and cache its hidden states if possible.
-
-    Args:
-        model: the model itself.
-        features: the training rows' tokens.
-        generator: the label generator's name.
-        options: for `FrozenStates`.
-
-    Returns:
-        The cached hidden states, None if they are not cached; and a note for the user.
-    """
+    """Freeze the encoder, and cache its hidden states if possible."""
     model.freeze_encoder()
     reason = not_cached_reason(model, features, generator)
     if reason is not None:

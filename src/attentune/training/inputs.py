@@ -31,29 +31,17 @@ from attentune.training.progress import ProgressDisplay
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The data, tokenizer, metric and hardware of a run.
+    """The data, tokenizer, metric and hardware of a run."""
 
-    Attributes:
-        config: the complete configuration.
-        data: the rows of all splits.
-        labels: (N,) class ids or scores of the training rows.
-        features: the tokens of each split.
-        tokenizer: the encoder's.
-        metric: the metric that tells the best weights.
-        accelerator: provides device, processes and precision.
-        precision: "fp32", "bf16" or "fp16".
-        findings: what the checks of the data have found.
-    """
-
-    config: Config
-    data: TaskData
-    labels: np.ndarray
-    features: dict[str, Features]
-    tokenizer: Tokenizer
-    metric: Metric
-    accelerator: Accelerator
-    precision: str
-    findings: tuple[Finding, ...] = ()
+    config: Config  # the complete configuration
+    data: TaskData  # the rows of all splits
+    labels: np.ndarray  # (N,) class ids or scores of the training rows
+    features: dict[str, Features]  # the tokens of each split
+    tokenizer: Tokenizer  # the encoder's
+    metric: Metric  # the metric that tells the best weights
+    accelerator: Accelerator  # provides device, processes and precision
+    precision: str  # "fp32", "bf16" or "fp16"
+    findings: tuple[Finding, ...] = ()  # what the checks of the data have found
 
     @property
     def validation(self) -> tuple[str, ...]:
@@ -158,16 +146,7 @@ class RunInputs:
 
 
 def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDisplay) -> RunInputs:
-    """Read, check and tokenise the data, and print notes on them.
-
-    Args:
-        config: the complete configuration.
-        data: rows to use instead of those of `config.data`.
-        display: shows the notes.
-
-    Raises:
-        AttentuneError: a mistake in data, settings or encoder that the user can correct.
-    """
+    """Read, check and tokenise the data, and print notes on them."""
     settings = config.training
     # All splits of custom data; of a built-in task only those that are trained and evaluated on.
     wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None

@@ -40,9 +40,6 @@ _ONE_LABEL = LabelSpace("multi_label", ("present",))
 def is_probed(model: Any, *, linear_probe: bool) -> bool:
     """Return whether the classifier starts from a fit: if the setting says so, and always for a
     cosine or dot product with a scale.
-
-    Raises:
-        ConfigError: the classifier is no linear function of the encoder's vectors.
     """
     if linear_probe and isinstance(model.classifier, DotProduct):
         raise ConfigError(
@@ -54,21 +51,14 @@ def is_probed(model: Any, *, linear_probe: bool) -> bool:
 
 @dataclass(frozen=True)
 class ProbeRows:
-    """The training rows that the classifier is fitted to.
+    """The training rows that the classifier is fitted to."""
 
-    Attributes:
-        features: their tokens.
-        labels: their class ids, standardised scores, or (N, C) ones and zeros.
-        label_space: what the labels are.
-        groups_of: returns the groups of these rows that the folds of the cross-validation do not divide.
-        weights: the rows' weights; None if all are 1.
-    """
-
-    features: Features
-    labels: np.ndarray
-    label_space: LabelSpace
+    features: Features  # their tokens
+    labels: np.ndarray  # their class ids, standardised scores, or (N, C) ones and zeros
+    label_space: LabelSpace  # what the labels are
+    # Returns the groups of these rows that the folds of the cross-validation do not divide.
     groups_of: Callable[[np.ndarray], np.ndarray]
-    weights: np.ndarray | None = None
+    weights: np.ndarray | None = None  # the rows' weights; None if all are 1
 
 
 def start_classifier(
@@ -77,14 +67,6 @@ def start_classifier(
     """Fit the classifier to the training rows with the encoder as it is; return a note for the user.
 
     All processes must call it together.
-
-    Args:
-        model: the model itself, changed in place.
-        train: the training rows.
-        objective: its loss and class weights are those of the fit; label smoothing and the focal loss's gamma are not.
-        pad_token_id: the id of padding.
-        accelerator: defines device and precision.
-        seed: draws the rows, if there are many, and the folds of the cross-validation.
     """
     began = time.perf_counter()
     rows = np.arange(len(train.labels))
@@ -112,17 +94,11 @@ def start_classifier(
 
 @dataclass(frozen=True)
 class Solution:
-    """A linear model of what the classifier reads: its raw outputs are x W^T + b.
+    """A linear model of what the classifier reads: its raw outputs are x W^T + b."""
 
-    Attributes:
-        weight_KF: (K, F) float64.
-        bias_K: (K,) float64.
-        note: how the strength of the penalty was chosen.
-    """
-
-    weight_KF: np.ndarray
-    bias_K: np.ndarray
-    note: str
+    weight_KF: np.ndarray  # (K, F) float64
+    bias_K: np.ndarray  # (K,) float64
+    note: str  # how the strength of the penalty was chosen
 
     def outputs(self, x_NF: np.ndarray) -> np.ndarray:
         """Return (N, K) float64 raw outputs."""
@@ -143,15 +119,6 @@ def fit_classifier(
 
     Features are centred and divided by one common number, and both are folded into the weights. Scaling each feature by
     its own deviation instead would give the cosine of two texts no more weight than any of a thousand other features.
-
-    Args:
-        x_NF: the features of the rows.
-        labels: their class ids or scores; (N, C) ones and zeros for multi-label tasks.
-        label_space: what the labels are.
-        objective: loss and class weights.
-        weights_N: the rows' weights; None if all are 1.
-        seed: draws the folds of the cross-validation.
-        groups: (N,) the group of each row, which these folds do not divide; None if each row is its own.
     """
     x_NF = x_NF.astype(np.float64)
     mean_F = x_NF.mean(axis=0)
@@ -243,16 +210,7 @@ def fit_output_scale(
     accelerator: Accelerator,
     batch_size: int | None = None,
 ) -> str | None:
-    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None.
-
-    Args:
-        model: the trained model.
-        features: the tokens of the training rows.
-        labels: their scores.
-        pad_token_id: the id of padding.
-        accelerator: defines device and precision.
-        batch_size: rows per batch; default: by the number of tokens.
-    """
+    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None."""
     if not isinstance(model.outputs, ScaledOutput):
         return None
     options: dict[str, Any] = {"pad_token_id": pad_token_id, "accelerator": accelerator, "batch_size": batch_size}

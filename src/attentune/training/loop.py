@@ -36,11 +36,7 @@ Save = Callable[[TrainingState], None]
 
 
 class _JointStop:
-    """A stop request that all processes take up after the same step, once one of them has it.
-
-    Attributes:
-        requested: whether to stop now.
-    """
+    """A stop request that all processes take up after the same step, once one of them has it."""
 
     def __init__(self, own: StopRequest, processes: int) -> None:
         self._own, self._is_alone, self._is_agreed = own, processes == 1, False
@@ -65,70 +61,39 @@ class _PlanCancelled(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """The settings of a training loop. The names are those of transformers' `TrainingArguments`.
+    """The settings of a training loop. The names are those of transformers' `TrainingArguments`."""
 
-    Attributes:
-        total_steps: optimiser steps of the whole run.
-        steps_per_epoch: optimiser steps of one epoch.
-        batch_size: rows in a batch, over all processes; with `batch_by` "tokens" their mean.
-        batch_by: what batches have equally much of, "rows" or "tokens".
-        gradient_accumulation_steps: batches to one optimiser step.
-        max_grad_norm: the norm that gradients are clipped to; 0 for no limit.
-        seed: the run's seed, for the order of rows and for dropout.
-        logging_steps: optimiser steps between calls of `on_log`.
-        eval_strategy: when to evaluate: "epoch", "steps" or "no".
-        eval_steps: with "steps": optimiser steps between evaluations.
-        eval_on_start: also evaluate before the first step, unless `eval_strategy` is "no".
-        save_steps: optimiser steps between checkpoints; None for one an epoch.
-        early_stopping_patience: evaluations without improvement after which training stops; None for never.
-        early_stopping_threshold: smaller improvements do not count for early stopping.
-    """
-
-    total_steps: int
-    steps_per_epoch: int
-    batch_size: int
-    batch_by: str = "rows"
-    gradient_accumulation_steps: int = 1
-    max_grad_norm: float = 1.0
-    seed: int = 42
-    logging_steps: int = 10
-    eval_strategy: str = "epoch"
-    eval_steps: int | None = None
-    eval_on_start: bool = False
-    save_steps: int | None = None
-    early_stopping_patience: int | None = None
-    early_stopping_threshold: float = 0.0
+    total_steps: int  # optimiser steps of the whole run
+    steps_per_epoch: int  # optimiser steps of one epoch
+    batch_size: int  # rows in a batch, over all processes; with `batch_by` "tokens" their mean
+    batch_by: str = "rows"  # what batches have equally much of, "rows" or "tokens"
+    gradient_accumulation_steps: int = 1  # batches to one optimiser step
+    max_grad_norm: float = 1.0  # the norm that gradients are clipped to; 0 for no limit
+    seed: int = 42  # the run's seed, for the order of rows and for dropout
+    logging_steps: int = 10  # optimiser steps between calls of `on_log`
+    eval_strategy: str = "epoch"  # when to evaluate: "epoch", "steps" or "no"
+    eval_steps: int | None = None  # with "steps": optimiser steps between evaluations
+    eval_on_start: bool = False  # also evaluate before the first step, unless `eval_strategy` is "no"
+    save_steps: int | None = None  # optimiser steps between checkpoints; None for one an epoch
+    early_stopping_patience: int | None = None  # evaluations without improvement after which training stops
+    early_stopping_threshold: float = 0.0  # smaller improvements do not count for early stopping
 
 
 @dataclass(kw_only=True)
 class TrainingLoop:
-    """Trains a model from a given state to the end.
+    """Trains a model from a given state to the end."""
 
-    Attributes:
-        model: the model as prepared by Accelerate.
-        optimizer: from `build_optimizer`, prepared by Accelerate.
-        accelerator: provides devices, processes and precision.
-        rows: the training rows.
-        objective: the loss.
-        planner: plans each epoch's samples and token labels.
-        schedule: the learning rate at each step.
-        evaluate: returns the validation scores of the current weights by split.
-        metric: the metric, on the first split, that tells the best weights.
-        config: batch size, step counts, and when to log, evaluate, save and stop.
-        frozen: hidden states of a frozen encoder, where they are cached.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    accelerator: Accelerator
-    rows: TrainingRows
-    objective: Objective
-    planner: EpochPlanner
-    schedule: LearningRateSchedule
-    evaluate: Callable[[TrainingState], Scores]
-    metric: Metric
-    config: LoopConfig
-    frozen: FrozenStates | None = None
+    model: nn.Module  # the model as prepared by Accelerate
+    optimizer: torch.optim.Optimizer  # from `build_optimizer`, prepared by Accelerate
+    accelerator: Accelerator  # provides devices, processes and precision
+    rows: TrainingRows  # the training rows
+    objective: Objective  # the loss
+    planner: EpochPlanner  # plans each epoch's samples and token labels
+    schedule: LearningRateSchedule  # the learning rate at each step
+    evaluate: Callable[[TrainingState], Scores]  # returns the validation scores of the current weights by split
+    metric: Metric  # the metric, on the first split, that tells the best weights
+    config: LoopConfig  # batch size, step counts, and when to log, evaluate, save and stop
+    frozen: FrozenStates | None = None  # hidden states of a frozen encoder, where they are cached
     _nonfinite_at_start: int = field(default=0, init=False)
     _last_rows: Callable[[], list[str]] = field(default=list, init=False)
     _stop: _JointStop | None = field(default=None, init=False)
@@ -141,17 +106,7 @@ class TrainingLoop:
         save: Save | None = None,
         callbacks: Sequence[TrainingCallback] = (),
     ) -> None:
-        """Train until all steps are done, early stopping ends the run, or a stop is requested.
-
-        Args:
-            state: where the run stands; updated in place.
-            stop: checked after each step; the state is then saved.
-            save: writes a checkpoint; None for no checkpoints.
-            callbacks: called at each event, in this order.
-
-        Raises:
-            NonFiniteLossError: a loss, a gradient or a weight became infinite or NaN.
-        """
+        """Train until all steps are done, early stopping ends the run, or a stop is requested."""
         for _ in self.steps(state, stop=stop, save=save, callbacks=callbacks):
             pass
 
@@ -349,11 +304,7 @@ class TrainingLoop:
         return [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
 
     def check_weights(self, state: TrainingState) -> None:
-        """Check the weights before they are evaluated or saved: there may be no next step whose loss would show it.
-
-        Raises:
-            NonFiniteLossError: some became infinite or NaN.
-        """
+        """Check the weights before they are evaluated or saved: there may be no next step whose loss would show it."""
         count = count_nonfinite(self.model) - self._nonfinite_at_start
         if count > 0:
             raise nonfinite_weights_error(count, state.step, self._last_rows())

@@ -19,11 +19,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory in bytes.
-
-    Args:
-        device: for CUDA, the peak of PyTorch's allocations is measured; otherwise that of the process since its start.
-    """
+    """Return the peak memory in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Not getrusage, which includes the peak of the parent process.

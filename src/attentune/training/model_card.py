@@ -25,23 +25,14 @@ from attentune.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The content of a model card.
+    """The content of a model card."""
 
-    Attributes:
-        config: the run's settings.
-        data: its rows.
-        metric: the metric that tells the best weights.
-        result: the run's record.
-        logits: (N, C) logits of each predicted split.
-        findings: what the checks of the data have found.
-    """
-
-    config: Config
-    data: TaskData
-    metric: Metric
-    result: RunResult
-    logits: Mapping[str, np.ndarray]
-    findings: Sequence[Finding] = ()
+    config: Config  # the run's settings
+    data: TaskData  # its rows
+    metric: Metric  # the metric that tells the best weights
+    result: RunResult  # the run's record
+    logits: Mapping[str, np.ndarray]  # (N, C) logits of each predicted split
+    findings: Sequence[Finding] = ()  # what the checks of the data have found
 
 
 def dataset(facts: CardFacts) -> str | None:

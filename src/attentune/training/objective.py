@@ -28,14 +28,7 @@ _SHOWN_ROWS = 8
 
 
 def nonfinite_value_error(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
-    """Return the error for a non-finite loss or gradient, detected before the weights are updated.
-
-    Args:
-        what: such as "the loss".
-        value: infinite or NaN.
-        step: the optimiser step, from 1.
-        rows: the names of the step's rows.
-    """
+    """Return the error for a non-finite loss or gradient, detected before the weights are updated."""
     return NonFiniteLossError(
         f"{what} became {value} at step {step}; the rows of this step: {_shown(rows)}. No weight was changed by it. Try"
         " a lower --learning_rate, --precision fp32, or look at these rows."
@@ -61,17 +54,11 @@ def _shown(rows: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Denominators:
-    """The denominators of one optimiser step's loss sums; known before its forward passes, equal on all processes.
+    """The denominators of one optimiser step's loss sums; known before its forward passes, equal on all processes."""
 
-    Attributes:
-        target: sum of the rows' class weights.
-        tokens: number of labelled tokens.
-        token_share: weight of the token head's mean loss; the task's mean loss has the rest.
-    """
-
-    target: float
-    tokens: int
-    token_share: float
+    target: float  # sum of the rows' class weights
+    tokens: int  # number of labelled tokens
+    token_share: float  # weight of the token head's mean loss; the task's mean loss has the rest
 
     def combine(self, sums_3: torch.Tensor) -> torch.Tensor:
         """Return the combined loss of `Objective.sums`, a scalar."""
@@ -81,28 +68,16 @@ class Denominators:
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of a batch: the task's, combined with the token head's.
+    """The loss of a batch: the task's, combined with the token head's."""
 
-    Attributes:
-        loss: a key of `nn.losses.LOSSES`.
-        class_weights: (C,) float32 weight of each class, None for equal ones; for multi-label tasks the weight of a
-            label's presence relative to its absence.
-        label_smoothing: share of the target spread over all classes.
-        alpha: weight of the task's loss where tokens are labelled; the token head's has 1 - alpha.
-        warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
-        num_labels: the number of classes, or 1 for regression.
-        focal_gamma: with loss "focal", its gamma.
-        score_scale: regression: mean and standard deviation of the training scores, by which the loss is standardised.
-    """
-
-    loss: str
-    class_weights: torch.Tensor | None
-    label_smoothing: float
-    alpha: float = 1.0
-    warmup_epochs: float = 0.0
-    num_labels: int = 1
-    focal_gamma: float = 2.0
-    score_scale: tuple[float, float] = (0.0, 1.0)
+    loss: str  # a key of `nn.losses.LOSSES`
+    class_weights: torch.Tensor | None  # (C,) float32 weight of each class, None for equal ones
+    label_smoothing: float  # share of the target spread over all classes
+    alpha: float = 1.0  # weight of the task's loss where tokens are labelled; the token head's has 1 - alpha
+    warmup_epochs: float = 0.0  # epochs over which the token head's share rises to 1 - alpha
+    num_labels: int = 1  # the number of classes, or 1 for regression
+    focal_gamma: float = 2.0  # with loss "focal", its gamma
+    score_scale: tuple[float, float] = (0.0, 1.0)  # regression: mean and standard deviation of the training scores
 
     def sums(
         self,
@@ -115,12 +90,6 @@ class Objective:
 
         Both losses of a row are multiplied by its weight; the denominators are not. So a row of weight 1 counts the
         same in any batch, and the sum over all batches is that of the weighted losses.
-
-        Args:
-            output: the model's output, with `logits` and `token_logits`.
-            labels_B: class ids or standardised scores; (B, C) for multi-label and for soft targets.
-            token_labels_BT: labels of tokens; None if no token is labelled.
-            weights_B: row weights; None if all are 1.
         """
         loss_B = self.rows(output.logits, labels_B).loss_B
         target = loss_B.sum() if weights_B is None else (loss_B * weights_B).sum()
@@ -133,13 +102,7 @@ class Objective:
         return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT, weights_B)])
 
     def denominators(self, labels: np.ndarray, tokens: int, epoch: float) -> Denominators:
-        """Return the denominators of one optimiser step.
-
-        Args:
-            labels: of its rows.
-            tokens: number of its labelled tokens.
-            epoch: the training time in epochs, for the warm-up of the token head's loss.
-        """
+        """Return the denominators of one optimiser step."""
         warmup = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
         share = (1.0 - self.alpha) * warmup if tokens else 0.0
         return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
@@ -182,24 +145,7 @@ def build_objective(
     focal_gamma: float = 2.0,
     soft_targets: bool = False,
 ) -> Objective:
-    """Build the objective for a task and check that it fits.
-
-    Args:
-        label_space: the task's labels.
-        labels: (N,) class ids or scores of the training rows; (N, C) zeros and ones for multi-label tasks.
-        row_weights: (N,) weight of each training row; None if all are 1.
-        score_scale: regression: mean and standard deviation of the training scores.
-        loss: "auto" or a key of `nn.losses.LOSSES`.
-        class_weights: None, "balanced", or one number a class as a list, a mapping by label name or comma-separated.
-        label_smoothing: share of the target spread over all classes.
-        alpha: weight of the task's loss; the token head's loss has 1 - alpha.
-        token_loss_warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
-        focal_gamma: gamma of the focal loss.
-        soft_targets: whether predictions are compared with probabilities instead of labels.
-
-    Raises:
-        ConfigError: the loss or the weights do not fit the task, or soft targets.
-    """
+    """Build the objective for a task and check that it fits."""
     loss = resolve_loss(loss, label_space.task_type)
     _check_loss(loss, label_space)
     if soft_targets:
@@ -264,15 +210,7 @@ def _check_soft(loss: str, label_space: LabelSpace, class_weights: Any, label_sm
 
 
 def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
-    """Return the label space with this prediction rule for ordinal classes.
-
-    Args:
-        label_space: the task's labels.
-        rule: "argmax" or "expected-value".
-
-    Raises:
-        ConfigError: "expected-value" for classes without an order.
-    """
+    """Return the label space with this prediction rule for ordinal classes."""
     if rule == "argmax":
         return label_space
     if label_space.task_type != "ordinal":
@@ -284,11 +222,7 @@ def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
 
 
 def check_metric(objective: Objective, metric: Metric) -> None:
-    """Check that the metric can compare weights during training.
-
-    Raises:
-        ConfigError: the metric depends on the predictions' scale, which the loss does not determine until the end.
-    """
+    """Check that the metric can compare weights during training."""
     if objective.loss == "pearson" and not metric.greater_is_better:
         raise ConfigError(
             f"training.metric_for_best_model: got {metric.name!r}, but objective.loss pearson leaves the scale of the"

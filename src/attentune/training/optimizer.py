@@ -26,23 +26,14 @@ _SUMMED = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateSchedule:
-    """The learning rate at each optimiser step: a warm-up from 0, then a decay (the schedules of transformers).
+    """The learning rate at each optimiser step: a warm-up from 0, then a decay (the schedules of transformers)."""
 
-    Attributes:
-        learning_rate: the peak learning rate.
-        encoder_learning_rate: the encoder's own peak; None if it is the same.
-        kind: "linear", "cosine", "constant_with_warmup" or "constant".
-        warmup_ratio: share of the steps that warm up.
-        warmup_steps: number of steps that warm up; overrides `warmup_ratio` if above 0.
-        total_steps: optimiser steps of the whole run.
-    """
-
-    learning_rate: float
-    total_steps: int
-    encoder_learning_rate: float | None = None
-    kind: str = "linear"
-    warmup_ratio: float = 0.1
-    warmup_steps: int = 0
+    learning_rate: float  # the peak learning rate
+    total_steps: int  # optimiser steps of the whole run
+    encoder_learning_rate: float | None = None  # the encoder's own peak; None if it is the same
+    kind: str = "linear"  # "linear", "cosine", "constant_with_warmup" or "constant"
+    warmup_ratio: float = 0.1  # share of the steps that warm up
+    warmup_steps: int = 0  # number of steps that warm up; overrides `warmup_ratio` if above 0
 
     def factor(self, step: int) -> float:
         """Return the share of the peak learning rate that optimiser step `step` (from 0) uses."""
@@ -70,10 +61,6 @@ class LearningRateSchedule:
         """Return the factor by which weight decay alone shrinks an encoder weight without gradients.
 
         Always computed from the first step, so that a resumed run gets the same number.
-
-        Args:
-            steps: optimiser steps done.
-            weight_decay: the weight decay of that weight; 0 if the optimiser does not update it.
         """
         peak = self.learning_rate if self.encoder_learning_rate is None else self.encoder_learning_rate
         factor = 1.0
@@ -92,14 +79,6 @@ class AdamWL2SP(torch.optim.AdamW):
 
     Before each step a weight moves by lr x l2_sp x (its start - itself), as AdamW's weight decay moves it by
     lr x weight_decay x (0 - itself).
-
-    Args:
-        groups: parameter groups, without weight decay.
-        l2_sp: strength of the pull.
-        options: of AdamW.
-
-    Attributes:
-        starts: the start of each parameter, by parameter.
 
     Source: L2-SP (Li, Grandvalet and Davoine 2018, "Explicit inductive bias for transfer learning with convolutional
     networks", section 3), decoupled from the gradient as in AdamW (Loshchilov and Hutter 2019).
@@ -139,15 +118,6 @@ def build_optimizer(
 
     If the encoder has its own learning rate, its parameters form two further groups; empty groups are then left out.
     Each group stores its peak learning rate as `peak_lr`. On a CPU the step is C code, where that is available.
-
-    Args:
-        model: the model; the encoder's parameters have names that start with "encoder.".
-        learning_rate: the peak learning rate.
-        encoder_learning_rate: the encoder's own peak learning rate; None if it is the same.
-        weight_decay: of matrices; see `has_weight_decay`.
-        l2_sp: if above 0, all weights are pulled towards their start with this strength instead; see `AdamWL2SP`.
-        betas: AdamW's decay rates of the moments.
-        eps: AdamW's epsilon.
     """
     weight_decay = 0.0 if l2_sp > 0 else weight_decay
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -183,12 +153,6 @@ def clip_gradients(
     """Clip the gradients to a norm, and return the norm that they had.
 
     On a CPU the optimiser's fused step scales the gradients as it reads them, which saves a pass over all gradients.
-
-    Args:
-        accelerator: provides the device and the loss scaler.
-        optimizer: from `build_optimizer`, as it is or prepared by Accelerate.
-        parameters: the parameters that it updates.
-        max_norm: the largest norm allowed; 0 for no limit.
     """
     if accelerator.device.type != "cpu":
         return float(accelerator.clip_grad_norm_(parameters, max_norm or float("inf")))
@@ -228,11 +192,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
 ) -> None:
-    """Restore a saved state; the inverse of `optimizer_tensors`.
-
-    Raises:
-        KeyError, ValueError: the state belongs to another model.
-    """
+    """Restore a saved state; the inverse of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     starts = optimizer.starts if isinstance(optimizer, AdamWL2SP) else {}
     missing = [name for name, one in parameters.items() if one in starts and f"{_START}.{name}" not in tensors]

@@ -18,16 +18,7 @@ from attentune.results import without_nan
 
 
 class JsonLog:
-    """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed.
-
-    Args:
-        path: the file.
-        keep_bytes: the length to keep.
-        keep_sha256: the SHA-256 of that part when it was written; None if unknown.
-
-    Attributes:
-        is_as_written: whether that part is unchanged.
-    """
+    """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed."""
 
     def __init__(self, path: Path, *, keep_bytes: int = 0, keep_sha256: str | None = None) -> None:
         self._path = path

@@ -46,12 +46,7 @@ _WRITER_SETTINGS = {"_name_or_path", "name_or_path", "transformers_version", "ar
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two resume fingerprints, in words.
-
-    Args:
-        before: the fingerprint in a checkpoint.
-        now: that of the resumed run; see `TrainingComponents.resume_fingerprint`.
-    """
+    """Return the differences between two resume fingerprints, in words."""
     others = [name for name in _NAMES if name in before and name in now and before[name] != now[name]]
     if "data" in others and "tokens" in others:  # different rows have different tokens
         others.remove("tokens")
@@ -94,12 +89,7 @@ _FREE_ON_RESUME = {
 
 
 def config_for_run(config: Config) -> Config:
-    """Return the configuration to train with; with `training.resume` and no data, that of the run's `config.yaml`.
-
-    Raises:
-        ConfigError: there is no output folder.
-        CheckpointError: there is no run to resume, or the settings differ from the run's own.
-    """
+    """Return the configuration to train with; with `training.resume` and no data, that of the run's `config.yaml`."""
     folder = config.training.output_dir
     data = config.data
     sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
@@ -136,12 +126,7 @@ def _with_saved_choices(config: Config, file: Path) -> Config:
 
 
 def check_folder(config: Config) -> None:
-    """Check that the run may write to its folder, before any work is done.
-
-    Raises:
-        CheckpointError: the folder is not empty, and neither resume nor overwrite_output_dir is set; or its run has
-            other settings; or it is not a run folder.
-    """
+    """Check that the run may write to its folder, before any work is done."""
     run = Path(str(config.training.output_dir))
     with storage_errors(run):
         if not run.exists():
@@ -163,17 +148,7 @@ def check_folder(config: Config) -> None:
 
 
 def check_own_folder(folder: Path, command: str, *, is_own: bool, resume: bool, overwrite: bool) -> None:
-    """Check that a command other than train may write to a folder: it is new, empty or its own, and that is wanted.
-
-    Args:
-        folder: the folder.
-        command: the name of the command.
-        is_own: whether the folder is one that the command has made.
-        resume, overwrite: the settings.
-
-    Raises:
-        CheckpointError: it may not.
-    """
+    """Check that a command other than train may write to a folder: it is new, empty or its own, and that is wanted."""
     content = [entry for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
     if not content or (is_own and (resume or overwrite)):
         return
@@ -214,10 +189,6 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
     """Create, empty or reopen the run folder, and lock it.
 
     If the run fails before its first checkpoint, a folder that was new or empty is restored to that.
-
-    Raises:
-        CheckpointError: another process is writing to it.
-        StorageError: it cannot be created or written to.
     """
     run = Path(str(config.training.output_dir))
     if not is_main:  # with several processes, the main one manages the folder
@@ -247,12 +218,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_folder(run: Path) -> Iterator[None]:
-    """Lock an existing run folder while the block runs.
-
-    Raises:
-        CheckpointError: another process is writing to it.
-        StorageError: it cannot be written to.
-    """
+    """Lock an existing run folder while the block runs."""
     with storage_errors(run):
         lock = _lock(run, is_new=False)
     try:
@@ -345,11 +311,7 @@ def _clear(run: Path, *, keep_folder: bool) -> None:
 
 
 def check_writable(config: Config) -> None:
-    """Check that the run folder can be created, before any work is done.
-
-    Raises:
-        StorageError: the nearest existing folder above cannot be written to.
-    """
+    """Check that the run folder can be created, before any work is done."""
     parent = Path(str(config.training.output_dir)).absolute()
     while not parent.exists():
         parent = parent.parent
@@ -360,12 +322,7 @@ def check_writable(config: Config) -> None:
 
 
 def check_feasible(config: Config) -> None:
-    """Check precision and encoder, as far as PyTorch and the encoder's weights are not needed for it.
-
-    Raises:
-        ConfigError: fp16 on a CPU.
-        UnsupportedEncoderError: the encoder is missing, or does not accept texts of `data.max_length` tokens.
-    """
+    """Check precision and encoder, as far as PyTorch and the encoder's weights are not needed for it."""
     training, data = config.training, config.data
     if training.precision == "fp16" and (training.use_cpu or version("torch").endswith("+cpu")):
         reason = "--use_cpu is given" if training.use_cpu else "the installed PyTorch is built for CPUs only"

@@ -32,11 +32,7 @@ class Pruned(Exception):
 
 
 class StopRequest:
-    """A signal handler that records a stop request.
-
-    Attributes:
-        requested: set by the first signal; a second one raises `KeyboardInterrupt`. May also be set directly.
-    """
+    """A signal handler that records a stop request."""
 
     def __init__(self) -> None:
         self.requested = False

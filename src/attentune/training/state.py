@@ -19,56 +19,32 @@ from attentune.token_labels.plan import EpochPlan
 
 @dataclass
 class TrainingState:
-    """Counters and best score so far; corresponds to transformers' `TrainerState`.
+    """Counters and best score so far; corresponds to transformers' `TrainerState`."""
 
-    Attributes:
-        step: optimiser steps done.
-        epoch: the current epoch, from 0.
-        step_in_epoch: optimiser steps done in this epoch.
-        tokens: tokens trained on, padding not counted.
-        seconds: wall time of training steps, without evaluation and saving.
-        evaluation_seconds: wall time of evaluation.
-        label_seconds: wall time of making token labels.
-        epoch_labels: counts of this epoch's token labels, for the log; empty between epochs.
-        loss_sum: sum of the steps' losses since the last line of the log.
-        task_loss_sum: the same of the task's loss alone, without the token head's.
-        loss_steps: number of steps in `loss_sum`.
-        best: {"metric", "value", "step"} of the best score, or None.
-        scores_without_gain: evaluations since the last improvement.
-        last_scored_step: step of the newest evaluation, or -1.
-        stopped_early: whether early stopping, or a callback, ended the run.
-        log_bytes: length of log.jsonl.
-        log_sha256: SHA-256 of log.jsonl; None if the run has no log.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    step_in_epoch: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    label_seconds: float = 0.0
-    epoch_labels: dict[str, Any] = field(default_factory=dict)
-    loss_sum: float = 0.0
-    task_loss_sum: float = 0.0
-    loss_steps: int = 0
-    best: dict[str, Any] | None = None
-    scores_without_gain: int = 0
-    last_scored_step: int = -1
-    stopped_early: bool = False
-    log_bytes: int = 0
-    log_sha256: str | None = None
+    step: int = 0  # optimiser steps done
+    epoch: int = 0  # the current epoch, from 0
+    step_in_epoch: int = 0  # optimiser steps done in this epoch
+    tokens: int = 0  # tokens trained on, padding not counted
+    seconds: float = 0.0  # wall time of training steps, without evaluation and saving
+    evaluation_seconds: float = 0.0  # wall time of evaluation
+    label_seconds: float = 0.0  # wall time of making token labels
+    epoch_labels: dict[str, Any] = field(default_factory=dict)  # counts of this epoch's token labels, for the log
+    loss_sum: float = 0.0  # sum of the steps' losses since the last line of the log
+    task_loss_sum: float = 0.0  # the same of the task's loss alone, without the token head's
+    loss_steps: int = 0  # number of steps in `loss_sum`
+    best: dict[str, Any] | None = None  # {"metric", "value", "step"} of the best score, or None
+    scores_without_gain: int = 0  # evaluations since the last improvement
+    last_scored_step: int = -1  # step of the newest evaluation, or -1
+    stopped_early: bool = False  # whether early stopping, or a callback, ended the run
+    log_bytes: int = 0  # length of log.jsonl
+    log_sha256: str | None = None  # SHA-256 of log.jsonl; None if the run has no log
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingState:
-        """Build a state from `to_dict`'s values.
-
-        Raises:
-            ValueError, TypeError: a value is missing, unknown, of a wrong type or out of range.
-        """
+        """Build a state from `to_dict`'s values."""
         check_fields(cls, values)
         counts = {name: value for name, value in values.items() if type(value) is int}
         below = [name for name, value in counts.items() if value < (-1 if name == "last_scored_step" else 0)]
@@ -105,12 +81,7 @@ class TrainingState:
 
 
 class EpochPlanner:
-    """Plans epochs with a label generator, and holds the plan in force.
-
-    Attributes:
-        generator: makes samples and token labels.
-        plan: of the epoch begun last; None before the first epoch.
-    """
+    """Plans epochs with a label generator, and holds the plan in force."""
 
     def __init__(self, generator: LabelGenerator) -> None:
         self.generator = generator
@@ -136,11 +107,7 @@ class EpochPlanner:
         return ({} if self.plan is None else self.plan.tensors()) | self.generator.tensors()
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Restore the plan and the generator; the inverse of `tensors`.
-
-        Raises:
-            ValueError: the plan is of other training rows.
-        """
+        """Restore the plan and the generator; the inverse of `tensors`."""
         self.plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
         if self.plan is not None:
             self.plan.check(np.diff(self.generator.source.features.starts))
@@ -149,20 +116,11 @@ class EpochPlanner:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The training rows as the loop needs them.
+    """The training rows as the loop needs them."""
 
-    Attributes:
-        features: the rows' tokens.
-        labels: (N,) class ids or scores; (N, C) for multi-label and for soft targets.
-        weights: (N,) float32 weight of each row's losses; None if all are 1.
-        names: returns the name of a row for messages, by its index.
-        pad_token_id: pads shorter rows.
-        mask_token_id: replaces masked tokens.
-    """
-
-    features: Features
-    labels: np.ndarray
-    names: Callable[[int], str]
-    pad_token_id: int
-    mask_token_id: int
-    weights: np.ndarray | None = None
+    features: Features  # the rows' tokens
+    labels: np.ndarray  # (N,) class ids or scores; (N, C) for multi-label and for soft targets
+    names: Callable[[int], str]  # returns the name of a row for messages, by its index
+    pad_token_id: int  # pads shorter rows
+    mask_token_id: int  # replaces masked tokens
+    weights: np.ndarray | None = None  # (N,) float32 weight of each row's losses; None if all are 1

@@ -29,15 +29,6 @@ def tracked(accelerator: Accelerator, kind: str, run: Path, *, settings: Mapping
     """Start a tracker, and mark its run as failed or killed if the block raises.
 
     A block that succeeds ends the tracker's run itself, by Accelerate's `end_training`.
-
-    Args:
-        accelerator: logs to the tracker.
-        kind: "none", "tensorboard", "mlflow" or "wandb".
-        run: the run folder.
-        settings: from `tracker_settings`.
-
-    Raises:
-        ConfigError: the tracker cannot be started.
     """
     if kind == "none":
         yield

@@ -39,17 +39,7 @@ from attentune.training.trackers import tracked, tracker_settings
 
 
 def train_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
-    """Fit a baseline on the training rows, score the other splits, and write the run folder.
-
-    Args:
-        run: the run folder.
-        name: the baseline's name in the registry.
-        inputs: the rows and settings.
-
-    Raises:
-        ConfigError: the baseline does not fit the rows.
-        StorageError: the disk refused.
-    """
+    """Fit a baseline on the training rows, score the other splits, and write the run folder."""
     config, data, device = inputs.config, inputs.data, inputs.accelerator.device
     frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=device.type == "cpu")
     started = time.perf_counter()

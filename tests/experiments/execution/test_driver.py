@@ -26,14 +26,10 @@ from helpers.small_runs import RUNS, names, noted, sleeping_plan, small_record
 
 @dataclass
 class Here:
-    """An executor that executes tasks in this process, when their futures are waited for.
-
-    Attributes:
-        act: called with each task instead of executing it, if it returns something other than None.
-    """
+    """An executor that executes tasks in this process, when their futures are waited for."""
 
     size: int = 1
-    act: Callable[[RunTask], Any] = lambda task: None
+    act: Callable[[RunTask], Any] = lambda task: None  # called with each task instead of executing it
     order: list[Run] = field(default_factory=list)
     is_stopped: bool = False
 

@@ -81,23 +81,15 @@ def plain_attention(
 
 
 class Case(NamedTuple):
-    """What attention is given, and what it should give.
+    """What attention is given, and what it should give."""
 
-    Attributes:
-        given: projections, biases, mask, how many texts and how many heads.
-        d_context: the gradient of what is found.
-        drop: what is dropped.
-        found: by the formula, in float64.
-        back: the gradients of projections, biases and position bias by autograd, in float64.
-        position_bias: the position bias, if there is one.
-    """
-
+    # Projections, biases, mask, how many texts and how many heads.
     given: tuple[Tensor, Tensor, Tensor | None, int, int]
-    d_context: Tensor
-    drop: DropoutMask
-    found: Tensor
-    back: tuple[Tensor, ...]
-    position_bias: Tensor | None
+    d_context: Tensor  # the gradient of what is found
+    drop: DropoutMask  # what is dropped
+    found: Tensor  # by the formula, in float64
+    back: tuple[Tensor, ...]  # the gradients of projections, biases and position bias by autograd, in float64
+    position_bias: Tensor | None  # the position bias, if there is one
 
     def attention(self, *, keep: bool) -> tuple[Tensor, Tensor | None]:
         return kernels.attention(*self.given, self.drop, position_bias=self.position_bias, keep=keep)

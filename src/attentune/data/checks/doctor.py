@@ -144,12 +144,7 @@ _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
 
 
 def language_findings(name: str, rows: TextRows) -> list[Finding]:
-    """Warn if a split is not in English.
-
-    Args:
-        name: the name of the split.
-        rows: its rows.
-    """
+    """Warn if a split is not in English."""
     texts = [text for text in rows.texts if sum(map(str.isalpha, text)) >= _LETTERS]
     sample = texts[:: max(1, len(texts) // _TEXTS)][:_TEXTS]
     if len(sample) < _FEWEST or _is_english("\n".join(sample)):
@@ -193,17 +188,7 @@ def examine(
     max_length: int = 128,
     english_only: bool = False,
 ) -> DoctorReport:
-    """Examine all splits of a task.
-
-    Args:
-        data: the task; the other splits are compared with "train".
-        token_lengths: by split (optional), the length of each row in tokens before truncation, with special tokens.
-        max_length: the maximum length in tokens; longer rows are truncated.
-        english_only: whether the encoder knows English only.
-
-    Raises:
-        ValueError: if a split does not have one length per row.
-    """
+    """Examine all splits of a task."""
     train = data.splits.get("train")
     train_places = None if train is None else _first_places(_keys(train, normalised))
     splits: dict[str, SplitReport] = {}

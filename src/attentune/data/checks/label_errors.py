@@ -21,42 +21,25 @@ HIGH_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How often the given label is not the predicted one, in the rows of which a model is most certain.
+    """How often the given label is not the predicted one, in the rows of which a model is most certain."""
 
-    Attributes:
-        value: the share of these rows.
-        low: the lower bound of its 95 % Wilson interval over rows.
-        high: the upper bound.
-        rows: the number of these rows.
-    """
-
-    value: float
-    low: float
-    high: float
-    rows: int
+    value: float  # the share of these rows
+    low: float  # the lower bound of its 95 % Wilson interval over rows
+    high: float  # the upper bound
+    rows: int  # the number of these rows
 
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """The rows whose labels are probably wrong.
+    """The rows whose labels are probably wrong."""
 
-    Attributes:
-        places: (K,) int64 indices of the rows, the least probable label first.
-        suggested: (K,) int64 the most probable other class.
-        given_probabilities: (K,) float64 the probability of the given class.
-        suggested_probabilities: (K,) float64 that of the suggested class.
-        share: the disagreement in the rows of which the model is most certain.
-        accuracy: how often the most probable class is the given one, of all rows.
-        majority: the share of the most frequent class.
-    """
-
-    places: np.ndarray
-    suggested: np.ndarray
-    given_probabilities: np.ndarray
-    suggested_probabilities: np.ndarray
-    share: Disagreement
-    accuracy: float
-    majority: float
+    places: np.ndarray  # (K,) int64 indices of the rows, the least probable label first
+    suggested: np.ndarray  # (K,) int64 the most probable other class
+    given_probabilities: np.ndarray  # (K,) float64 the probability of the given class
+    suggested_probabilities: np.ndarray  # (K,) float64 that of the suggested class
+    share: Disagreement  # the disagreement in the rows of which the model is most certain
+    accuracy: float  # how often the most probable class is the given one, of all rows
+    majority: float  # the share of the most frequent class
 
 
 def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreement:
@@ -65,10 +48,6 @@ def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreeme
     Of the rows of each predicted class, the fifth with the highest probability is taken. Were the model right in all of
     these and errors equally frequent in all rows, the share of other labels there would be the share of wrong labels.
     A model that is wrong there too makes it too high. docs/data.md has how far it was off.
-
-    Args:
-        labels: (N,) int64 the given classes, at least one.
-        probabilities_NC: (N, C) out-of-fold probabilities.
     """
     predicted, certainty = probabilities_NC.argmax(axis=1), probabilities_NC.max(axis=1)
     certain = []
@@ -86,14 +65,6 @@ def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> Label
 
     How many rows are flagged is the number of off-diagonal entries of confident learning's joint distribution of given
     and true classes; which, are those with the lowest probability of the given class.
-
-    Args:
-        labels: (N,) int64 the given classes.
-        probabilities_NC: (N, C) out-of-fold probabilities, each row's sum 1.
-
-    Raises:
-        ConfigError: cleanlab is not installed.
-        DataError: fewer than two classes occur.
 
     Source:
         Northcutt, Jiang and Chuang, "Confident learning", JAIR 70, 2021; `cleanlab.filter.find_label_issues`.

@@ -28,18 +28,11 @@ Words = frozenset[tuple[int, str, int]]
 
 
 class NearDuplicate(NamedTuple):
-    """Two rows with nearly equal texts and other labels.
+    """Two rows with nearly equal texts and other labels."""
 
-    Attributes:
-        first: index of the earlier row.
-        second: index of the later row.
-        similarity: the share of common words in the words of both; 1 if the texts differ only in case, punctuation,
-            spaces or the order of words.
-    """
-
-    first: int
-    second: int
-    similarity: float
+    first: int  # index of the earlier row
+    second: int  # index of the later row
+    similarity: float  # the share of common words in the words of both
 
 
 def near_duplicates(rows: TextRows) -> list[NearDuplicate]:
@@ -85,10 +78,6 @@ def near_groups(texts: Sequence[str], *, numbers: bool = False) -> list[int]:
     Case, punctuation, spaces and the order of words are ignored, and so is what retweets and filled templates add or
     change: links, names of users ("@name"), "RT", and numbers. Of long texts the first 100 words count. 100,000 texts
     take 2 to 20 seconds.
-
-    Args:
-        texts: the texts.
-        numbers: whether numbers count as words, as where they may be what the label is about.
     """
     vocabulary: dict[str, int] = {}
     places: dict[Hashable, int] = {}

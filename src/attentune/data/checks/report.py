@@ -42,38 +42,25 @@ FINDING_KINDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about the data.
+    """A finding about the data."""
 
-    Attributes:
-        level: "warning" (likely to invalidate a result) or "note".
-        kind: one of `FINDING_KINDS`.
-        split: the name of the split.
-        message: one sentence on what was found.
-        cure: one sentence on how to fix it.
-        examples: up to three rows, by id and, if known, file and line.
-    """
-
-    level: str
-    kind: str
-    split: str
-    message: str
-    cure: str
-    examples: tuple[str, ...] = ()
+    level: str  # "warning" (likely to invalidate a result) or "note"
+    kind: str  # one of `FINDING_KINDS`
+    split: str  # the name of the split
+    message: str  # one sentence on what was found
+    cure: str  # one sentence on how to fix it
+    examples: tuple[str, ...] = ()  # up to three rows, by id and, if known, file and line
 
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Lengths in tokens before truncation, with special tokens.
+    """Lengths in tokens before truncation, with special tokens."""
 
-    Attributes:
-        median, p95, longest: of the split's rows.
-        cut_share: the share of rows longer than the maximum length.
-    """
-
+    # median, p95, longest: of the split's rows.
     median: float
     p95: float
     longest: int
-    cut_share: float
+    cut_share: float  # the share of rows longer than the maximum length
 
 
 @dataclass(frozen=True)
@@ -88,42 +75,22 @@ class ScoreSpread:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The statistics of one split.
+    """The statistics of one split."""
 
-    Attributes:
-        rows: all rows.
-        empty: rows with a text that is empty or white space; the next three counts exclude them.
-        duplicates: rows with exactly the text (or pair) of an earlier row of the split.
-        conflicts: distinct texts with more than one label in the split (regression: scores that differ by more than one
-            standard deviation); None without labels.
-        found_in_train: rows whose text is also in train, ignoring white space and case; None for train itself.
-        parts: the number of rows by source and weight; None if all are from one source.
-        tokens: the lengths in tokens; None if none were given.
-        class_counts: rows per class, in the order of the labels; None without labels and for regression.
-        unlabelled: multi-label: rows without any label; otherwise None.
-        guess: the constant prediction of `guess_scores`: the most frequent class in train.
-        guess_scores: the scores of that prediction; None for an undefined score (any correlation with a constant).
-            "f1_all_positive" is the F1 of always predicting the second of two classes, if F1 is among the metrics.
-        scores: the spread of the scores; only for regression.
-        detectable_metric: "accuracy" or "correlation"; None for train and without labels.
-        detectable_gap: the minimum detectable difference at 80 % power (for the assumptions see `stats.power`); None if
-            there are too few rows.
-    """
-
-    rows: int
-    empty: int
-    duplicates: int
-    conflicts: int | None = None
-    found_in_train: int | None = None
-    parts: tuple[RowSource, ...] | None = None
-    tokens: TokenLengths | None = None
-    class_counts: dict[str, int] | None = None
-    unlabelled: int | None = None
-    guess: str | None = None
-    guess_scores: dict[str, float | None] | None = None
-    scores: ScoreSpread | None = None
-    detectable_metric: str | None = None
-    detectable_gap: float | None = None
+    rows: int  # all rows
+    empty: int  # rows with a text that is empty or white space; the next three counts exclude them
+    duplicates: int  # rows with exactly the text (or pair) of an earlier row of the split
+    conflicts: int | None = None  # distinct texts with more than one label in the split
+    found_in_train: int | None = None  # rows whose text is also in train, ignoring white space and case
+    parts: tuple[RowSource, ...] | None = None  # the number of rows by source and weight
+    tokens: TokenLengths | None = None  # the lengths in tokens; None if none were given
+    class_counts: dict[str, int] | None = None  # rows per class, in the order of the labels
+    unlabelled: int | None = None  # multi-label: rows without any label; otherwise None
+    guess: str | None = None  # the constant prediction of `guess_scores`: the most frequent class in train
+    guess_scores: dict[str, float | None] | None = None  # the scores of that prediction
+    scores: ScoreSpread | None = None  # the spread of the scores; only for regression
+    detectable_metric: str | None = None  # "accuracy" or "correlation"; None for train and without labels
+    detectable_gap: float | None = None  # the minimum detectable difference at 80 % power
 
 
 @dataclass(frozen=True)

@@ -24,31 +24,20 @@ _Row = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Dialect:
-    """The format of a delimited file.
+    """The format of a delimited file."""
 
-    Attributes:
-        delimiter: the separator of fields.
-        quoting: "csv" (fields may be quoted, with doubled quotes inside) or "none" (quotes are plain characters, as in
-            the files of GLUE).
-        header: the column names, if the file has no header line.
-        drop_broken: leave rows with too few or too many fields out; `Table.dropped` has their lines.
-        encoding: the name of a codec.
-        has_header: whether the first row has the column names; without it they are column_1, column_2, ...
-        has_sep_line: whether the first line names the separator (`sep=;`), as Excel writes it.
-        skips_spaces: whether spaces after separators are left out.
-        words: examples of words that the encoding changes.
-    """
-
-    delimiter: str = ","
+    delimiter: str = ","  # the separator of fields
+    # "csv" (fields may be quoted, with doubled quotes inside) or "none" (quotes are plain characters, as in the files
+    # of GLUE).
     quoting: str = "csv"
-    header: tuple[str, ...] | None = None
-    drop_broken: bool = False
+    header: tuple[str, ...] | None = None  # the column names, if the file has no header line
+    drop_broken: bool = False  # leave rows with too few or too many fields out; `Table.dropped` has their lines
     skip_broken: bool = False
-    encoding: str = "utf-8"
-    has_header: bool = True
-    has_sep_line: bool = False
-    skips_spaces: bool = False
-    words: tuple[str, ...] = ()
+    encoding: str = "utf-8"  # the name of a codec
+    has_header: bool = True  # whether the first row has the column names; without it they are column_1, column_2,
+    has_sep_line: bool = False  # whether the first line names the separator (`sep=;`), as Excel writes it
+    skips_spaces: bool = False  # whether spaces after separators are left out
+    words: tuple[str, ...] = ()  # examples of words that the encoding changes
 
 
 def parse_delimited(
@@ -61,21 +50,7 @@ def parse_delimited(
     start: RowStart = FIRST,
     num_rows: int | None = None,
 ) -> Iterator[Table]:
-    """Parse the lines of a file; yields one table per chunk.
-
-    Args:
-        lines: the lines of the file, with line ends.
-        path: the path of the file, for messages.
-        dialect: the format of the file; with its header if `lines` begin with another row than the first.
-        keep: the columns to read; None reads all.
-        limit: the maximum size of a chunk.
-        start: the row that `lines` begin with.
-        num_rows: the number of rows to read; None reads all.
-
-    Raises:
-        DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
-            fields than the header, and unclosed quotes.
-    """
+    """Parse the lines of a file; yields one table per chunk."""
     swallowed, left_out = list[str](), list[tuple[int, str, Any]]()
     records = _without_blank_end(_records(lines, path, dialect, start.line, swallowed), path)
     header, records = _header(records, path, dialect)
@@ -103,32 +78,14 @@ def parse_delimited(
 
 
 def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tuple[str, ...]:
-    """Return the names of the columns; a column without a name has an empty one.
-
-    Raises:
-        DataError: there is no row, or names are repeated.
-    """
+    """Return the names of the columns; a column without a name has an empty one."""
     return _header(_records(lines, path, dialect), path, dialect)[0]
 
 
 def scan_delimited(
     lines: Iterable[str], path: str | Path, dialect: Dialect, position: Callable[[], int], every: float
 ) -> tuple[tuple[str, ...], int, list[RowStart], tuple[str, ...]]:
-    """Count the rows of a file, and find where to begin to read it in its middle.
-
-    Args:
-        lines: the lines of the file.
-        path: the path of the file, for messages.
-        dialect: the format of the file.
-        position: returns the number of bytes of the lines that were taken.
-        every: the start of each row is returned whose number is a multiple of this.
-
-    Returns:
-        The header, the number of rows, the starts, and notes on rows inside of quoted fields.
-
-    Raises:
-        DataError: as `parse_delimited`.
-    """
+    """Count the rows of a file, and find where to begin to read it in its middle."""
     swallowed = list[str]()
     records = _without_blank_end(_records(lines, path, dialect, swallowed=swallowed), path)
     byte = 0
@@ -177,15 +134,7 @@ def _rows(
 def _records(
     lines: Iterable[str], path: str | Path, dialect: Dialect, first_line: int = 1, swallowed: list[str] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record with the line at which it begins; a blank line is a record without fields.
-
-    Args:
-        lines: the lines.
-        path: the path of the file, for messages.
-        dialect: the format of the file.
-        first_line: the number of the first line.
-        swallowed: receives the lines of quoted fields that look like whole rows.
-    """
+    """Yield each record with the line at which it begins; a blank line is a record without fields."""
     lines = iter(lines)
     if dialect.has_sep_line and dialect.header is None:
         next(lines, None)
@@ -308,11 +257,7 @@ def numbered_names(count: int) -> tuple[str, ...]:
 
 
 def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
-    """Return the names in the first record without spaces and quotes around them; none of them is there twice.
-
-    Raises:
-        DataError: one is, or there is no record.
-    """
+    """Return the names in the first record without spaces and quotes around them; none of them is there twice."""
     for line, cells in records:
         names = [_unquoted(cell.strip()) for cell in cells]
         repeated = sorted({name for name in names if name and names.count(name) > 1})

@@ -18,16 +18,7 @@ def is_class_folder(path: Path) -> bool:
 
 
 def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: float) -> Table:
-    """Read the .txt files of each folder in a folder, in the order of their names.
-
-    Args:
-        path: the folder; the names of the folders in it are the labels. Files directly in it are left out.
-        keep: the columns to read, of `file`, `text` and `label`; None reads all.
-        max_bytes: the maximum size of all files.
-
-    Raises:
-        DataError: a file is no text, or they are too large.
-    """
+    """Read the .txt files of each folder in a folder, in the order of their names."""
     files = sorted(path.glob("*/*.txt"))
     texts, size, encodings = [], 0, set[str]()
     for file in files:

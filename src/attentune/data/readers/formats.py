@@ -52,34 +52,19 @@ _LEAST_CONFIDENCE = 0.05
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What is given about text files, beside what is found in them.
+    """What is given about text files, beside what is found in them."""
 
-    Attributes:
-        delimiter: the separator of fields, used where the header has it; None finds it.
-        encoding: the encoding of files that are not UTF-8; None finds it.
-        table: the table of a SQLite file, or the sheet of a spreadsheet; None takes the only table, or the first sheet
-            that holds anything.
-        header: whether the first row of a .csv, .tsv or spreadsheet has the column names.
-        file_format: the format of files whose names do not say it, and of standard input.
-        columns: names of columns, by which a header is known.
-        skip_broken: whether rows that cannot be read are left out.
-    """
-
-    delimiter: str | None = None
-    encoding: str | None = None
-    table: str | None = None
-    header: bool = True
-    file_format: str | None = None
-    columns: frozenset[str] = frozenset()
-    skip_broken: bool = False
+    delimiter: str | None = None  # the separator of fields, used where the header has it; None finds it
+    encoding: str | None = None  # the encoding of files that are not UTF-8; None finds it
+    table: str | None = None  # the table of a SQLite file, or the sheet of a spreadsheet
+    header: bool = True  # whether the first row of a .csv, .tsv or spreadsheet has the column names
+    file_format: str | None = None  # the format of files whose names do not say it, and of standard input
+    columns: frozenset[str] = frozenset()  # names of columns, by which a header is known
+    skip_broken: bool = False  # whether rows that cannot be read are left out
 
     @classmethod
     def of(cls, config: DataConfig) -> FileOptions:
-        """Return what data settings give.
-
-        Raises:
-            ConfigError: the separator is not one character, or the encoding is unknown.
-        """
+        """Return what data settings give."""
         delimiter = {"\\t": "\t", "tab": "\t"}.get(config.delimiter or "", config.delimiter)
         problems = []
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
@@ -119,17 +104,7 @@ FOUND = FileOptions()
 
 
 def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialect:
-    """Find the dialect of a file from its first bytes.
-
-    Args:
-        head: the first bytes, `HEAD_BYTES` are enough.
-        kind: the extension, ".csv" or ".tsv".
-        options: what is given.
-
-    Returns:
-        The dialect; UTF-8 and the separator of the extension if nothing else fits clearly, so that reading it tells
-        what is wrong.
-    """
+    """Find the dialect of a file from its first bytes."""
     encoding = find_encoding(head[:_FORMAT_BYTES], options.encoding)
     text = codecs.getincrementaldecoder(encoding or "latin-1")("replace").decode(head).removeprefix("\ufeff")
     sep_line = _SEP_LINE.match(text)
@@ -226,15 +201,7 @@ def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False
 
 
 def find_encoding(head: bytes, given: str | None = None) -> str | None:
-    """Find the encoding of a file from its first bytes.
-
-    Args:
-        head: the first bytes.
-        given: the encoding to use if it is not UTF-8; None finds it.
-
-    Returns:
-        The name of a codec; None if it is none that can be told, for instance damaged UTF-8 or no text.
-    """
+    """Find the encoding of a file from its first bytes."""
     if is_other_format(head):
         return None
     for mark, name in _BOMS.items():
@@ -310,14 +277,7 @@ def _find_delimiter(lines: Sequence[str], default: str, given: str | None) -> st
 
 
 def _fields(lines: Sequence[str], delimiter: str, *, most: int = _RECORDS, least: float = 1.0) -> int:
-    """Return the number of fields of the first record; 0 if too few of the others have it, or quotes do not pair up.
-
-    Args:
-        lines: the first lines.
-        delimiter: the separator.
-        most: the number of records to look at.
-        least: the share of the records that must have as many fields.
-    """
+    """Return the number of fields of the first record; 0 if too few of the others have it, or quotes do not pair up."""
     records = _records(lines, delimiter)[:most]
     if not records:
         # Quotes that do not pair up may be plain characters.

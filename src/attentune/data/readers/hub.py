@@ -16,14 +16,7 @@ _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", 
 
 
 def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]:
-    """Read the train, validation and test splits of a dataset, in that order.
-
-    Returns:
-        One table per split, and a note on splits that are not used, if any.
-
-    Raises:
-        DataError: if the data set cannot be loaded, or has no such splits.
-    """
+    """Read the train, validation and test splits of a dataset, in that order."""
     name = config.dataset_name or ""
     splits = _load(name, config.dataset_config_name)
     used = {key: _our_name(key) for key in splits if _our_name(key)}
@@ -40,11 +33,7 @@ def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]
 
 
 def load_split(name: str, config_name: str | None, split: str) -> Any:
-    """Load one split of a dataset, which stays on disk; `split` is its own name, or ours ("validation" for "dev").
-
-    Raises:
-        DataError: the dataset cannot be loaded, or has no such split.
-    """
+    """Load one split of a dataset, which stays on disk; `split` is its own name, or ours ("validation" for "dev")."""
     splits = _load(name, config_name)
     key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
     if key is None:
@@ -55,11 +44,7 @@ def load_split(name: str, config_name: str | None, split: str) -> Any:
 
 
 def read_split(name: str, config_name: str | None, split: str) -> Table | None:
-    """Read one split of a dataset as a whole; None if it has no such split.
-
-    Raises:
-        DataError: the dataset cannot be loaded, or the split holds no rows.
-    """
+    """Read one split of a dataset as a whole; None if it has no such split."""
     splits = _load(name, config_name)
     key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
     return None if key is None else _table(splits[key], f"{name}, split {key}")
@@ -120,11 +105,7 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
 
 
 def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None:
-    """Refuse .csv files that are not separated by commas, of which datasets makes columns of parts of texts.
-
-    Raises:
-        DataError: the folder has such files.
-    """
+    """Refuse .csv files that are not separated by commas, of which datasets makes columns of parts of texts."""
     files = sorted(folder.glob("**/*.csv")) if folder.is_dir() else []
     joined = [column for split in splits.values() for column in split.column_names if set(column) & set(";\t|")]
     if files and joined:
@@ -136,11 +117,7 @@ def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None
 
 
 def _check_whole(table: Any, source: str) -> None:
-    """Check a table that was mapped to memory; wrong offsets would end the process.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Check a table that was mapped to memory; wrong offsets would end the process."""
     import pyarrow as pa
 
     try:

@@ -48,17 +48,6 @@ def parse_json_lines(
     """Parse lines of one object each; yields one table per chunk. Blank lines are skipped.
 
     A chunk has the columns of its objects.
-
-    Args:
-        lines: the lines of the file.
-        path: the path of the file, for messages.
-        keep: the columns to read; None reads all.
-        limit: the maximum size of a chunk.
-        start: the row that `lines` begin with.
-        num_rows: the number of rows to read; None reads all.
-
-    Raises:
-        DataError: for a line that is not one JSON object, with its number.
     """
     done = start.row
 
@@ -79,17 +68,7 @@ def parse_json_lines(
 def scan_json_lines(
     lines: Iterable[str], path: str | Path, position: Callable[[], int], every: float
 ) -> tuple[int, list[RowStart]]:
-    """Count the rows of a file, and find where to begin to read it in its middle; the objects are not decoded.
-
-    Args:
-        lines: the lines of the file.
-        path: the path of the file, for messages.
-        position: returns the number of bytes of the lines that were taken.
-        every: the start of each row is returned whose number is a multiple of this.
-
-    Raises:
-        DataError: there are no rows.
-    """
+    """Count the rows of a file, and find where to begin to read it in its middle; the objects are not decoded."""
     count, start, starts = 0, FIRST, []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -105,11 +84,7 @@ def scan_json_lines(
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a list of objects, `{"data": [...]}`, one object per line, or the other shapes that pandas writes.
-
-    Raises:
-        DataError: for other text.
-    """
+    """Parse a list of objects, `{"data": [...]}`, one object per line, or the other shapes that pandas writes."""
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
     has_more = bool(text[start + len(first_line) :].strip())
@@ -128,11 +103,7 @@ def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None)
 
 
 def _reshaped(whole: Mapping[str, Any], path: str | Path, keep: Collection[str] | None) -> Table | None:
-    """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row.
-
-    Raises:
-        DataError: it holds lists of rows, such as splits.
-    """
+    """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row."""
     values = list(whole.values())
     columns = whole.get("columns")
     if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:

@@ -39,18 +39,6 @@ def parse_spreadsheet(
 
     Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
     text. Columns without a name, and empty rows at the end, are left out.
-
-    Args:
-        path: the file.
-        keep: the columns to read; None reads all.
-        sheet: the name of the sheet; None takes the first one with these columns, else with a text and a label by their
-            names, else the first one that holds anything.
-        has_header: whether the first row has the names; otherwise they are column_1, column_2, ...
-        columns: names of columns that are wanted.
-
-    Raises:
-        DataError: the file is damaged, has a password or no rows, or names are repeated; there is no such sheet;
-            python-calamine is not installed.
     """
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
@@ -111,11 +99,7 @@ def _table(
 
 
 def _sheets(path: Path) -> dict[str, list[list[str]]]:
-    """Return the rows of each sheet, read in a process of its own.
-
-    Raises:
-        DataError: it cannot be read, unpacks to far more than its size, or takes too much memory or time.
-    """
+    """Return the rows of each sheet, read in a process of its own."""
     command = [sys.executable, "-P", str(Path(__file__).with_name("sheets.py")), str(path), str(MAX_BYTES)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
@@ -135,26 +119,14 @@ def _sheets(path: Path) -> dict[str, list[list[str]]]:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse a decompression bomb; newer spreadsheets are zip archives.
-
-    Raises:
-        DataError: it unpacks to far more than its size.
-    """
+    """Refuse a decompression bomb; newer spreadsheets are zip archives."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)
 
 
 def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a Feather (version 2) or Arrow file.
-
-    Args:
-        path: the file.
-        keep: the columns to read; None reads all.
-
-    Raises:
-        DataError: the file is damaged, has no rows or repeated names, or unpacks to far more than its size.
-    """
+    """Parse a Feather (version 2) or Arrow file."""
     import pyarrow as pa
 
     try:

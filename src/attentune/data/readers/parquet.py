@@ -27,19 +27,7 @@ def parse_parquet(
     *,
     packed_bytes: int,
 ) -> Iterator[Table]:
-    """Parse a Parquet file; yields one table per chunk.
-
-    Args:
-        source: the file, which is read batch by batch, or its content, if it has been unpacked.
-        path: the path of the file, for messages.
-        keep: the columns to read; None reads all.
-        max_bytes: the maximum size of the unpacked texts, checked before unpacking.
-        limit: the maximum size of a chunk.
-        packed_bytes: the size of the file as it is given.
-
-    Raises:
-        DataError: it is not a complete Parquet file, has no rows or repeated names, or is too large.
-    """
+    """Parse a Parquet file; yields one table per chunk."""
     with _whole_file(path):
         file = _opened(source, ())
         names = tuple(file.schema_arrow.names)
@@ -59,15 +47,7 @@ def parse_parquet(
 
 
 def scan_parquet(source: Any, path: str) -> tuple[tuple[str, ...], int]:
-    """Return the names of the columns and the number of rows.
-
-    Args:
-        source: a path, a stream or the bytes of the file.
-        path: its path or URL, for messages.
-
-    Raises:
-        DataError: it is not a Parquet file, has no rows or repeated names.
-    """
+    """Return the names of the columns and the number of rows."""
     with _whole_file(path):
         file = _opened(source, ())
         names = tuple(file.schema_arrow.names)
@@ -81,16 +61,6 @@ def read_parquet_batches(
     """Yield consecutive rows of a Parquet file as `pyarrow.RecordBatch`; only their row groups are read.
 
     Where the batches of a row group end does not depend on the rows asked for.
-
-    Args:
-        sources: twice the path of the file, its bytes, or a stream of it.
-        path: its path or URL, for messages.
-        keep: the columns to read.
-        packed_bytes: the size of the file.
-        first_row, num_rows: the rows.
-
-    Raises:
-        DataError: the file is damaged, or unpacks to far more than its size.
     """
     with _whole_file(path):
         file = _opened(sources[0], ())
@@ -115,13 +85,7 @@ def read_parquet_batches(
 
 
 def table_of_arrow(arrow: Any, path: str, first_row: int) -> Table:
-    """Convert a `pyarrow.Table` to a table of cells.
-
-    Args:
-        arrow: the rows.
-        path: the path of the file, for messages.
-        first_row: the number of the first row in the file.
-    """
+    """Convert a `pyarrow.Table` to a table of cells."""
     columns = {name: _of_array(arrow.column(name).combine_chunks())[0] for name in arrow.column_names}
     return Table(path, tuple(arrow.column_names), columns, arrow.num_rows, first_row=first_row)
 
@@ -181,15 +145,7 @@ def _check(file: Any, path: str | Path, names: tuple[str, ...], selected: Collec
 
 
 def _batches(file: Any, shared: Any, selected: list[str], texts: list[str], groups: Iterable[int]) -> Iterator[Any]:
-    """Yield the rows of row groups in batches, which are small if texts are long.
-
-    Args:
-        file: the file, with plain columns.
-        shared: the same file, with dictionary-encoded text columns.
-        selected: the columns to read.
-        texts: those of them that hold texts.
-        groups: the numbers of the row groups.
-    """
+    """Yield the rows of row groups in batches, which are small if texts are long."""
     for number in groups:
         group = file.metadata.row_group(number)
         longest = group.total_byte_size // max(group.num_rows, 1)

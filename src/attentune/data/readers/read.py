@@ -62,11 +62,7 @@ def is_standard_input(path: str | Path) -> bool:
 
 
 def copied_input() -> Path:
-    """Read standard input to its end, once in a process; return the file with its bytes, removed at exit.
-
-    Raises:
-        DataError: it is a terminal, or closed, or empty; or the copy cannot be written.
-    """
+    """Read standard input to its end, once in a process; return the file with its bytes, removed at exit."""
     stream = sys.stdin
     if _copied and _copied[-1][0] is stream:
         return _copied[-1][1]
@@ -109,17 +105,7 @@ _LINES = 50
 def parse_plain_lines(
     lines: Iterable[str], path: str | Path, keep: Collection[str] | None, limit: ChunkLimit
 ) -> Iterator[Table]:
-    """Read each line as a text, the column `text`. Empty lines are empty texts, but those at the end are left out.
-
-    Args:
-        lines: the lines of the file.
-        path: the path of the file, for messages.
-        keep: the columns to read; None reads all.
-        limit: the maximum size of a chunk.
-
-    Raises:
-        DataError: all lines are empty.
-    """
+    """Read each line as a text, the column `text`. Empty lines are empty texts, but those at the end are left out."""
     done = 0
 
     def table(rows: list[str]) -> Table:
@@ -148,19 +134,7 @@ def _without_end(lines: Iterable[str]) -> Iterator[str]:
 
 
 def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[str, tuple[str, ...]]:
-    """Tell what a stream without a name holds.
-
-    Args:
-        head: its first bytes.
-        path: its name, for messages.
-        options: what is given; with column names that a header may have.
-
-    Returns:
-        The ending that a file of this content has, and a note.
-
-    Raises:
-        DataError: it may be a table or lines of text, or it is no text.
-    """
+    """Tell what a stream without a name holds."""
     if head.startswith(b"PAR1"):
         return PARQUET, ()
     if is_other_format(head) or head.startswith(b"SQLite format"):
@@ -227,15 +201,6 @@ def read_table(
 
     The path "-" is standard input, whose format is found (`plain.guess_format`). A folder of folders with .txt files
     has a row for each of these files, with the folder's name as its label.
-
-    Args:
-        path: the file.
-        keep: the columns to read; None reads all.
-        max_bytes: the maximum size, after unpacking.
-        options: what is known of the file, such as the separator and encoding of a .csv or .tsv.
-
-    Raises:
-        DataError: if the file is missing, empty, of an unknown format or broken; with the line if there is one.
     """
     (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE, options=options)
     return table
@@ -253,16 +218,6 @@ def read_chunks(
 
     A .json file, spreadsheet or .feather file is one chunk; a .parquet.gz file is unpacked as a whole. A chunk of a
     .jsonl file has only the columns of its rows.
-
-    Args:
-        path: the file.
-        keep: the columns to read; None reads all.
-        max_bytes: the maximum size, after unpacking; None limits only what is held in memory, to `MAX_BYTES`.
-        limit: the maximum size of a chunk.
-        options: what is known of the file.
-
-    Raises:
-        DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
     """
     if is_standard_input(path):
         yield from _read_standard_input(keep, max_bytes, limit, options)
@@ -346,22 +301,14 @@ def holds_tables(path: str | Path) -> bool:
 
 
 def source_name(path: str | Path) -> str:
-    """Return what messages call a file, which is there.
-
-    Raises:
-        DataError: it is not.
-    """
+    """Return what messages call a file, which is there."""
     return NAME if is_standard_input(path) else str(check_file(path))
 
 
 def read_delimited(
     path: str | Path, dialect: Dialect, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES
 ) -> Table:
-    """Read a delimited file of any name, in the given dialect.
-
-    Raises:
-        DataError: as `read_table`.
-    """
+    """Read a delimited file of any name, in the given dialect."""
     path = check_file(path)
     with open_bytes(path, max_bytes) as stream:
         (table,) = parse_delimited(text_lines(stream, path), path, dialect, keep)

@@ -28,18 +28,6 @@ def parse_sqlite(
     """Parse a table or view of a SQLite database, which is opened for reading only; yields one table per chunk.
 
     Numbers are texts as Python writes them, and NULL is a missing value, as in Parquet.
-
-    Args:
-        path: the file.
-        keep: the columns to read; None reads all.
-        table: the name of the table or view; None takes the only one.
-        limit: the maximum size of a chunk.
-        first_row: the number of the row to begin with, from 0.
-        num_rows: the number of rows to read; None reads all.
-
-    Raises:
-        DataError: the file is no database, or damaged; there is no such table, or several and none is named; it has no
-            rows, or a cell holds binary data.
     """
     with _reading(path) as database:
         name = _table_name(database, path, table)
@@ -70,11 +58,7 @@ def parse_sqlite(
 
 
 def scan_sqlite(path: Path, table: str | None = None) -> tuple[tuple[str, ...], int]:
-    """Return the names of the columns of a table or view, and the number of its rows.
-
-    Raises:
-        DataError: as `parse_sqlite`.
-    """
+    """Return the names of the columns of a table or view, and the number of its rows."""
     with _reading(path) as database:
         name = _table_name(database, path, table)
         header = _header(database.execute(f"SELECT * FROM {_quoted(name)} LIMIT 0"), path)

@@ -62,11 +62,7 @@ class _Bounded(io.RawIOBase):
 
 
 def check_ratio(unpacked: int, packed: int, path: str | Path) -> None:
-    """Refuse a decompression bomb.
-
-    Raises:
-        DataError: the compression ratio is too high.
-    """
+    """Refuse a decompression bomb."""
     if unpacked > max(BOMB_BYTES, MAX_RATIO * packed):
         raise DataError(
             f"unpacks to more than {MAX_RATIO} times its size, as files do that are made to fill a memory. Unpack it"
@@ -76,11 +72,7 @@ def check_ratio(unpacked: int, packed: int, path: str | Path) -> None:
 
 
 def check_file(path: str | Path) -> Path:
-    """Return the path if it is a file.
-
-    Raises:
-        DataError: if it does not exist or is a folder.
-    """
+    """Return the path if it is a file."""
     address = re.match(r"\w{2,}:/{1,2}(?=\w)", str(path))
     if address is not None and not Path(path).exists():
         raise DataError(
@@ -104,11 +96,7 @@ def check_file(path: str | Path) -> Path:
 
 @contextmanager
 def open_bytes(path: Path, max_bytes: float = MAX_BYTES) -> Iterator[IO[bytes]]:
-    """Open a file for reading; it is unpacked if its name ends in .gz.
-
-    Raises:
-        DataError: if it cannot be opened or unpacked, is empty, or holds more than `max_bytes` when unpacked.
-    """
+    """Open a file for reading; it is unpacked if its name ends in .gz."""
     try:
         with path.open("rb") as file:
             packed_bytes = path.stat().st_size if path.suffix.lower() == ".gz" else None
@@ -122,17 +110,7 @@ def open_bytes(path: Path, max_bytes: float = MAX_BYTES) -> Iterator[IO[bytes]]:
 def unpacked(
     file: IO[bytes], path: str | Path, *, packed_bytes: int | None, max_bytes: float = MAX_BYTES
 ) -> Iterator[IO[bytes]]:
-    """Read an open file, unpacked and with limits.
-
-    Args:
-        file: the file.
-        path: its path or URL, for messages.
-        packed_bytes: the size of a gzipped file; None if it is not gzipped.
-        max_bytes: the maximum size when unpacked.
-
-    Raises:
-        DataError: it cannot be unpacked, is empty, or holds more than `max_bytes`.
-    """
+    """Read an open file, unpacked and with limits."""
     try:
         stream: Any = file if packed_bytes is None else gzip.GzipFile(fileobj=file)
         bounded: Any = _Bounded(stream, path, max_bytes, packed_bytes)
@@ -148,15 +126,7 @@ def unpacked(
 
 
 def check_no_page(head: bytes, path: str | Path) -> None:
-    """Refuse an HTML page, which is what a link often gives instead of a file.
-
-    Args:
-        head: the first bytes of the file.
-        path: its path or URL, for messages.
-
-    Raises:
-        DataError: it is a page.
-    """
+    """Refuse an HTML page, which is what a link often gives instead of a file."""
     if _PAGE.match(head[:SNIFFED_BYTES]):
         raise DataError(
             "this is an HTML page, whatever its name ends in. Links often give a page to sign in, or an error: open it"
@@ -180,15 +150,6 @@ def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1, enco
     """Yield the lines of a file with their line ends, without a byte order mark.
 
     Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
-
-    Args:
-        stream: the file, at the start of a line.
-        path: its path or URL, for messages.
-        first_line: the number of that line.
-        encoding: the name of a codec. UTF-16 is read from the beginning of a file only.
-
-    Raises:
-        DataError: for bytes that are not of this encoding, and for NUL bytes, with line and byte position.
     """
     if encoding.startswith("utf-16"):
         stream = _as_utf8(stream, path, encoding)

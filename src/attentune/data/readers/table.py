@@ -13,33 +13,19 @@ from attentune.errors import DataError
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of the same length, in the file's order.
+    """Columns of the same length, in the file's order."""
 
-    Attributes:
-        source: the file (or dataset and split), for messages.
-        names: the names of all columns, including those that were not read.
-        columns: the cells of each column that was read: text, None (null), or another value (such as a list).
-        num_rows: the number of rows.
-        lines: the line at which each row begins (from 1), or None if the source has no lines.
-        class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
-        dropped: the lines of broken rows that were left out (`Dialect.drop_broken`).
-        left_out: rows that were left out on request (`skip_broken_rows`): the line, the reason and the cells.
-        first_row: the number of the first row in the source (from 0), for a chunk.
-        notes: how the file was read, if not as its extension says.
-        names_from_row: whether the names were the first row of the file, which may have been no header.
-    """
-
-    source: str
-    names: tuple[str, ...]
-    columns: Mapping[str, Sequence[Any]]
-    num_rows: int
-    lines: tuple[int, ...] | None = None
-    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    dropped: tuple[int, ...] = ()
-    left_out: tuple[tuple[int, str, Any], ...] = ()
-    first_row: int = 0
-    notes: tuple[str, ...] = ()
-    names_from_row: bool = False
+    source: str  # the file (or dataset and split), for messages
+    names: tuple[str, ...]  # the names of all columns, including those that were not read
+    columns: Mapping[str, Sequence[Any]]  # the cells of each column that was read
+    num_rows: int  # the number of rows
+    lines: tuple[int, ...] | None = None  # the line at which each row begins
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes of columns that declare them
+    dropped: tuple[int, ...] = ()  # the lines of broken rows that were left out (`Dialect.drop_broken`)
+    left_out: tuple[tuple[int, str, Any], ...] = ()  # rows that were left out on request (`skip_broken_rows`)
+    first_row: int = 0  # the number of the first row in the source (from 0), for a chunk
+    notes: tuple[str, ...] = ()  # how the file was read, if not as its extension says
+    names_from_row: bool = False  # whether the names were the first row of the file, which may have been no header
 
     def __len__(self) -> int:
         return self.num_rows
@@ -63,12 +49,7 @@ class Table:
         return kind(message, path=self.source, line=self.lines[row])
 
     def values(self, column: str) -> tuple[str | None, ...]:
-        """Return a column whose cells may be null, such as labels.
-
-        Raises:
-            DataError: if a cell is neither text, a number, true/false nor null, or holds a NUL or half of a surrogate
-                pair.
-        """
+        """Return a column whose cells may be null, such as labels."""
         cells = self.columns[column]
         for row, cell in enumerate(cells):
             if cell is not None and not isinstance(cell, str):
@@ -86,11 +67,7 @@ class Table:
         return tuple(cells)
 
     def texts(self, column: str) -> tuple[str, ...]:
-        """Return a column whose cells must all be texts; they may be empty.
-
-        Raises:
-            DataError: for a null, and as `values`.
-        """
+        """Return a column whose cells must all be texts; they may be empty."""
         values = self.values(column)
         for row, value in enumerate(values):
             if value is None:
@@ -147,18 +124,11 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class ChunkLimit:
-    """The maximum size of a chunk; a single row may have more characters.
+    """The maximum size of a chunk; a single row may have more characters."""
 
-    Attributes:
-        rows: the number of rows.
-        characters: the number of characters.
-        block: a chunk also ends before each row whose number is a multiple of this, so that where a file is divided at
-            such rows does not change its chunks.
-    """
-
-    rows: float
-    characters: float
-    block: float = math.inf
+    rows: float  # the number of rows
+    characters: float  # the number of characters
+    block: float = math.inf  # a chunk also ends before each row whose number is a multiple of this
 
 
 WHOLE = ChunkLimit(math.inf, math.inf)
@@ -171,17 +141,11 @@ BLOCK = ChunkLimit(BLOCK_ROWS, 1 << 23, BLOCK_ROWS)
 
 @dataclass(frozen=True)
 class RowStart:
-    """Where a row of a file begins.
+    """Where a row of a file begins."""
 
-    Attributes:
-        row: its number, from 0.
-        byte: the bytes before it; 0 if the format finds rows by their numbers.
-        line: its line, from 1.
-    """
-
-    row: int = 0
-    byte: int = 0
-    line: int = 1
+    row: int = 0  # its number, from 0
+    byte: int = 0  # the bytes before it; 0 if the format finds rows by their numbers
+    line: int = 1  # its line, from 1
 
 
 FIRST = RowStart()
@@ -190,13 +154,7 @@ FIRST = RowStart()
 def in_chunks(
     rows: Iterable[tuple[Row, int]], limit: ChunkLimit, build: Callable[[list[Row]], Table]
 ) -> Iterator[Table]:
-    """Yield tables of consecutive rows; each holds as many rows as the limit allows.
-
-    Args:
-        rows: each row with its number of characters; the first one has a number that is a multiple of `limit.block`.
-        limit: the maximum size of a chunk.
-        build: makes a table from rows.
-    """
+    """Yield tables of consecutive rows; each holds as many rows as the limit allows."""
     chunk: list[Row] = []
     characters = 0
     for number, (row, size) in enumerate(rows):

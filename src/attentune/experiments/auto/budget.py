@@ -47,11 +47,7 @@ SHORTEST_S = 10.0
 
 
 def parse_duration(text: str | float) -> float:
-    """Parse a time such as "90s", "10m", "1h", "1h30m" or a number of seconds.
-
-    Raises:
-        ConfigError: it is not a time, or below 10 seconds.
-    """
+    """Parse a time such as "90s", "10m", "1h", "1h30m" or a number of seconds."""
     cleaned = str(text).strip().lower().replace(" ", "")
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", cleaned)
     if parts and "".join(number + unit for number, unit in parts) == cleaned:
@@ -69,59 +65,38 @@ def parse_duration(text: str | float) -> float:
 
 @dataclass(frozen=True)
 class EncoderSpeed:
-    """What a timed probe of an encoder has measured in one worker.
+    """What a timed probe of an encoder has measured in one worker."""
 
-    Attributes:
-        train_tokens_per_s: tokens of training rows, without padding, that the preset `bert` trains on per second.
-        predict_tokens_per_s: tokens that are predicted per second.
-        overhead_s: seconds for loading the encoder and saving the model.
-        memory_bytes: the peak memory of the worker.
-        disk_bytes: the size of a run folder.
-        frozen_rows: how many of the training rows the frozen baselines encode at most; None for all.
-        load: by how much other processes slowed the probe down: wall over processor seconds, 1 on a free machine.
-    """
-
-    train_tokens_per_s: float
-    predict_tokens_per_s: float
-    overhead_s: float
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    frozen_rows: int | None = None
-    load: float = 1.0
+    train_tokens_per_s: float  # tokens of training rows, without padding, that the preset `bert` trains on per second
+    predict_tokens_per_s: float  # tokens that are predicted per second
+    overhead_s: float  # seconds for loading the encoder and saving the model
+    memory_bytes: int = 0  # the peak memory of the worker
+    disk_bytes: int = 0  # the size of a run folder
+    frozen_rows: int | None = None  # how many of the training rows the frozen baselines encode at most; None for all
+    load: float = 1.0  # by how much other processes slowed the probe down
 
 
 @dataclass(frozen=True)
 class FoldWork:
-    """The work of one fold: rows to train on, rows to predict, and the updates of fine-tuned members.
-
-    Attributes:
-        tokens_per_row: mean tokens of a row after truncation.
-        folds: how many folds the rows have; 1 for one held-out part.
-    """
+    """The work of one fold: rows to train on, rows to predict, and the updates of fine-tuned members."""
 
     train_rows: int
     held_rows: int
-    tokens_per_row: float
+    tokens_per_row: float  # mean tokens of a row after truncation
     updates: int
     batch_size: int
-    folds: int = 1
+    folds: int = 1  # how many folds the rows have; 1 for one held-out part
 
 
 @dataclass
 class SpeedModel:
-    """Predicts the seconds of runs; each finished run corrects the predictions that follow.
+    """Predicts the seconds of runs; each finished run corrects the predictions that follow."""
 
-    Attributes:
-        encoders: the measured speed of each encoder.
-        labels: the number of labels, on which the time of linear models depends.
-        ratios: the measured over the predicted seconds of each finished run, by member.
-        load: the newest measured load of the machine; None for that of the probe of each encoder.
-    """
-
-    encoders: dict[str, EncoderSpeed]
-    labels: int = 1
+    encoders: dict[str, EncoderSpeed]  # the measured speed of each encoder
+    labels: int = 1  # the number of labels, on which the time of linear models depends
+    # The measured over the predicted seconds of each finished run, by member.
     ratios: dict[str, list[float]] = field(default_factory=dict)
-    load: float | None = None
+    load: float | None = None  # the newest measured load of the machine; None for that of the probe of each encoder
     _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def seconds(self, member: Member, work: FoldWork) -> float:
@@ -197,23 +172,14 @@ class SpeedModel:
 
 @dataclass(frozen=True)
 class BudgetPlan:
-    """How rows and time are used.
+    """How rows and time are used."""
 
-    Attributes:
-        folds: the number of folds; 1 for one held-out part.
-        train_rows: rows that a fold trains on.
-        held_rows: rows of a fold that are predicted.
-        updates: optimiser updates of a fine-tuned member.
-        batch_size: rows of an update.
-        notes: sentences on what was limited.
-    """
-
-    folds: int
-    train_rows: int
-    held_rows: int
-    updates: int
-    batch_size: int
-    notes: tuple[str, ...] = ()
+    folds: int  # the number of folds; 1 for one held-out part
+    train_rows: int  # rows that a fold trains on
+    held_rows: int  # rows of a fold that are predicted
+    updates: int  # optimiser updates of a fine-tuned member
+    batch_size: int  # rows of an update
+    notes: tuple[str, ...] = ()  # sentences on what was limited
 
     @property
     def rows(self) -> int:
@@ -244,18 +210,6 @@ def make_plan(
     five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with fewer
     and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
     rows one part is held out from the start, and no more rows are used than the updates read.
-
-    Args:
-        rows: the labelled rows.
-        tokens_per_row: their mean number of tokens after truncation.
-        members: the portfolio.
-        speed: predicts the time of each member.
-        seconds: the time for training.
-        jobs: the number of workers.
-        batch_size: rows of an update; None for the rule of `training.defaults`, by rows and length.
-        epochs: passes over the training rows, which are then kept; None for that rule.
-        folds: the number of folds; None to choose it.
-        later_runs: runs that follow, each as long as a fold of the first fine-tuned member; their time is kept.
     """
     batch = batch_size or default_batch_size(rows, tokens_per_row)
     options = _options(rows, folds, is_fixed=epochs is not None)
@@ -293,13 +247,7 @@ def _adapted_seconds(member: Member, plan: BudgetPlan, speed: SpeedModel, tokens
 
 
 def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:
-    """Lower the updates of a plan until the time suffices; None if even 50 updates need more.
-
-    Args:
-        plan: its folds and rows are kept.
-        needed_s: predicts the seconds of the work with a number of updates.
-        seconds: the time that is left.
-    """
+    """Lower the updates of a plan until the time suffices; None if even 50 updates need more."""
     updates = fitting_updates(plan.updates, needed_s, seconds, fewest=FEWEST_UPDATES)
     if updates is None or updates == plan.updates:
         return None if updates is None else plan

@@ -69,29 +69,17 @@ _FOLD_FILES = {HELD_OUT_FILE, FOLD_FILE, ".lock", "log.jsonl", RESULT_FILE, METR
 
 @dataclass(frozen=True)
 class AutoResult:
-    """What `auto` has delivered.
+    """What `auto` has delivered."""
 
-    Attributes:
-        folder: the run folder.
-        metric: the metric that chose it.
-        leaderboard: the members and the fusion, best first.
-        reason: why this was delivered, in a sentence.
-        estimate: the expected score on new rows, with its interval and how it was computed.
-        scores: the scores of validation and test rows, if there are any; they chose nothing.
-        seconds: the time spent, over all calls.
-        stopped: whether a stop was requested (Ctrl-C) before the time was up.
-        notes: sentences on the rows and on what was limited.
-    """
-
-    folder: Path
-    metric: str
-    leaderboard: list[LeaderboardRow]
-    reason: str
-    estimate: dict[str, Any]
-    scores: dict[str, dict[str, float]]
-    seconds: float
-    stopped: bool = False
-    notes: tuple[str, ...] = ()
+    folder: Path  # the run folder
+    metric: str  # the metric that chose it
+    leaderboard: list[LeaderboardRow]  # the members and the fusion, best first
+    reason: str  # why this was delivered, in a sentence
+    estimate: dict[str, Any]  # the expected score on new rows, with its interval and how it was computed
+    scores: dict[str, dict[str, float]]  # the scores of validation and test rows, if there are any; they chose nothing
+    seconds: float  # the time spent, over all calls
+    stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
+    notes: tuple[str, ...] = ()  # sentences on the rows and on what was limited
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -110,17 +98,11 @@ class AutoResult:
 
 @dataclass(frozen=True)
 class _Fused:
-    """A fusion of members with its decision thresholds.
+    """A fusion of members with its decision thresholds."""
 
-    Attributes:
-        result: the fusion, and how it was chosen.
-        decided: the thresholds, and what the fusion predicts with them out of fold.
-        metric: the metric that decided.
-    """
-
-    result: FusionResult
-    decided: ThresholdResult
-    metric: str
+    result: FusionResult  # the fusion, and how it was chosen
+    decided: ThresholdResult  # the thresholds, and what the fusion predicts with them out of fold
+    metric: str  # the metric that decided
 
     @property
     def fusion(self) -> Fusion:
@@ -174,37 +156,21 @@ class AutoFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery(AutoFolder):
-    """Delivers the best model of finished members.
+    """Delivers the best model of finished members."""
 
-    Attributes:
-        config: of the whole command.
-        data: the rows of all splits.
-        metric: what decides.
-        folds_N: the fold of each training row; see `members.save_folds`.
-        states: the members; at least one is complete.
-        notes: sentences on the rows and on what was limited.
-        seconds: returns the time spent so far.
-        left_s: returns the seconds that are left.
-        limit_s: the time limit of the whole command.
-        stop: whether a stop was requested, before or meanwhile.
-        display: shows what is being done.
-        deliver: "best", or "single" for one encoder that learns from the best.
-        unlabeled: with "single": further texts to learn from.
-    """
-
-    config: Config
-    data: TaskData
-    metric: Metric
-    folds_N: np.ndarray
-    states: Sequence[MemberState]
-    notes: Sequence[str]
-    seconds: Callable[[], float]
-    left_s: Callable[[], float] = lambda: math.inf
-    limit_s: float = math.inf
-    stop: StopRequest = field(default_factory=StopRequest)
-    display: AutoProgress = field(default_factory=lambda: AutoProgress(quiet=True))
-    deliver: str = "best"
-    unlabeled: TextRows | None = None
+    config: Config  # of the whole command
+    data: TaskData  # the rows of all splits
+    metric: Metric  # what decides
+    folds_N: np.ndarray  # the fold of each training row; see `members.save_folds`
+    states: Sequence[MemberState]  # the members; at least one is complete
+    notes: Sequence[str]  # sentences on the rows and on what was limited
+    seconds: Callable[[], float]  # returns the time spent so far
+    left_s: Callable[[], float] = lambda: math.inf  # returns the seconds that are left
+    limit_s: float = math.inf  # the time limit of the whole command
+    stop: StopRequest = field(default_factory=StopRequest)  # whether a stop was requested, before or meanwhile
+    display: AutoProgress = field(default_factory=lambda: AutoProgress(quiet=True))  # shows what is being done
+    deliver: str = "best"  # "best", or "single" for one encoder that learns from the best
+    unlabeled: TextRows | None = None  # with "single": further texts to learn from
 
     @property
     def _scored_rows(self) -> np.ndarray:
@@ -381,11 +347,7 @@ class Delivery(AutoFolder):
         return ranked(rows, self.metric)
 
     def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
-        """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble.
-
-        Returns:
-            With `wants_single`, a sentence on what the single model costs and saves, or why it is not delivered.
-        """
+        """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble."""
         clear_folder(self.folder, keep=(WORK_FOLDER,))
         if wants_single:
             self._say("distilling")
@@ -429,9 +391,6 @@ class Delivery(AutoFolder):
         It is an encoder that learns what the ensemble predicts, unless the fused baselines, which share one frozen
         encoder, have a lower loss on the fold that both are scored on. Of an ensemble of baselines alone they are
         written at once: there is little to teach that they do not know.
-
-        Raises:
-            OutOfTime: no time is left to distil.
         """
         if self._only_run(best) is not None:
             self._write_fused(best)

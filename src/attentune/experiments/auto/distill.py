@@ -46,29 +46,22 @@ _CALLERS = ("overwrite_output_dir", "resume", "seed", "precision", "use_cpu", "r
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a distilled model costs and saves, next to its ensemble.
+    """What a distilled model costs and saves, next to its ensemble."""
 
-    Attributes:
-        metric: the first metric of the task.
-        ensemble, single: the scores of both on the same rows, which neither was trained on.
-        rows: the number of these rows.
-        estimate: what the rows are: "held-out rows" of the validation or test split, or "out of fold".
-        ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
-        alternative, alternative_score: what was scored on the same rows, if anything; see `Alternative`.
-        alternative_is_better: whether its loss there is below that of the distilled model; None without one.
-    """
-
-    metric: str
+    metric: str  # the first metric of the task
+    # ensemble, single: the scores of both on the same rows, which neither was trained on.
     ensemble: float
     single: float
-    rows: int
-    estimate: str
+    rows: int  # the number of these rows
+    estimate: str  # what the rows are: "held-out rows" of the validation or test split, or "out of fold"
+    # ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
     ensemble_seconds: float
     single_seconds: float
     timed_rows: int
+    # alternative, alternative_score: what was scored on the same rows, if anything; see `Alternative`.
     alternative: str | None = None
     alternative_score: float | None = None
-    alternative_is_better: bool | None = None
+    alternative_is_better: bool | None = None  # whether its loss there is below that of the distilled model
 
     def sentence(self) -> str:
         """Describe the comparison."""
@@ -82,17 +75,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What could be delivered in the place of a distilled encoder.
+    """What could be delivered in the place of a distilled encoder."""
 
-    Attributes:
-        name: as it is called in sentences.
-        logits: (N, C) its out-of-fold logits of the rows of train.
-        label_space: the labels, with its decision thresholds.
-    """
-
-    name: str
-    logits: np.ndarray
-    label_space: LabelSpace
+    name: str  # as it is called in sentences
+    logits: np.ndarray  # (N, C) its out-of-fold logits of the rows of train
+    label_space: LabelSpace  # the labels, with its decision thresholds
 
 
 class OutOfTime(Exception):
@@ -100,11 +87,7 @@ class OutOfTime(Exception):
 
 
 class _TimeLimitCallback(TrainingCallback):
-    """Ends training when no time is left.
-
-    Args:
-        left_s: returns the seconds that are left.
-    """
+    """Ends training when no time is left."""
 
     def __init__(self, left_s: Callable[[], float]) -> None:
         self._left_s = left_s
@@ -143,33 +126,6 @@ def distill(
     The comparison uses validation or test rows with labels, if `data` has some: they choose nothing here. Without them
     the encoder is also trained without one fold, which costs its training time a second time, and that model and the
     ensemble's out-of-fold predictions are scored on the fold.
-
-    Args:
-        folder: the run folder of an ensemble (or of one of its members, which is then the teacher).
-        data: the rows; those of train are the rows that the ensemble was made from.
-        config: paths, seed, precision and data settings of the run; the settings of model and training are those of the
-            ensemble's neural member with the largest weight, if there is one, else of this configuration.
-        out_of_fold: (N, C) logits of the fusion for the rows of train, cross-fitted: no row's prediction comes from a
-            model, or weights of a fusion, that was fitted on it. Rows with NaN have their label alone as target.
-        unlabeled: further rows, whose labels are ignored.
-        output_dir: the run folder; if `config.training.resume`, a stopped run goes on.
-        folds: (N,) the fold of each row of train, negative for none; made here if None. The first is scored.
-        alternative: what could be delivered in the place of the encoder; scored on the same fold. Not where held-out
-            rows are scored, which choose nothing.
-        label_share: the share of the label in a row's target, from 0 to 1.
-        max_steps: the optimiser updates; those of the best neural member if None.
-        left_s: returns the seconds that are left; None for no limit.
-        display: shows progress; on standard error if None.
-
-    Returns:
-        The run's record; `train["distillation"]` and the last note tell what distillation costs and saves, or the note
-        that there was no time left to train without a fold.
-
-    Raises:
-        OutOfTime: no time is left before the encoder is trained.
-        ConfigError: `label_share` is out of range.
-        DataError: `out_of_fold` does not fit the rows of train, or the unlabelled rows are of another kind.
-        AttentuneError: as `training.train.train`.
     """
     if not 0 <= label_share <= 1:
         raise ConfigError(f"label_share: got {label_share}, expected a number from 0 to 1.")
@@ -232,14 +188,7 @@ def _training_rows(data: TaskData, out_of_fold: np.ndarray) -> TextRows:
 
 
 def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace, *, label_share: float) -> np.ndarray:
-    """Return the (N, C) targets of labelled rows: a mix of the label and the out-of-fold prediction.
-
-    Args:
-        rows: rows with labels.
-        out_of_fold: (N, C) logits; NaN where there is no prediction, so that the target is the label.
-        space: the labels.
-        label_share: the share of the label.
-    """
+    """Return the (N, C) targets of labelled rows: a mix of the label and the out-of-fold prediction."""
     labels = np.asarray(rows.labels)
     if space.task_type == "regression":
         hard_NC = labels[:, None].astype(np.float64)

@@ -169,11 +169,7 @@ def auto(
 
 
 def _check_options(run: _AutoRun) -> None:
-    """Check options that do not need the rows.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Check options that do not need the rows."""
     data, problems = run.config.data, []
     if run.config.training.output_dir is None:
         problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
@@ -207,11 +203,7 @@ def _check_options(run: _AutoRun) -> None:
 
 @contextlib.contextmanager
 def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Create, empty or reopen the run folder, and lock it.
-
-    Raises:
-        CheckpointError: it is not empty, or has no work to go on with, or another process writes to it.
-    """
+    """Create, empty or reopen the run folder, and lock it."""
     has_work = (folder / WORK_FOLDER).is_dir()
     if resume and not has_work:
         raise CheckpointError(
@@ -525,11 +517,7 @@ class _AutoRun(AutoFolder):
         write_text(self.work / PLAN_FILE, to_json(content))
 
     def _saved_plan(self) -> dict[str, Any] | None:
-        """Return the plan of the work to go on with; None if it was stopped before it had one.
-
-        Raises:
-            CheckpointError: the plan is damaged, or of other rows or settings.
-        """
+        """Return the plan of the work to go on with; None if it was stopped before it had one."""
         file = self.work / PLAN_FILE
         if not file.is_file():
             return None
@@ -739,12 +727,7 @@ class _AutoRun(AutoFolder):
         self.display.update(done, total, running=[task.name for task in self.pool.running], left_s=self.left_s)
 
     def deliver_best(self, stop: StopRequest) -> AutoResult:
-        """Deliver the best of the complete members.
-
-        Raises:
-            ConfigError: no member is complete.
-            KeyboardInterrupt: the same, and a stop was requested.
-        """
+        """Deliver the best of the complete members."""
         if not any(state.is_complete for state in self.states):
             if stop.requested:
                 raise KeyboardInterrupt
@@ -769,11 +752,7 @@ class _AutoRun(AutoFolder):
 
 
 def _load_rows(config: Config, data: TaskData | None) -> TaskData:
-    """Return the rows: all labelled rows of train, and the validation and test rows, if any.
-
-    Raises:
-        DataError: there are too few labelled rows.
-    """
+    """Return the rows: all labelled rows of train, and the validation and test rows, if any."""
     if data is None:
         wanted = ("train", "validation") if config.data.task is not None else None
         data = load_data(config.data, seed=config.training.seed, splits=wanted, cut_validation=False)

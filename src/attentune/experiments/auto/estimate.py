@@ -32,19 +32,12 @@ _PIECES, _WORTH_ROWS = (100, 400), 1000
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is spent on fusing and estimating.
+    """How much is spent on fusing and estimating."""
 
-    Attributes:
-        kinds: the kinds of fusion that are tried.
-        parts: the parts of the estimate; None for its default.
-        max_rows: the most rows that are fitted on; None for all.
-        seconds: the predicted seconds of a fusion; the estimate takes as many for each part.
-    """
-
-    kinds: tuple[str, ...] = FUSION_KINDS
-    parts: int | None = None
-    max_rows: int | None = None
-    seconds: float = 0.0
+    kinds: tuple[str, ...] = FUSION_KINDS  # the kinds of fusion that are tried
+    parts: int | None = None  # the parts of the estimate; None for its default
+    max_rows: int | None = None  # the most rows that are fitted on; None for all
+    seconds: float = 0.0  # the predicted seconds of a fusion; the estimate takes as many for each part
 
 
 def choose_effort(
@@ -55,15 +48,7 @@ def choose_effort(
     fuse_s: float,
     estimate_s: float,
 ) -> Effort:
-    """Choose the most that fits into the time: all kinds of fusion on all rows; on fewer rows; fewer kinds and parts.
-
-    Args:
-        seconds_of: times a fusion of these kinds on a piece of so many rows.
-        rows: the rows that have predictions.
-        folds: the number of folds.
-        fuse_s: the seconds for the fusion.
-        estimate_s: the seconds for the estimate, which repeats it for each part.
-    """
+    """Choose the most that fits the time: all kinds of fusion on all rows; on fewer rows; fewer kinds and parts."""
     parts = folds if rows >= _MANY_ROWS else max(PARTS, folds)
     few, some = (min(rows, piece) for piece in _PIECES)
     for kinds in _CHEAPER_KINDS:
@@ -84,27 +69,16 @@ def choose_effort(
 
 @dataclass(frozen=True)
 class ScoreEstimate:
-    """The estimated score for new rows.
+    """The estimated score for new rows."""
 
-    Attributes:
-        metric: the metric's name.
-        value: the score of the nested cross-fitted predictions.
-        low: the lower bound of the 95 % interval; NaN if there is none.
-        high: the upper bound.
-        rows: the number of rows it was estimated on.
-        predictions: the nested cross-fitted predictions of these rows, in the order of `places`.
-        places: (rows,) the indices of these rows.
-        method: how it was estimated, in one sentence.
-    """
-
-    metric: str
-    value: float
-    low: float
-    high: float
-    rows: int
-    predictions: np.ndarray
-    places: np.ndarray
-    method: str
+    metric: str  # the metric's name
+    value: float  # the score of the nested cross-fitted predictions
+    low: float  # the lower bound of the 95 % interval; NaN if there is none
+    high: float  # the upper bound
+    rows: int  # the number of rows it was estimated on
+    predictions: np.ndarray  # the nested cross-fitted predictions of these rows, in the order of `places`
+    places: np.ndarray  # (rows,) the indices of these rows
+    method: str  # how it was estimated, in one sentence
 
 
 def estimate_score(
@@ -138,25 +112,6 @@ def estimate_score(
     not collapse near 0 and 1. It is widened, in squares, by 1.96 standard deviations of the scores on all rows of the
     rules fitted without one part each, as choices vary with the rows. It does not cover the variation of the members
     between training sets. docs/auto.md has its measured coverage.
-
-    Args:
-        logits: (N, C) out-of-fold logits by member, cheap members first, as for `fit_fusion`.
-        labels: (N,) class ids or scores, or (N, C) ones and zeros.
-        label_space: the labels; thresholds are ignored.
-        metric: what is estimated, and what decides the choices.
-        folds: (N,) the fold of each row.
-        seed: as for `fit_fusion`; also draws the resamples.
-        kinds: as for `fit_fusion`.
-        thresholds: whether thresholds are fitted.
-        groups: (N,) the group of each row, from `row_groups`; by default each row is its own.
-        standard_errors: as for `fit_fusion`.
-        resamples: the number of bootstrap resamples.
-        parts: the number of parts; None for the folds, or at least ten below 5,000 rows.
-        max_rows: as for `fit_fusion`, in the repetition for each part.
-        each_part: called before each part with its number, from 0, and that of all parts.
-
-    Raises:
-        ConfigError: fewer than two rows have out-of-fold logits.
 
     Source:
         Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation

@@ -16,18 +16,6 @@ def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int
 
     The rows of a group (see `data.splits.row_groups`) share a fold. A class with fewer rows than folds is missing from
     some folds.
-
-    Args:
-        rows: the rows, at least two.
-        label_space: the labels.
-        folds: the number of folds, at least two.
-        seed: shuffles the groups.
-
-    Returns:
-        (N,) int64, from 0. There are fewer folds if there are fewer groups.
-
-    Raises:
-        DataError: fewer than two rows or folds.
     """
     if len(rows) < 2 or folds < 2:
         raise DataError(

@@ -62,29 +62,17 @@ _BY_FREEDOM = ("weights", "greedy", "linear")
 
 @dataclass(frozen=True)
 class FusionResult:
-    """The delivered fusion, and what it was chosen from.
+    """The delivered fusion, and what it was chosen from."""
 
-    Attributes:
-        fusion: fitted on all rows.
-        logits: (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out.
-        scores: the cross-fitted score of each kind. The chosen one's is slightly optimistic; `estimate` corrects that.
-        losses: the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration.
-        member_scores: the out-of-fold score of each member.
-        simplest_member: the simplest good member: the first that no member beats by more than one standard error.
-        dropped: the members that were left out, because they lack out-of-fold logits that others have.
-        reason: why this fusion is delivered, in one sentence.
-        rows: the number of rows that it was fitted on.
-    """
-
-    fusion: Fusion
-    logits: np.ndarray
-    scores: dict[str, float]
-    losses: dict[str, float]
-    member_scores: dict[str, float]
-    simplest_member: str
-    dropped: tuple[str, ...]
-    reason: str
-    rows: int
+    fusion: Fusion  # fitted on all rows
+    logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out
+    scores: dict[str, float]  # the cross-fitted score of each kind
+    losses: dict[str, float]  # the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration
+    member_scores: dict[str, float]  # the out-of-fold score of each member
+    simplest_member: str  # the simplest good member: the first that no member beats by more than one standard error
+    dropped: tuple[str, ...]  # the members that were left out, because they lack out-of-fold logits that others have
+    reason: str  # why this fusion is delivered, in one sentence
+    rows: int  # the number of rows that it was fitted on
 
 
 def fit_fusion(
@@ -105,22 +93,6 @@ def fit_fusion(
     its score, of two classes with thresholds, is not clearly worse. The simplest good member is the first that the best
     one does not beat by more than one standard error of the paired difference. With fewer than 150 rows non-negative
     weights are delivered, unless the loss of that member is lower by more than one standard error.
-
-    Args:
-        logits: (N, C) out-of-fold logits by member, cheap members first. Members with NaN in rows that others have are
-            dropped; if no member has all rows, rows that the most complete members lack are left out.
-        labels: (N,) class ids or scores, or (N, C) ones and zeros.
-        label_space: the labels; thresholds are ignored.
-        metric: what decides.
-        folds: (N,) the fold of each row. If the rows that can be used lie in one fold, they are divided into five.
-        seed: for subsamples of more than 10,000 rows.
-        kinds: the kinds to try; "single" always is. Beyond ten labels only this and "weights" are.
-        standard_errors: by how many standard errors the best member must be ahead of a simpler one.
-        max_rows: choose and fit on so many rows at most, a stratified sample; None for all, or beyond ten labels for
-            as many as 160 MB hold. The others get the logits of the fusion, which has not seen them.
-
-    Raises:
-        ConfigError: an unknown kind, or no row that a member has predicted.
 
     Source:
         Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
@@ -194,11 +166,7 @@ def _rows_of(logits_NC: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the members with the most out-of-fold rows, and the indices of the rows that all of them have.
-
-    Raises:
-        ConfigError: there is no such row.
-    """
+    """Return the members with the most out-of-fold rows, and the indices of the rows that all of them have."""
     there = {name: np.isfinite(values).all(axis=1) for name, values in logits.items()}
     most = max((int(mask.sum()) for mask in there.values()), default=0)
     members = tuple(name for name, mask in there.items() if most and mask.sum() == most)

@@ -23,34 +23,21 @@ _RESAMPLES, _FEWER_RESAMPLES, _MANY_ROWS = 1000, 200, 3000
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A member, or the fusion of several.
+    """A member, or the fusion of several."""
 
-    Attributes:
-        name: the member's name, or "fusion".
-        kind: "baseline", "fine-tuned" or "fusion".
-        method: the baseline, the preset, or the kind of fusion.
-        encoder: the member's encoder; None if it has none.
-        status: "done" or "left out".
-        score: the metric on rows that the model was not trained on; None if undefined or left out.
-        low, high: its 95 % interval over these rows; None if undefined.
-        seconds: the time that all of its folds took.
-        bytes: the size of its files.
-        weight: how much it counts in what was delivered; None if it is not part of that.
-        note: why it was left out.
-    """
-
-    name: str
-    kind: str
-    method: str
-    encoder: str | None = None
-    status: str = "done"
-    score: float | None = None
+    name: str  # the member's name, or "fusion"
+    kind: str  # "baseline", "fine-tuned" or "fusion"
+    method: str  # the baseline, the preset, or the kind of fusion
+    encoder: str | None = None  # the member's encoder; None if it has none
+    status: str = "done"  # "done" or "left out"
+    score: float | None = None  # the metric on rows that the model was not trained on; None if undefined or left out
+    # low, high: its 95 % interval over these rows; None if undefined.
     low: float | None = None
     high: float | None = None
-    seconds: float = 0.0
-    bytes: int = 0
-    weight: float | None = None
-    note: str = ""
+    seconds: float = 0.0  # the time that all of its folds took
+    bytes: int = 0  # the size of its files
+    weight: float | None = None  # how much it counts in what was delivered; None if it is not part of that
+    note: str = ""  # why it was left out
 
 
 def scored(metric: Metric, labels: np.ndarray, predictions: np.ndarray, *, seed: int) -> dict[str, Any]:

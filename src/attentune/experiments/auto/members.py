@@ -58,50 +58,30 @@ _NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker process holds from its start.
+    """What a worker process holds from its start."""
 
-    Attributes:
-        data: the rows to train on and to predict, as the split "train".
-        settings: overrides of all members' presets, by dotted name.
-        max_length: the maximum number of tokens of a text.
-        use_cpu: not to use an accelerator.
-        unlabeled: further texts to adapt encoders to.
-    """
-
-    data: TaskData
-    settings: dict[str, Any]
-    max_length: int
-    use_cpu: bool
-    unlabeled: TextRows | None = None
+    data: TaskData  # the rows to train on and to predict, as the split "train"
+    settings: dict[str, Any]  # overrides of all members' presets, by dotted name
+    max_length: int  # the maximum number of tokens of a text
+    use_cpu: bool  # not to use an accelerator
+    unlabeled: TextRows | None = None  # further texts to adapt encoders to
 
 
 @dataclass(frozen=True)
 class FoldTask:
-    """What a worker does at a time: one fold of a fine-tuned member, or all folds of a baseline.
-
-    Attributes:
-        folds: their numbers; `ADAPTATION` alone to adapt the member's encoder.
-        folder: the member's folder.
-        folds_file: has the fold of each row; see `save_folds`.
-        updates: the updates of a fine-tuned member, of `batch_size` rows each.
-        save_steps: its updates between checkpoints.
-        deadline: the time (`time.time()`) at which it saves a checkpoint and stops.
-        fewest_updates: a fine-tuned member that has done so many ends early instead, and counts as trained.
-        ending_s: it does so these seconds before the deadline; they are for saving and for predicting the fold.
-        tokens_per_s: the speed at which that time was predicted; a slower run ends in proportion earlier.
-    """
+    """What a worker does at a time: one fold of a fine-tuned member, or all folds of a baseline."""
 
     member: Member
-    folds: tuple[int, ...]
-    folder: str
-    folds_file: str
-    updates: int
+    folds: tuple[int, ...]  # their numbers; `ADAPTATION` alone to adapt the member's encoder
+    folder: str  # the member's folder
+    folds_file: str  # has the fold of each row; see `save_folds`
+    updates: int  # the updates of a fine-tuned member, of `batch_size` rows each
     batch_size: int
-    save_steps: int
-    deadline: float
-    fewest_updates: int | None = None
-    ending_s: float = 0.0
-    tokens_per_s: float = 0.0
+    save_steps: int  # its updates between checkpoints
+    deadline: float  # the time (`time.time()`) at which it saves a checkpoint and stops
+    fewest_updates: int | None = None  # a fine-tuned member that has done so many ends early instead
+    ending_s: float = 0.0  # it does so these seconds before the deadline
+    tokens_per_s: float = 0.0  # the speed at which that time was predicted; a slower run ends in proportion earlier
 
     @property
     def name(self) -> str:
@@ -129,25 +109,15 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended.
+    """How a task ended."""
 
-    Attributes:
-        status: "done", "stopped" (at the deadline or on request; it can be resumed), or "failed".
-        seconds: the time that it took.
-        message: why it failed.
-        speed: of a probe.
-        error: an error that the user can correct.
-        ended_at: the updates of a fine-tuned member whose fold ended early.
-        load: by how much other processes slowed it down; see `EncoderSpeed`.
-    """
-
-    status: str
-    seconds: float = 0.0
-    message: str = ""
-    speed: EncoderSpeed | None = None
-    error: AttentuneError | None = None
-    ended_at: int | None = None
-    load: float = 1.0
+    status: str  # "done", "stopped" (at the deadline or on request; it can be resumed), or "failed"
+    seconds: float = 0.0  # the time that it took
+    message: str = ""  # why it failed
+    speed: EncoderSpeed | None = None  # of a probe
+    error: AttentuneError | None = None  # an error that the user can correct
+    ended_at: int | None = None  # the updates of a fine-tuned member whose fold ended early
+    load: float = 1.0  # by how much other processes slowed it down; see `EncoderSpeed`
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -169,11 +139,7 @@ def save_folds(file: Path, folds_N: np.ndarray) -> None:
 
 
 def load_folds(file: Path) -> np.ndarray:
-    """Read what `save_folds` wrote.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """Read what `save_folds` wrote."""
     try:
         return load_file(file)["folds"]
     except Exception as error:  # safetensors has its own
@@ -196,11 +162,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def fold_seconds(folder: Path) -> float:
-    """Return the time that a finished fold took, over all attempts.
-
-    Raises:
-        CheckpointError: its record cannot be read.
-    """
+    """Return the time that a finished fold took, over all attempts."""
     try:
         return float(read_json(folder / FOLD_FILE)["seconds"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -208,11 +170,7 @@ def fold_seconds(folder: Path) -> float:
 
 
 def held_out_logits(folder: str | Path, folds: Sequence[int], rows: int) -> np.ndarray:
-    """Return the (N, C) float64 out-of-fold logits of a member; NaN in rows that no fold predicts.
-
-    Raises:
-        CheckpointError: a fold's logits are missing or damaged.
-    """
+    """Return the (N, C) float64 out-of-fold logits of a member; NaN in rows that no fold predicts."""
     logits_NC: np.ndarray | None = None
     for fold in folds:
         file = fold_folder(folder, fold) / HELD_OUT_FILE
@@ -231,24 +189,16 @@ def held_out_logits(folder: str | Path, folds: Sequence[int], rows: int) -> np.n
 
 @dataclass
 class MemberState:
-    """A member and its progress.
-
-    Attributes:
-        waiting: folds that no worker has taken; `ADAPTATION` first if the encoder has still to be adapted.
-        running: folds that a worker works on.
-        kills: killed workers by task.
-        updates: the updates of its next folds, if they are fewer than the plan's; else 0.
-        note: why the member was left out; empty if it was not.
-    """
+    """A member and its progress."""
 
     member: Member
     folder: Path
     folds: tuple[int, ...]
-    waiting: list[int]
-    running: set[int] = field(default_factory=set)
-    kills: dict[tuple[int, ...], int] = field(default_factory=dict)
-    updates: int = 0
-    note: str = ""
+    waiting: list[int]  # folds that no worker has taken; `ADAPTATION` first if the encoder has still to be adapted
+    running: set[int] = field(default_factory=set)  # folds that a worker works on
+    kills: dict[tuple[int, ...], int] = field(default_factory=dict)  # killed workers by task
+    updates: int = 0  # the updates of its next folds, if they are fewer than the plan's; else 0
+    note: str = ""  # why the member was left out; empty if it was not
 
     @property
     def done(self) -> list[int]:
@@ -465,11 +415,7 @@ def _adapt(task: FoldTask) -> None:
 
 
 def _train_fold(task: FoldTask) -> int | None:
-    """Train a fine-tuned member on the rows of the other folds, and predict those of this fold.
-
-    Returns:
-        Its updates if it ended early, else None.
-    """
+    """Train a fine-tuned member on the rows of the other folds, and predict those of this fold."""
     from attentune.inference.predictor import predict_rows
     from attentune.training.checkpoint import checkpoint_folders
 

@@ -25,16 +25,7 @@ def save_out_of_fold(work: Path, logits_NC: np.ndarray) -> None:
 
 
 def read_out_of_fold(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
-    """Read what `save_out_of_fold` wrote.
-
-    Args:
-        folder: the run folder of `auto`.
-        rows: the rows that it was given.
-        label_space: their labels.
-
-    Raises:
-        CheckpointError: there are no such predictions, or they are of other rows or labels.
-    """
+    """Read what `save_out_of_fold` wrote."""
     work = Path(folder) / WORK_FOLDER
     if not (work / OOF_FILE).is_file() or not (work / PLAN_FILE).is_file():
         raise CheckpointError(
@@ -60,14 +51,7 @@ def read_out_of_fold(folder: str | Path, rows: TextRows, label_space: LabelSpace
 
 
 def label_note(folder: Path, labels: np.ndarray, logits_NC: np.ndarray, label_space: LabelSpace) -> str | None:
-    """Return a sentence if many labels contradict out-of-fold predictions; None if not, or for scores and label sets.
-
-    Args:
-        folder: the run folder, for the command that lists the rows.
-        labels: (N,) the given classes.
-        logits_NC: (N, C) out-of-fold logits of these rows.
-        label_space: the labels.
-    """
+    """A sentence if many labels contradict out-of-fold predictions; None if not, or for scores and label sets."""
     if label_space.task_type not in ("classification", "ordinal"):
         return None
     share: Disagreement = disagreement(labels, probabilities_of(logits_NC, label_space))

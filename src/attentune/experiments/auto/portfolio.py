@@ -22,37 +22,21 @@ _ROWS = ("single", "pair")
 
 @dataclass(frozen=True)
 class Member:
-    """A model of the portfolio, trained once on each fold.
+    """A model of the portfolio, trained once on each fold."""
 
-    Attributes:
-        name: its unique name, also that of its folder.
-        kind: "baseline" or "fine-tuned".
-        method: the baseline's or the preset's name.
-        encoder: the name or folder of its encoder; None if it has none.
-        settings: overrides of the preset, by dotted name.
-        cost: the time of an update relative to the preset `bert`.
-        passes: how often it predicts all training rows before each epoch.
-        probed: whether its classifier starts at a linear probe of the training rows.
-        seed: added to the run's seed.
-        rows: "single" and "pair": the rows that it reads.
-        task_types: the tasks that it is for.
-        max_labels: the most classes that it can have, without several labels per row; None for any number.
-        adapted: whether its encoder is adapted to the texts before its folds are trained.
-    """
-
-    name: str
-    kind: str
-    method: str
-    encoder: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    cost: float = 1.0
-    passes: float = 0.0
-    probed: bool = False
-    seed: int = 0
-    rows: tuple[str, ...] = _ROWS
-    task_types: tuple[str, ...] = TASK_TYPES
-    max_labels: int | None = None
-    adapted: bool = False
+    name: str  # its unique name, also that of its folder
+    kind: str  # "baseline" or "fine-tuned"
+    method: str  # the baseline's or the preset's name
+    encoder: str | None = None  # the name or folder of its encoder; None if it has none
+    settings: Mapping[str, Any] = field(default_factory=dict)  # overrides of the preset, by dotted name
+    cost: float = 1.0  # the time of an update relative to the preset `bert`
+    passes: float = 0.0  # how often it predicts all training rows before each epoch
+    probed: bool = False  # whether its classifier starts at a linear probe of the training rows
+    seed: int = 0  # added to the run's seed
+    rows: tuple[str, ...] = _ROWS  # "single" and "pair": the rows that it reads
+    task_types: tuple[str, ...] = TASK_TYPES  # the tasks that it is for
+    max_labels: int | None = None  # the most classes that it can have, without several labels per row
+    adapted: bool = False  # whether its encoder is adapted to the texts before its folds are trained
 
     def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
         """Whether it is for rows of this kind, "single" or "pair", with these labels."""
@@ -114,17 +98,6 @@ def choose_members(
 
     Each member with an encoder is made once per encoder: with the first encoder it keeps its name, with others the
     encoder's name follows after "@".
-
-    Args:
-        is_pair: whether the rows are pairs.
-        task_type: the task type of their labels.
-        num_labels: the number of classes or labels; 1 for regression.
-        encoders: names or folders of encoders, at least one.
-        names: the members to choose; None for all that fit the rows.
-        exclude: members to leave out.
-
-    Raises:
-        ConfigError: a name is unknown or does not fit the rows, or no member is left.
     """
     known = {member.name: member for member in all_members()}
     rows = _ROWS[is_pair]
@@ -159,11 +132,7 @@ def choose_members(
 
 
 def encoder_labels(encoders: Sequence[str]) -> dict[str, str]:
-    """Return what is added to a member's name for each encoder: "" for the first, else "@" and a unique short name.
-
-    Raises:
-        ConfigError: an encoder is given twice.
-    """
+    """Return what is added to a member's name for each encoder: "" for the first, else "@" and a unique short name."""
     if len(set(encoders)) < len(encoders):
         raise ConfigError(f"--encoders: got {', '.join(encoders)}, expected each encoder once.")
     labels: dict[str, str] = {}

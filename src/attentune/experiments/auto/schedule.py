@@ -40,23 +40,14 @@ _UNCORRECTED = 0.85
 
 @dataclass
 class Schedule:
-    """The plan, the members and their speed.
+    """The plan, the members and their speed."""
 
-    Attributes:
-        plan: folds, rows and updates.
-        speed: predicts and learns the seconds of folds.
-        tokens_per_row: mean tokens of a row after truncation.
-        has_fixed_updates: whether a user has set the epochs, which are then kept.
-        free_bytes: the disk space for new folds of fine-tuned members; None if it is not limited.
-        states: the members, in the order in which they are tried.
-    """
-
-    plan: BudgetPlan
-    speed: SpeedModel
-    tokens_per_row: float
-    has_fixed_updates: bool = False
-    free_bytes: int | None = None
-    states: list[MemberState] = field(default_factory=list)
+    plan: BudgetPlan  # folds, rows and updates
+    speed: SpeedModel  # predicts and learns the seconds of folds
+    tokens_per_row: float  # mean tokens of a row after truncation
+    has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
+    free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
+    states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
 
     def updates_of(self, state: MemberState) -> int:
         """Return the updates of a member's next fold."""

@@ -41,15 +41,6 @@ def choose_simplest(
 ) -> tuple[int, int]:
     """Choose the first candidate that the best one does not beat by more than the given number of standard errors.
 
-    Args:
-        metric: the metric.
-        labels: (N,) class ids or scores, or (N, C) ones and zeros.
-        predictions: those of each candidate, simplest first, as `predictions_of` returns them.
-        standard_errors: the number of standard errors of the paired difference.
-
-    Returns:
-        The indices of the chosen candidate and of the best one.
-
     Source:
         Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3, here with paired differences.
     """
@@ -67,16 +58,6 @@ def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.
     The standard error is that of the mean of paired differences of per-example values (the jackknife's for F1 and
     correlations), which estimates the same as a paired bootstrap over rows; where the jackknife needs a call per row,
     the standard deviation of 50 bootstrap resamples.
-
-    Args:
-        metric: the metric.
-        labels: (N,) class ids or scores, or (N, C) ones and zeros.
-        base: predictions, as `predictions_of` returns them.
-        other: predictions of the same rows.
-
-    Returns:
-        The gain, positive if `other` is better, and its standard error. If a score is undefined: (-inf, 0) for
-        `other`'s, (inf, 0) for that of `base` alone.
     """
     base_utility, other_utility = utility(metric, labels, base), utility(metric, labels, other)
     if math.isinf(other_utility) or math.isinf(base_utility):

@@ -41,20 +41,12 @@ _FLAT = 1e-6  # a slope that differs from 0 by rounding only
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """The chosen way of deciding.
+    """The chosen way of deciding."""
 
-    Attributes:
-        label_space: the label space to deliver, with thresholds if they were kept.
-        predictions: cross-fitted predictions of all rows: with thresholds fitted on the other folds if they were kept,
-            otherwise by the default decision. They mean nothing in rows with NaN logits.
-        scores: the cross-fitted score of the default decision ("default") and of thresholds ("thresholds").
-        reason: why thresholds were kept or not, in one sentence.
-    """
-
-    label_space: LabelSpace
-    predictions: np.ndarray
-    scores: dict[str, float]
-    reason: str
+    label_space: LabelSpace  # the label space to deliver, with thresholds if they were kept
+    predictions: np.ndarray  # cross-fitted predictions of all rows
+    scores: dict[str, float]  # the cross-fitted score of the default decision
+    reason: str  # why thresholds were kept or not, in one sentence
 
 
 def fit_thresholds(
@@ -70,14 +62,6 @@ def fit_thresholds(
 
     They must not be behind the default decision by a standard error of the paired difference. Those of several labels,
     and cut points that maximise accuracy, must beat it by one.
-
-    Args:
-        logits_NC: cross-fitted logits of the delivered fusion; rows with NaN are ignored.
-        labels: (N,) class ids or scores, or (N, C) ones and zeros.
-        label_space: the labels; thresholds are ignored.
-        metric: what the thresholds maximise.
-        folds: (N,) the fold of each row.
-        standard_errors: the number of standard errors.
     """
     space = replace(label_space, thresholds=None)
     default = predictions_of(np.nan_to_num(logits_NC), space)
@@ -126,12 +110,6 @@ def best_thresholds(
     of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
     points of ordered classes are searched one after the other, until none changes. Of more than two million
     probabilities every second, third, ... row is used.
-
-    Args:
-        logits_NC: logits of rows that the model was not trained on.
-        labels: (N,) class ids, or (N, C) ones and zeros.
-        label_space: a label space for which `can_have_thresholds` is true.
-        metric: the metric.
 
     Source:
         Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary

@@ -16,13 +16,7 @@ Task = FoldTask | ProbeTask
 
 
 class WorkerPool:
-    """Worker processes that stay from task to task.
-
-    Args:
-        setup: what each worker holds.
-        slots: the number of workers, and of threads of each.
-        logs: the folder of their logs.
-    """
+    """Worker processes that stay from task to task."""
 
     def __init__(self, setup: WorkerSetup, slots: Slots, logs: Path) -> None:
         self.size = slots.count

@@ -21,11 +21,7 @@ _DIGITS = 16
 
 
 def rows_of_task(config: Config) -> TaskData:
-    """Load all rows of a task; runs of every training size and seed use subsets of them.
-
-    Raises:
-        AttentuneError: as `load_data`.
-    """
+    """Load all rows of a task; runs of every training size and seed use subsets of them."""
     from attentune.data.load import load_data
 
     wanted = ("train", "validation") if config.data.task is not None else None
@@ -38,11 +34,7 @@ def rows_of_task(config: Config) -> TaskData:
 
 
 def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
-    """Return the fingerprints of the extra training files of these configurations, one per file.
-
-    Raises:
-        DataError, LabelError: as `read_extra`.
-    """
+    """Return the fingerprints of the extra training files of these configurations, one per file."""
     from attentune.data.extra import read_extra
 
     files = {file: config.data for config in configs for file, _ in config.data.extra_train}
@@ -72,16 +64,7 @@ def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Check that no fingerprint has changed.
-
-    Args:
-        before: stored fingerprints.
-        now: current fingerprints.
-        where: the folder or study, for the message.
-
-    Raises:
-        CheckpointError: some content has changed; the message lists what.
-    """
+    """Check that no fingerprint has changed."""
     changed = [name for name, content in now.items() if before.get(name, content) != content]
     changed = [name.removesuffix(f" of {CUSTOM_TASK}").removesuffix(f" for {CUSTOM_TASK}") for name in changed]
     if changed:

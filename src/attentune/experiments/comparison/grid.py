@@ -27,19 +27,12 @@ _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_tas
 
 @dataclass(frozen=True)
 class RunGrid:
-    """The runs of a comparison and their settings.
+    """The runs of a comparison and their settings."""
 
-    Attributes:
-        runs: in the order of execution: all methods of a seed before the next seed.
-        configs: by method and task, all settings by dotted name, from `to_flat`.
-        own: by method, the settings in which it may differ from the others.
-        of_tasks: the settings in which tasks may differ from each other.
-    """
-
-    runs: tuple[Run, ...]
-    configs: dict[str, dict[str, dict[str, Any]]]
-    own: dict[str, tuple[str, ...]]
-    of_tasks: tuple[str, ...] = ()
+    runs: tuple[Run, ...]  # in the order of execution: all methods of a seed before the next seed
+    configs: dict[str, dict[str, dict[str, Any]]]  # by method and task, all settings by dotted name, from `to_flat`
+    own: dict[str, tuple[str, ...]]  # by method, the settings in which it may differ from the others
+    of_tasks: tuple[str, ...] = ()  # the settings in which tasks may differ from each other
 
     def task_name(self, task: str) -> str:
         """Return the name of a task for people: for custom data, that of the file or data set."""
@@ -71,19 +64,7 @@ def plan_grid(
     file: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunGrid:
-    """Plan all runs, and validate each method's settings on each task.
-
-    Args:
-        tasks: names of built-in tasks; None for the data of the settings.
-        methods: the methods to compare.
-        seeds: of the runs.
-        train_sizes: numbers of training rows, None for all; if not given, that of the settings.
-        file: a YAML file of common settings.
-        overrides: common settings by dotted name; override the file and the presets.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Plan all runs, and validate each method's settings on each task."""
     common = dict(overrides or {})
     problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
     task_settings = _names(_taken("data.tasks", file, common))
@@ -147,11 +128,7 @@ def _resolved(
     common: Mapping[str, Any],
     by_task: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return all settings by method, task and name.
-
-    Raises:
-        ConfigError: with all problems, each once.
-    """
+    """Return all settings by method, task and name."""
     configs: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
     problems: dict[str, list[str]] = {}
     for method in methods:

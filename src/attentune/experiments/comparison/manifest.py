@@ -44,29 +44,14 @@ def methods_of(grid: RunGrid) -> Methods:
 
 
 def make_comparison_folder(folder: Path) -> None:
-    """Create the folder of a comparison, unless it exists.
-
-    Raises:
-        CheckpointError: it holds something else.
-        StorageError: it cannot be created.
-    """
+    """Create the folder of a comparison, unless it exists."""
     if is_packed(folder):
         raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
     make_folder(folder, MANIFEST_FILE, "comparison")
 
 
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
-    """Create a comparison in this folder, or continue the one that is there.
-
-    Args:
-        folder: the comparison's folder.
-        grid: its runs.
-        data_fingerprints: of the data and encoders of the runs that are not recorded yet.
-
-    Raises:
-        CheckpointError: the folder holds something else, or a comparison with other settings, rows or encoders.
-        StorageError: it cannot be created or written to.
-    """
+    """Create a comparison in this folder, or continue the one that is there."""
     make_comparison_folder(folder)
     before = read_manifest(folder)
     methods = methods_of(grid)
@@ -84,11 +69,7 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
 
 
 def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
-    """Return the grid with training settings that are left open as the folder's comparison has them.
-
-    Raises:
-        CheckpointError: the folder's manifest cannot be read.
-    """
+    """Return the grid with training settings that are left open as the folder's comparison has them."""
     before, now = read_manifest(folder)["methods"], methods_of(grid)
     configs: dict[str, dict[str, dict[str, Any]]] = {}
     for name, tasks in grid.configs.items():
@@ -102,17 +83,7 @@ def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
 
 
 def make_folder(folder: Path, file: str, what: str) -> None:
-    """Create the folder of a comparison or search, unless it exists.
-
-    Args:
-        folder: the folder.
-        file: the manifest's name, by which an existing folder is recognised.
-        what: "comparison" or "search", for the message.
-
-    Raises:
-        CheckpointError: it holds something else.
-        StorageError: it cannot be created.
-    """
+    """Create the folder of a comparison or search, unless it exists."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for place in (folder, folder / LOCKS):
@@ -131,11 +102,7 @@ def check_content(folder: Path, file: str, what: str) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read `compare.json`; return the content of a new comparison if there is none.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Read `compare.json`; return the content of a new comparison if there is none."""
     file = folder / MANIFEST_FILE
     if not file.exists():
         return {"format": _FORMAT, "id": uuid.uuid4().hex, "data_fingerprints": {}, "methods": {}}
@@ -170,16 +137,7 @@ def merge(before: Methods, now: Methods) -> Methods:
 
 
 def check_same(before: Methods, now: Methods, where: str) -> None:
-    """Check that methods and tasks have the same settings as before, and new ones the same common settings.
-
-    Args:
-        before: the stored methods.
-        now: the new ones.
-        where: the folder, for the message.
-
-    Raises:
-        CheckpointError: settings differ; the message lists which.
-    """
+    """Check that methods and tasks have the same settings as before, and new ones the same common settings."""
     changes: dict[str, None] = {}
     for name, part in now.items():
         for task, flat in part["tasks"].items():

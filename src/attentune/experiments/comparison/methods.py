@@ -34,40 +34,21 @@ _KEYS = ("preset", "set", "tasks")
 
 @dataclass(frozen=True)
 class Method:
-    """A preset with settings that override the common ones.
+    """A preset with settings that override the common ones."""
 
-    Attributes:
-        name: the method's name.
-        preset: the name of its preset, or None.
-        settings: settings by dotted name.
-        by_task: settings for individual tasks; they override `settings`.
-    """
-
-    name: str
-    preset: str | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    by_task: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    name: str  # the method's name
+    preset: str | None = None  # the name of its preset, or None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings by dotted name
+    by_task: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # settings for individual tasks
 
 
 def read_methods(file: str | Path) -> dict[str, Method]:
-    """Read methods from a YAML file that maps names to `preset`, `set` and `tasks`.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Read methods from a YAML file that maps names to `preset`, `set` and `tasks`."""
     return methods_from(read_yaml(file), str(file))
 
 
 def methods_from(content: Mapping[str, Any], source: str) -> dict[str, Method]:
-    """Build methods from {name: {preset, set, tasks}}.
-
-    Args:
-        content: such a mapping.
-        source: where it comes from, for messages.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Build methods from {name: {preset, set, tasks}}."""
     problems: list[str] = []
     methods = {str(name): _method(str(name), value, f"{source}: {name}", problems) for name, value in content.items()}
     if problems:
@@ -129,11 +110,7 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
 
 
 def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:
-    """Return the methods of these names, from `named` or the presets; all of `named` if there are no names.
-
-    Raises:
-        ConfigError: a name is neither.
-    """
+    """Return the methods of these names, from `named` or the presets; all of `named` if there are no names."""
     known = (*defined, *preset_names())
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -51,13 +51,7 @@ class RunTimes:
         return statistics.median_low(seconds) if seconds else None
 
     def left(self, waiting: Mapping[Group, int], running: Mapping[Run, float], workers: int) -> float | None:
-        """Estimate the seconds that the remaining runs take; None if that of one of them is not known.
-
-        Args:
-            waiting: the number of runs that have not started, by task, size and method.
-            running: running runs, with the seconds since their start.
-            workers: the number of runs at a time.
-        """
+        """Estimate the seconds that the remaining runs take; None if that of one of them is not known."""
         groups = {*(group for group, count in waiting.items() if count), *map(group_of, running)}
         expected = {group: self.expected(group) for group in groups}
         if not self._of_group or None in expected.values():

@@ -116,29 +116,17 @@ class RecordStore:
         return self.file(run).exists()
 
     def load(self, run: Run) -> RunRecord:
-        """Read a run's record.
-
-        Raises:
-            CheckpointError: it is missing or cannot be read.
-        """
+        """Read a run's record."""
         return RunRecord.load(self.file(run))
 
     def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
-        """Read the records of these runs, or of all; runs without a record are skipped.
-
-        Raises:
-            CheckpointError: one of them cannot be read.
-        """
+        """Read the records of these runs, or of all; runs without a record are skipped."""
         if runs is not None:
             return [self.load(run) for run in runs if self.has(run)]
         return [record for record, _ in read_records(self.folder)]
 
     def write_draft(self, record: RunRecord) -> None:
-        """Leave the record of a run in its folder, for the command that is or will be in charge of it.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Leave the record of a run in its folder, for the command that is or will be in charge of it."""
         folder = self.run_folder(record.run)
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -156,9 +144,6 @@ class RecordStore:
         """Write a record, with the predictions in its run folder; return False if the run already has a record.
 
         A second record is discarded, unless it is the first successful one.
-
-        Raises:
-            StorageError: the disk refused; no record was written.
         """
         target = self.file(record.run)
         with storage_errors(target):
@@ -190,12 +175,6 @@ class RecordStore:
         """Remove the folder of a recorded run and empty parents, or mark it as kept; remove leftover temporary files.
 
         Call it with the run's lock held.
-
-        Args:
-            run: the recorded run.
-            keep: whether to keep its folder.
-            keep_best: whether to keep its folder if it has the best score of its task, size and method so far. The
-                folder of the one that was kept so is then removed.
         """
         for leftover in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
             leftover.unlink(missing_ok=True)

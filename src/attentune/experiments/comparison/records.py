@@ -42,19 +42,12 @@ CUSTOM_TASK = "own"
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """One run of a comparison.
+    """One run of a comparison."""
 
-    Attributes:
-        task: a built-in task's name; `CUSTOM_TASK` for custom data.
-        train_size: number of training rows; None for all.
-        method: the name of a preset or method.
-        seed: the seed of subsampling, new weights, row order and masks.
-    """
-
-    task: str
-    train_size: int | None
-    method: str
-    seed: int
+    task: str  # a built-in task's name; `CUSTOM_TASK` for custom data
+    train_size: int | None  # number of training rows; None for all
+    method: str  # the name of a preset or method
+    seed: int  # the seed of subsampling, new weights, row order and masks
 
     @property
     def size(self) -> str:
@@ -69,34 +62,20 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(RunResult):
-    """The record of a run in a comparison: the result of the run, with fields that the comparison adds.
+    """The record of a run in a comparison: the result of the run, with fields that the comparison adds."""
 
-    Attributes:
-        run: task, training size, method and seed.
-        status: "done", "failed", or in a search "pruned".
-        metric: the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed.
-        score: its value on the first validation split; None if it is undefined or missing.
-        predictions: by split, the file next to the record with ids, labels, predictions and probabilities.
-        labels_by_epoch: the counts of each epoch's token labels, from the log.
-        curve: the training curve from the log; each entry has step, epoch, and, since the previous entry, the seconds
-            of training steps, the tokens and the mean loss.
-        scored: the validation scores during training: step, epoch, and metrics by split.
-        wall_seconds: wall time since the run was last started or resumed, with loading, evaluation and saving.
-        host: the machine's name.
-        error: the kind, message and traceback if the run failed; None otherwise.
-    """
-
-    run: Run
-    status: str
-    metric: str | None
-    score: float | None
+    run: Run  # task, training size, method and seed
+    status: str  # "done", "failed", or in a search "pruned"
+    metric: str | None  # the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed
+    score: float | None  # its value on the first validation split; None if it is undefined or missing
+    # By split, the file next to the record with ids, labels, predictions and probabilities.
     predictions: dict[str, str] = field(default_factory=dict)
-    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    scored: list[dict[str, Any]] = field(default_factory=list)
-    wall_seconds: float = 0.0
-    host: str = ""
-    error: dict[str, Any] | None = None
+    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)  # the counts of each epoch's token labels
+    curve: list[dict[str, Any]] = field(default_factory=list)  # the training curve from the log
+    scored: list[dict[str, Any]] = field(default_factory=list)  # the validation scores during training
+    wall_seconds: float = 0.0  # wall time since the run was last started or resumed
+    host: str = ""  # the machine's name
+    error: dict[str, Any] | None = None  # the kind, message and traceback if the run failed; None otherwise
 
     @property
     def is_done(self) -> bool:
@@ -124,11 +103,7 @@ class RunRecord(RunResult):
 
     @classmethod
     def load(cls, file: str | Path) -> RunRecord:
-        """Read the record of one run.
-
-        Raises:
-            CheckpointError: it is missing or invalid.
-        """
+        """Read the record of one run."""
         try:
             text = read_text(Path(file))
         except (OSError, ValueError) as error:
@@ -137,16 +112,7 @@ class RunRecord(RunResult):
 
     @classmethod
     def from_json(cls, text: str, where: str, cure: str = _RUN_AGAIN) -> RunRecord:
-        """Parse the record of one run from the output of `to_json`.
-
-        Args:
-            text: the JSON text.
-            where: the location of the text, for error messages.
-            cure: how to mend it, for error messages.
-
-        Raises:
-            CheckpointError: the text is not a valid record.
-        """
+        """Parse the record of one run from the output of `to_json`."""
         try:
             content = parse_json(text)
             if (found := content.pop("format", None)) != _FORMAT:
@@ -169,30 +135,18 @@ def _no_record(where: str, error: Exception, cure: str = _RUN_AGAIN) -> Checkpoi
 
 @dataclass(frozen=True)
 class Predictions:
-    """Labels and predictions of one run on one split.
+    """Labels and predictions of one run on one split."""
 
-    Attributes:
-        ids: the ids of the rows.
-        names: the class names in the order of their ids; empty for regression.
-        labels_N: (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones.
-        predictions_N: predictions in the format of `labels_N`.
-    """
-
-    ids: tuple[str, ...]
-    names: tuple[str, ...]
-    labels_N: np.ndarray
-    predictions_N: np.ndarray
+    ids: tuple[str, ...]  # the ids of the rows
+    names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
+    labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones
+    predictions_N: np.ndarray  # predictions in the format of `labels_N`
 
 
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """Return the metric to compare by and its value on the first validation split, None if missing or undefined.
-
-    Args:
-        scores: by split and metric.
-        wanted: `metric_for_best_model`; None for the task's first metric.
-    """
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined."""
     validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
     metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
     return metric, None if metric is None else validation.get(metric)
@@ -229,11 +183,7 @@ def is_packed(folder: Path) -> bool:
 
 
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed.
-
-    Raises:
-        CheckpointError: one of them cannot be read.
-    """
+    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed."""
     if is_packed(folder):
         records = list(_packed_records(folder / PACKED_RUNS_FILE))
     else:
@@ -261,11 +211,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def read_predictions(file: Path) -> Predictions:
-    """Read the labels and predictions in a file of predictions.
-
-    Raises:
-        CheckpointError: it cannot be read, or has no labels.
-    """
+    """Read the labels and predictions in a file of predictions."""
     try:
         if file.is_symlink():
             raise ValueError("it is a link")
@@ -281,11 +227,7 @@ def read_predictions(file: Path) -> Predictions:
 
 
 def read_probabilities(file: Path) -> np.ndarray:
-    """Read the (N, C) probabilities in a file of predictions; (N, 0) for regression.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
+    """Read the (N, C) probabilities in a file of predictions; (N, 0) for regression."""
     try:
         header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
         columns = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
@@ -300,18 +242,6 @@ def pack_records(folder: Path, target: Path) -> int:
     `runs.jsonl` has one record per line. `predictions.jsonl` has the labels and predictions on the scored split; rows
     that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
     `hans.json` and `layers.json` are copied.
-
-    Args:
-        folder: the comparison's folder.
-        target: the folder to write to. It is created if missing; a packed comparison in it is replaced.
-
-    Returns:
-        The number of runs.
-
-    Raises:
-        CheckpointError: there are no records, a record or file of predictions cannot be read, or `target` is a
-            comparison.
-        StorageError: a file could not be written.
     """
     records = [record for record, _ in read_records(folder)]
     if not records:
@@ -358,11 +288,7 @@ def _report_files(folder: Path) -> Iterator[Path]:
 
 
 def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
-    """Read the `predictions.jsonl` of a packed comparison; return an empty mapping if there is no such file.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Read the `predictions.jsonl` of a packed comparison; return an empty mapping if there is no such file."""
     file = folder / PACKED_PREDICTIONS_FILE
     if not file.exists():
         return {}

@@ -120,11 +120,7 @@ def comparison_grid(
     config: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunGrid:
-    """Return the runs of a comparison and their settings; the arguments are those of `compare`.
-
-    Raises:
-        ConfigError: settings that do not fit each other.
-    """
+    """Return the runs of a comparison and their settings; the arguments are those of `compare`."""
     defined = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
     grid = plan_grid(
         tasks=tasks,
@@ -138,11 +134,7 @@ def comparison_grid(
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
-    """Return the seeds of the runs; with folds, one seed for each fold.
-
-    Raises:
-        ConfigError: a list of seeds with folds.
-    """
+    """Return the seeds of the runs; with folds, one seed for each fold."""
     if folds is None:
         number = 5 if seeds is None else seeds
         return list(range(1, number + 1)) if isinstance(number, int) else list(number)
@@ -152,14 +144,7 @@ def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
 
 
 def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgress) -> DataFingerprints:
-    """Read the data and locate the encoders of these runs once, so that errors appear before the first run.
-
-    Returns:
-        The fingerprints of data and encoders.
-
-    Raises:
-        AttentuneError: they are missing or invalid.
-    """
+    """Read the data and locate the encoders of these runs once, so that errors appear before the first run."""
     _check_feasible(grid, runs)
     problems: list[str] = []
     data_fingerprints: DataFingerprints = {}
@@ -197,11 +182,7 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
 
 
 def _check_feasible(grid: RunGrid, runs: Sequence[Run]) -> None:
-    """Check what can be told without PyTorch.
-
-    Raises:
-        ConfigError: settings that no run can train with here; lists all problems.
-    """
+    """Check what can be told without PyTorch."""
     problems: dict[str, None] = {}
     for run in {(run.method, run.task): run for run in runs}.values():
         try:

@@ -37,25 +37,15 @@ class RowSize:
 
 @dataclass(frozen=True)
 class PlannedRuns:
-    """The runs of a task, size and method.
-
-    Attributes:
-        task: the task.
-        size: the number of training rows as text.
-        method: the method.
-        runs: the number of runs.
-        done: how many of them are recorded.
-        seconds: the expected time of one of them.
-        is_measured: whether that is the time of recorded runs, rather than predicted from a short one.
-    """
+    """The runs of a task, size and method."""
 
     task: str
-    size: str
+    size: str  # the number of training rows as text
     method: str
-    runs: int
-    done: int
-    seconds: float
-    is_measured: bool
+    runs: int  # the number of runs
+    done: int  # how many of them are recorded
+    seconds: float  # the expected time of one of them
+    is_measured: bool  # whether that is the time of recorded runs, rather than predicted from a short one
 
     @property
     def hours(self) -> float:
@@ -90,10 +80,6 @@ def seconds_per_token(settings: Mapping[str, Any], preset: str | None = None) ->
     """Train a few rows; return the seconds that a token takes in one pass, with its token labels.
 
     It uses as many threads as a run of a comparison, which is one on a CPU.
-
-    Args:
-        settings: the run's settings by dotted name.
-        preset: its preset, if the settings do not include what it sets.
     """
     with tempfile.TemporaryDirectory() as folder:
         overrides = {
@@ -121,11 +107,6 @@ def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None]) -> li
     """Predict the time of a comparison's runs, from its records or else from short runs on this machine.
 
     Scores on validation rows and loading are not counted in predictions, so whole runs take somewhat longer.
-
-    Args:
-        folder: the comparison's folder, which need not exist.
-        grid: its runs.
-        info: told which method is timed.
     """
     record_store, times = RecordStore(folder), RunTimes()
     groups: dict[tuple[str, str, str], list[Run]] = {}

@@ -42,49 +42,33 @@ _DEFAULT_METRICS = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A trained model's predictions.
+    """A trained model's predictions."""
 
-    Attributes:
-        name: the name in tables.
-        file: the file of predictions.
-        predictions: the labels and predictions.
-        metrics: the metrics of its record, most important first; empty for a file alone.
-    """
-
-    name: str
-    file: Path
-    predictions: Predictions
-    metrics: tuple[str, ...] = ()
+    name: str  # the name in tables
+    file: Path  # the file of predictions
+    predictions: Predictions  # the labels and predictions
+    metrics: tuple[str, ...] = ()  # the metrics of its record, most important first; empty for a file alone
 
 
 @dataclass(frozen=True)
 class PairTest:
-    """The comparison of a model with the first one, on one metric.
+    """The comparison of a model with the first one, on one metric."""
 
-    Attributes:
-        first, second: the models' names.
-        metric: the metric.
-        first_score, second_score: their scores on the common rows; NaN if undefined.
-        difference: the advantage of the second model, positive where it is better, also where smaller is better.
-        low, high: the 95 % percentile interval over resampled rows.
-        p: of the paired bootstrap over rows, two-sided; NaN if a score is undefined.
-        p_holm: after Holm's correction over all comparisons of the call.
-        mcnemar: for accuracy, McNemar's test.
-        p_wilcoxon: for errors, Wilcoxon's signed-rank test over rows; else NaN.
-    """
-
+    # first, second: the models' names.
     first: str
     second: str
     metric: str
+    # first_score, second_score: their scores on the common rows; NaN if undefined.
     first_score: float
     second_score: float
-    difference: float
+    difference: float  # the advantage of the second model, positive where it is better, also where smaller is better
+    # low, high: the 95 % percentile interval over resampled rows.
     low: float
     high: float
-    p: float
-    p_holm: float
-    mcnemar: McNemarResult | None
-    p_wilcoxon: float
+    p: float  # of the paired bootstrap over rows, two-sided; NaN if a score is undefined
+    p_holm: float  # after Holm's correction over all comparisons of the call
+    mcnemar: McNemarResult | None  # for accuracy, McNemar's test
+    p_wilcoxon: float  # for errors, Wilcoxon's signed-rank test over rows; else NaN
 
     @property
     def marks(self) -> str:
@@ -94,36 +78,23 @@ class PairTest:
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Rows of which the second model predicts something else than the first.
-
-    Attributes:
-        better: the indices of the rows that only the second model gets right; for scores, that it is nearer to.
-        worse: the rows that only the first model gets right; for scores, that it is nearer to.
-        both_wrong: rows with different wrong predictions; none for scores.
-    """
+    """Rows of which the second model predicts something else than the first."""
 
     first: str
     second: str
-    better: np.ndarray
-    worse: np.ndarray
-    both_wrong: np.ndarray
+    better: np.ndarray  # the indices of the rows that only the second model gets right
+    worse: np.ndarray  # the rows that only the first model gets right; for scores, that it is nearer to
+    both_wrong: np.ndarray  # rows with different wrong predictions; none for scores
 
 
 @dataclass(frozen=True)
 class RunPairs:
-    """The comparison of trained models with the first of them.
+    """The comparison of trained models with the first of them."""
 
-    Attributes:
-        runs: the models, with their predictions on the common rows, in one order.
-        tests: one for each metric and model but the first.
-        changed: one for each model but the first.
-        notes: what was left out, in sentences.
-    """
-
-    runs: tuple[ScoredRun, ...]
-    tests: tuple[PairTest, ...]
-    changed: tuple[ChangedRows, ...]
-    notes: tuple[str, ...]
+    runs: tuple[ScoredRun, ...]  # the models, with their predictions on the common rows, in one order
+    tests: tuple[PairTest, ...]  # one for each metric and model but the first
+    changed: tuple[ChangedRows, ...]  # one for each model but the first
+    notes: tuple[str, ...]  # what was left out, in sentences
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -158,14 +129,6 @@ def read_run(path: str, *, split: str = "validation", task_type: str | None = No
 
     A file has the columns id, label and prediction, and optionally p_<class>; without these, numbers with a fraction
     or many values are scores, and everything else is a class.
-
-    Args:
-        path: a run folder, or a CSV file.
-        split: the split of run folders.
-        task_type: one of `TASK_TYPES`, for files whose columns do not say it.
-
-    Raises:
-        CheckpointError: there are no such predictions, or they cannot be read.
     """
     place = Path(path)
     if not place.is_dir():
@@ -196,16 +159,6 @@ def compare_trained_runs(
 
     The primary test is the paired bootstrap over rows (on pseudo-values for metrics that are not means over rows), with
     Holm's correction over all models and metrics. McNemar's test (accuracy) and Wilcoxon's (errors) are checks.
-
-    Args:
-        runs: two or more models; the first is the baseline.
-        metrics: the metrics; by default those of the first record, or what suits the labels.
-        resamples: the number of bootstrap resamples.
-        seed: draws them.
-
-    Raises:
-        ConfigError: fewer than two models, or a metric does not exist or does not suit the labels.
-        CheckpointError: the models have too few rows in common, or other labels for them.
     """
     if len(runs) < 2:
         raise ConfigError(f"compare-runs: got {len(runs)} run, expected at least two: a baseline and another one.")
@@ -320,11 +273,7 @@ def _taken(predictions: Predictions, ids: Sequence[str], names: Sequence[str]) -
 
 
 def _metrics(wanted: Sequence[str], first: ScoredRun) -> tuple[str, ...]:
-    """Return the metrics to compare by.
-
-    Raises:
-        ConfigError: one does not exist, or does not suit the labels.
-    """
+    """Return the metrics to compare by."""
     predictions = first.predictions
     kind = "sets" if predictions.labels_N.ndim == 2 else "classes" if predictions.names else "scores"
     suits = {"sets": {"sets", "classes or sets"}, "classes": {"classes", "classes or sets"}, "scores": {"an order"}}[

@@ -32,12 +32,7 @@ _FIRST_BYTES = 1_000_000_000
 
 
 class ComparisonStopped(Exception):
-    """A stop was requested; everything is saved, and the same call resumes.
-
-    Attributes:
-        done: runs that are recorded.
-        total: runs of the comparison.
-    """
+    """A stop was requested; everything is saved, and the same call resumes."""
 
     def __init__(self, done: int, total: int) -> None:
         self.done, self.total = done, total
@@ -56,12 +51,7 @@ class Plan(Protocol):
         """Whether no more runs will be added."""
 
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
-        """Process new records; return the runs that were added since the last call.
-
-        Args:
-            free: the number of runs that could start now.
-            running: runs in progress.
-        """
+        """Process new records; return the runs that were added since the last call."""
 
     def task(self, run: Run) -> RunTask:
         """Return what a worker needs to execute a run."""
@@ -91,16 +81,7 @@ class FixedPlan:
 
 @contextlib.contextmanager
 def only_driver(folder: Path, lock_file: Path = Path(LOCKS) / "driver") -> Iterator[None]:
-    """Be the only command that works in a folder while the block runs.
-
-    Args:
-        folder: the folder of a comparison, search or many shards.
-        lock_file: the place of the lock in the folder.
-
-    Raises:
-        CheckpointError: another command is working in it.
-        StorageError: it cannot be written to.
-    """
+    """Be the only command that works in a folder while the block runs."""
     lock = FileLock(folder / lock_file)
     if not lock.take(wait=False):
         raise CheckpointError(
@@ -115,17 +96,7 @@ def only_driver(folder: Path, lock_file: Path = Path(LOCKS) / "driver") -> Itera
 
 @dataclass
 class Driver:
-    """Executes the runs of one command.
-
-    Args:
-        plan: the runs.
-        record_store: has their records.
-        executor: executes them.
-        display: shows progress.
-        keep_runs: whether to keep the folders of recorded runs.
-        keep_best: whether to keep the folder of the best run of each task, size and method.
-        options: how many processes train a run.
-    """
+    """Executes the runs of one command."""
 
     plan: Plan
     record_store: RecordStore
@@ -147,12 +118,7 @@ class Driver:
     _peak_bytes: int = _FIRST_BYTES
 
     def run(self, stop: StopRequest) -> None:
-        """Run until every run is recorded.
-
-        Raises:
-            ComparisonStopped: a stop was requested; the workers have saved and exited.
-            StorageError: the disk refused; finished runs are recorded.
-        """
+        """Run until every run is recorded."""
         self._add(self.plan.advance(self.executor.size, ()))
         self.display.start(self._total())
         try:
@@ -325,11 +291,7 @@ class Driver:
         return self._times.left(waiting, running, self.executor.size)
 
     def _save_and_stop(self) -> None:
-        """Have all workers save, and end.
-
-        Raises:
-            ComparisonStopped: always.
-        """
+        """Have all workers save, and end."""
         self.display.info("stopping: running runs are saved first; Ctrl-C again ends at once")
         self.executor.request_stop()
         while self._running:

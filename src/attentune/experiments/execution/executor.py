@@ -39,44 +39,26 @@ class Executor(Protocol):
         """Return how many tasks may be submitted now, each of which needs this much memory."""
 
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
-        """Execute a function once for each of these lists of arguments, with `stop` added.
-
-        Raises:
-            StorageError: a log cannot be written.
-        """
+        """Execute a function once for each of these lists of arguments, with `stop` added."""
 
     def request_stop(self) -> None:
         """Request all tasks to save and return; those that have not started are cancelled."""
 
     def shutdown(self, *, wait_s: float | None = None) -> None:
-        """End all processes.
-
-        Args:
-            wait_s: the seconds that running tasks have to save and return before they are killed; None for no limit.
-        """
+        """End all processes."""
 
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Where and how tasks are executed.
+    """Where and how tasks are executed."""
 
-    Attributes:
-        executor: one of `EXECUTORS`.
-        jobs: the number of tasks at a time; None for a task per core, per GPU or what the cluster has.
-        ray_address: the address of a Ray cluster; None starts one on this machine.
-        cpus_per_run: CPUs (and threads) of a task with Ray and SLURM.
-        gpus_per_run: GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU.
-        processes_per_run: processes that train a run together, with Ray and SLURM; its CPUs are divided among them.
-        slurm: further parameters of submitit, such as `{"slurm_partition": "gpu", "timeout_min": 120}`.
-    """
-
-    executor: str = "local"
-    jobs: int | None = None
-    ray_address: str | None = None
-    cpus_per_run: int = 1
-    gpus_per_run: float = 0.0
-    processes_per_run: int = 1
-    slurm: tuple[tuple[str, Any], ...] = ()
+    executor: str = "local"  # one of `EXECUTORS`
+    jobs: int | None = None  # the number of tasks at a time; None for a task per core, per GPU or what the cluster has
+    ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
+    cpus_per_run: int = 1  # CPUs (and threads) of a task with Ray and SLURM
+    gpus_per_run: float = 0.0  # GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU
+    processes_per_run: int = 1  # processes that train a run together, with Ray and SLURM
+    slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as `{"slurm_partition"
 
     @property
     def threads_per_process(self) -> int:
@@ -84,11 +66,7 @@ class ExecutorOptions:
         return max(1, self.cpus_per_run // self.processes_per_run)
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            ConfigError: with all problems.
-        """
+        """Check the options."""
         problems = []
         if self.executor not in EXECUTORS:
             near = did_you_mean(self.executor, EXECUTORS)
@@ -128,26 +106,15 @@ class ExecutorOptions:
 
 @dataclass(frozen=True)
 class Slots:
-    """The places for tasks of this machine.
+    """The places for tasks of this machine."""
 
-    Attributes:
-        count: the number of tasks at a time.
-        threads: the threads of each; None for PyTorch's choice.
-        devices: the accelerator of each slot, as for CUDA_VISIBLE_DEVICES; empty on a CPU.
-    """
-
-    count: int
-    threads: int | None
-    devices: tuple[str, ...] = ()
+    count: int  # the number of tasks at a time
+    threads: int | None  # the threads of each; None for PyTorch's choice
+    devices: tuple[str, ...] = ()  # the accelerator of each slot, as for CUDA_VISIBLE_DEVICES; empty on a CPU
 
 
 def default_slots(configs: Iterable[dict[str, Any]], jobs: int | None = None) -> Slots:
-    """Return the slots for runs with these settings: one per core with one thread each, or one per GPU.
-
-    Args:
-        configs: flat settings, of which `training.use_cpu` is read.
-        jobs: the number of slots, if the user has set it; GPUs are then given to them in turn.
-    """
+    """Return the slots for runs with these settings: one per core with one thread each, or one per GPU."""
     import torch
 
     if torch.accelerator.is_available() and not all(config.get("training.use_cpu") for config in configs):
@@ -168,18 +135,7 @@ def usable_cores() -> int:
 def make_executor(
     options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]], *, reuse: bool = False
 ) -> Executor:
-    """Return the executor of a command.
-
-    Args:
-        options: the user's choice.
-        logs: the folder of the workers' logs.
-        configs: the flat settings of the runs.
-        reuse: whether a process executes one task after another. A fresh one has the peak memory of its task alone;
-            one that stays can keep what it has loaded. SLURM's jobs are always fresh.
-
-    Raises:
-        ConfigError: the executor's package is missing, or its cluster cannot be reached.
-    """
+    """Return the executor of a command."""
     options.check()
     if options.executor == "ray":
         from attentune.experiments.execution.ray_cluster import RayExecutor
@@ -202,11 +158,7 @@ def thread_settings(threads: int) -> dict[str, str]:
 
 
 def prepare_process(threads: int | None) -> None:
-    """Limit the threads of PyTorch, NumPy, compiled code and tokenizers in a worker process, loaded or not.
-
-    Args:
-        threads: their number; None for the libraries' choice.
-    """
+    """Limit the threads of PyTorch, NumPy, compiled code and tokenizers in a worker process, loaded or not."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if threads is None:
         return

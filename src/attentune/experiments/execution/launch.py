@@ -44,24 +44,7 @@ def train_in_processes(
     threads: int,
     stop: StopRequest,
 ) -> RunResult:
-    """Call a trainer in several processes.
-
-    Args:
-        trainer: a function of a module, or an object that can be pickled; it trains a run with Accelerate.
-        arguments: its arguments.
-        folder: the run folder.
-        processes: their number.
-        threads: the threads of each.
-        stop: once a stop is requested, the processes save and end.
-
-    Returns:
-        What the trainer returns in the first process.
-
-    Raises:
-        Interrupted: a stop was requested, and the run can be resumed.
-        Exception: what the trainer raises in the first process.
-        RuntimeError: the processes ended in another way.
-    """
+    """Call a trainer in several processes."""
     _wait_for_folder(folder)
     with tempfile.TemporaryDirectory() as place:
         file, log = Path(place) / "task", Path(place) / "log"
@@ -119,11 +102,7 @@ def _wait(process: subprocess.Popen[bytes], stop: StopRequest) -> int:
 
 
 def _wait_for_folder(folder: Path) -> None:
-    """Wait until processes of a killed worker have saved and left the run folder.
-
-    Raises:
-        CheckpointError: another process still trains there.
-    """
+    """Wait until processes of a killed worker have saved and left the run folder."""
     from attentune.training.run_folder import locked_folder
 
     until = time.monotonic() + 2 * _SAVE_S

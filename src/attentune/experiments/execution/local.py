@@ -41,19 +41,12 @@ _SPARE_SHARE = 0.1
 
 @dataclass(eq=False)
 class _Slot:
-    """A place for one worker process.
+    """A place for one worker process."""
 
-    Attributes:
-        number: from 0.
-        pool: has its process; None if there is none.
-        outer: the future that was given to the caller; None while the slot is free.
-        process: the process of the pool.
-    """
-
-    number: int
-    pool: ProcessPoolExecutor | None = None
-    outer: Future[Any] | None = None
-    process: Any = None
+    number: int  # from 0
+    pool: ProcessPoolExecutor | None = None  # has its process; None if there is none
+    outer: Future[Any] | None = None  # the future that was given to the caller; None while the slot is free
+    process: Any = None  # the process of the pool
 
     @property
     def is_free(self) -> bool:
@@ -62,15 +55,7 @@ class _Slot:
 
 @dataclass
 class LocalExecutor:
-    """Executes tasks in processes of this machine.
-
-    Args:
-        slots: how many at a time, with how many threads, on which devices.
-        logs: the folder of the workers' logs.
-        reuse: whether a process executes one task after another. If not, each task has a fresh one, whose peak memory
-            is that of the task alone.
-        initializer: a function of a module, called with `initargs` in each new process.
-    """
+    """Executes tasks in processes of this machine."""
 
     slots: Slots
     logs: Path

@@ -24,14 +24,6 @@ class RayExecutor:
 
     A process sees the GPUs that Ray gives to it. The folders of the command must be on a disk that all machines share.
     Ray does not repeat tasks; whoever submits them does.
-
-    Args:
-        options: the address, and the CPUs and GPUs of each task.
-        logs: the folder of the workers' logs.
-        reuse: whether a process executes one task after another.
-
-    Raises:
-        ConfigError: Ray is not installed, or the cluster cannot be reached or is too small.
     """
 
     options: ExecutorOptions

@@ -38,16 +38,7 @@ _SHARED = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_
 
 @dataclass
 class SlurmExecutor:
-    """Executes each task as a job of SLURM; tasks that are submitted together are one job array.
-
-    Args:
-        options: the CPUs and GPUs of each task, and parameters of submitit. Of these, `cluster` may be "local" or
-            "debug" to try a command without SLURM.
-        logs: the folder of the jobs' files and logs, on a disk that all machines share.
-
-    Raises:
-        ConfigError: submitit or SLURM is not installed, or a parameter is refused.
-    """
+    """Executes each task as a job of SLURM; tasks that are submitted together are one job array."""
 
     options: ExecutorOptions
     logs: Path
@@ -156,11 +147,7 @@ def _queued() -> set[str] | None:
 
 
 def _call(function: Callable[..., Any], call: tuple[Any, ...], threads: int) -> tuple[Any, Exception | None]:
-    """Execute a task in a job, whose end SLURM announces by a signal: SIGTERM, or SIGUSR2 as submitit asks for.
-
-    Returns:
-        What the task returns, and what it raises, of which submitit would pass on the text only.
-    """
+    """Execute a task in a job, whose end SLURM announces by a signal: SIGTERM, or SIGUSR2 as submitit asks for."""
     import torch
 
     prepare_process(None if torch.cuda.is_available() else threads)

@@ -26,25 +26,15 @@ Trainer = Callable[[Run, Config], RunResult]
 
 @dataclass(frozen=True)
 class RunTask:
-    """A run to execute.
+    """A run to execute."""
 
-    Attributes:
-        folder: the comparison's folder.
-        manifest: the name of its manifest, which a worker on another machine must see too.
-        run: the run.
-        settings: all settings of its method and task, by dotted name.
-        trainer: trains the run; None trains as `attentune train` does.
-        processes: the number of processes that train it together.
-        threads: the threads of each of several processes.
-    """
-
-    folder: str
-    manifest: str
+    folder: str  # the comparison's folder
+    manifest: str  # the name of its manifest, which a worker on another machine must see too
     run: Run
-    settings: dict[str, Any]
-    trainer: Trainer | None = None
-    processes: int = 1
-    threads: int = 1
+    settings: dict[str, Any]  # all settings of its method and task, by dotted name
+    trainer: Trainer | None = None  # trains the run; None trains as `attentune train` does
+    processes: int = 1  # the number of processes that train it together
+    threads: int = 1  # the threads of each of several processes
 
     def config(self, *, resume: bool = False) -> Config:
         """Return the configuration of the run."""
@@ -53,15 +43,7 @@ class RunTask:
 
 
 def execute_run(task: RunTask, *, stop: StopRequest) -> RunRecord | None:
-    """Execute a run in its folder, from its last checkpoint if it has been begun, and leave its record there.
-
-    Returns:
-        The record; None if a stop was requested and the run can be resumed, or if another process executes it.
-
-    Raises:
-        CheckpointError: this machine does not see the comparison's folder.
-        StorageError: the disk refused; the run can be resumed.
-    """
+    """Execute a run in its folder, from its last checkpoint if it has been begun, and leave its record there."""
     record_store = RecordStore(Path(task.folder))
     if not (record_store.folder / task.manifest).is_file():
         raise CheckpointError(

@@ -26,18 +26,12 @@ class SearchPlan:
     """The runs of a search, as a `driver.Plan`.
 
     A trial's first seed is run first. If it is pruned or fails, the others are not run.
-
-    Attributes:
-        study: the trials.
-        settings: the settings of all trials.
-        rows: the rows that they are trained and scored on.
-        seeds: the seeds of each trial's runs.
     """
 
-    study: SearchStudy
-    settings: TrialSettings
-    rows: Rows
-    seeds: Sequence[int]
+    study: SearchStudy  # the trials
+    settings: TrialSettings  # the settings of all trials
+    rows: Rows  # the rows that they are trained and scored on
+    seeds: Sequence[int]  # the seeds of each trial's runs
 
     def __post_init__(self) -> None:
         self.record_store = RecordStore(self.study.folder)

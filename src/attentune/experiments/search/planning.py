@@ -20,21 +20,13 @@ from attentune.experiments.search.study import SearchStudy
 
 @dataclass(frozen=True)
 class PlannedSearch:
-    """The runs of a search.
+    """The runs of a search."""
 
-    Attributes:
-        trials: the number of trials.
-        seeds: the runs of each.
-        done: how many runs are recorded.
-        seconds: the expected time of a run of each trial that is left, at most.
-        is_measured: whether that is the mean time of recorded runs, rather than predicted from short ones.
-    """
-
-    trials: int
-    seeds: int
-    done: int
-    seconds: tuple[float, ...]
-    is_measured: bool
+    trials: int  # the number of trials
+    seeds: int  # the runs of each
+    done: int  # how many runs are recorded
+    seconds: tuple[float, ...]  # the expected time of a run of each trial that is left, at most
+    is_measured: bool  # whether that is the mean time of recorded runs, rather than predicted from short ones
 
     @property
     def runs(self) -> int:
@@ -62,15 +54,6 @@ def plan_search(
     """Predict the time of a search, from its records or else from short runs on this machine.
 
     A trial that is pruned takes less. Of a sampler that learns from scores, the settings are those of random trials.
-
-    Args:
-        output_dir: the search's folder, which need not exist.
-        space, vary, preset, config, overrides: as for `search`.
-        info: told what is timed.
-        options: those of `SearchOptions`.
-
-    Raises:
-        AttentuneError: as `search`.
     """
     setup = set_up(space, vary, SearchOptions(**options), preset=preset, file=config, overrides=overrides or {})
     with tempfile.TemporaryDirectory() as folder:

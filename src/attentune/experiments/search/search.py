@@ -38,16 +38,6 @@ def train_best_settings(
 
     A finished run with these settings is kept, an interrupted one is resumed. A run with other settings, those of an
     earlier best trial, is replaced.
-
-    Args:
-        config: the best trial's settings.
-        executor: where runs are executed. On this machine the run is trained in this process, with all of its cores.
-        logs: the folder of the workers' logs.
-        display: shows progress, if the run is trained in this process.
-
-    Raises:
-        AttentuneError: an error that the user can correct.
-        Interrupted: a stop was requested and the run was saved.
     """
     config = _resumed_or_new(config)
     if executor.executor == "local":
@@ -74,11 +64,7 @@ def _resumed_or_new(config: Config) -> Config:
 
 
 def _train_elsewhere(config: Config, options: ExecutorOptions, logs: Path) -> None:
-    """Train in a worker of a cluster.
-
-    Raises:
-        Interrupted: a stop was requested.
-    """
+    """Train in a worker of a cluster."""
     folder, flat = str(config.training.output_dir), to_flat(config)
     workers = make_executor(options, logs, [flat])
     try:
@@ -114,29 +100,17 @@ __all__ = ["ComparisonStopped", "SearchResult", "search"]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The outcome of a search.
+    """The outcome of a search."""
 
-    Attributes:
-        task: the task's name; for custom data that of the file or data set.
-        criterion: how trials are ranked.
-        rows: the rows that they were scored on.
-        trials: best first, then the pruned and the failed ones.
-        config: the file with the best trial's settings; None if no trial is done.
-        model: the run folder of the model that was trained with these settings; None if none was.
-        model_scores: that model's scores, by split and metric.
-        importance: the share of the ranking values' variance that each dimension explains, or None.
-        importance_note: why there is no importance.
-    """
-
-    task: str
-    criterion: SelectionCriterion
-    rows: Rows
-    trials: list[TrialOutcome]
-    config: Path | None
-    importance: dict[str, float] | None
-    importance_note: str = ""
-    model: Path | None = None
-    model_scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    task: str  # the task's name; for custom data that of the file or data set
+    criterion: SelectionCriterion  # how trials are ranked
+    rows: Rows  # the rows that they were scored on
+    trials: list[TrialOutcome]  # best first, then the pruned and the failed ones
+    config: Path | None  # the file with the best trial's settings; None if no trial is done
+    importance: dict[str, float] | None  # the share of the ranking values' variance that each dimension explains
+    importance_note: str = ""  # why there is no importance
+    model: Path | None = None  # the run folder of the model that was trained with these settings; None if none was
+    model_scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # that model's scores
 
     @property
     def best(self) -> TrialOutcome | None:

@@ -24,17 +24,11 @@ _SMALLEST = 1e-6  # probabilities are written with six decimals
 
 @dataclass(frozen=True)
 class SelectionCriterion:
-    """How trials are ranked: by mean - k std, or mean + k std where lower scores are better.
+    """How trials are ranked: by mean - k std, or mean + k std where lower scores are better."""
 
-    Attributes:
-        rule: "score", the mean over seeds; or "three-parts", the mean over three parts of the rows.
-        k: the weight of the standard deviation; ignored for "score".
-        metric: the metric's name.
-    """
-
-    rule: str = "score"
-    k: float = 1.0
-    metric: str = "accuracy"
+    rule: str = "score"  # "score", the mean over seeds; or "three-parts", the mean over three parts of the rows
+    k: float = 1.0  # the weight of the standard deviation; ignored for "score"
+    metric: str = "accuracy"  # the metric's name
 
     @property
     def greater_is_better(self) -> bool:
@@ -57,27 +51,16 @@ class SelectionCriterion:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """The outcome of a trial.
+    """The outcome of a trial."""
 
-    Attributes:
-        name: "trial-0001" and so on.
-        params: the point of the space.
-        settings: the point's settings, by dotted name.
-        status: "done", "pruned", "failed" or "running".
-        scores: the scores of each seed, or of each seed's parts; intermediate scores of a pruned trial are excluded.
-        value: the ranking value; None if the trial is not done or its score is undefined.
-        seconds: the wall time of all its runs.
-        message: why it failed, or its score when it was pruned.
-    """
-
-    name: str
-    params: dict[str, Any]
-    settings: dict[str, Any]
-    status: str
-    scores: tuple[float, ...] = ()
-    value: float | None = None
-    seconds: float = 0.0
-    message: str = ""
+    name: str  # "trial-0001" and so on
+    params: dict[str, Any]  # the point of the space
+    settings: dict[str, Any]  # the point's settings, by dotted name
+    status: str  # "done", "pruned", "failed" or "running"
+    scores: tuple[float, ...] = ()  # the scores of each seed, or of each seed's parts
+    value: float | None = None  # the ranking value; None if the trial is not done or its score is undefined
+    seconds: float = 0.0  # the wall time of all its runs
+    message: str = ""  # why it failed, or its score when it was pruned
 
     @property
     def mean(self) -> float | None:
@@ -96,14 +79,7 @@ def ranked(
     *,
     loss: Callable[[TrialOutcome], float | None] = lambda trial: None,
 ) -> list[TrialOutcome]:
-    """Sort trials: best first, those without a value last. The sort is stable.
-
-    Args:
-        trials: the trials.
-        criterion: what ranks them.
-        loss: returns a trial's loss on the scored rows, if it is known. Of trials with equal values, which are common
-            where few rows are scored by accuracy, those with a lower loss come first.
-    """
+    """Sort trials: best first, those without a value last. The sort is stable."""
     order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
     times = Counter(trial.value for trial in trials)
 
@@ -117,13 +93,7 @@ def ranked(
 
 
 def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
-    """Return the metric on each of three stratified parts of the rows.
-
-    Args:
-        predictions: a run's predictions with labels, as CSV text from `predictions_csv`.
-        metric: the metric's name.
-        key: the key of the random generator that cuts the parts.
-    """
+    """Return the metric on each of three stratified parts of the rows."""
     labels, predicted, _ = _columns(predictions)
     return [
         METRICS[metric].score(labels[places], predicted[places]) for places in stratified_folds(labels, PARTS, *key)
@@ -131,11 +101,7 @@ def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
 
 
 def prediction_loss(predictions: str) -> float | None:
-    """Return the mean cross-entropy of a run's predictions; None without probabilities, as of scores.
-
-    Args:
-        predictions: a run's predictions with labels, as CSV text from `predictions_csv`.
-    """
+    """Return the mean cross-entropy of a run's predictions; None without probabilities, as of scores."""
     labels, _, probabilities_NC = _columns(predictions)
     if not probabilities_NC.size:
         return None

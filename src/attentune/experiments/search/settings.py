@@ -32,24 +32,14 @@ _VARIED_DATA = ("data.max_length",)
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """The settings of all trials.
+    """The settings of all trials."""
 
-    Attributes:
-        file: a YAML file of settings.
-        preset: the preset; overrides the file.
-        common: settings by dotted name; override both.
-    """
-
-    file: str | Path | None = None
-    preset: str | None = None
-    common: Mapping[str, Any] = field(default_factory=dict)
+    file: str | Path | None = None  # a YAML file of settings
+    preset: str | None = None  # the preset; overrides the file
+    common: Mapping[str, Any] = field(default_factory=dict)  # settings by dotted name; override both
 
     def config(self, changes: Mapping[str, Any]) -> Config:
-        """Return the configuration with these settings added, which override all others.
-
-        Raises:
-            ConfigError: the settings are invalid; lists all problems.
-        """
+        """Return the configuration with these settings added, which override all others."""
         changes = dict(changes)
         preset = changes.pop("preset", self.preset)
         config = load_config(self.file, {**self.common, **changes}, preset=preset)
@@ -71,19 +61,12 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class CheckedSettings:
-    """A space, and what it is searched with.
+    """A space, and what it is searched with."""
 
-    Attributes:
-        space: the space, with each value converted to its setting's type.
-        trials: the settings of all trials.
-        seed: their seed, which determines rows and samples.
-        notes: on dimensions of a named space that are not varied.
-    """
-
-    space: Space
-    trials: TrialSettings
-    seed: int
-    notes: tuple[str, ...]
+    space: Space  # the space, with each value converted to its setting's type
+    trials: TrialSettings  # the settings of all trials
+    seed: int  # their seed, which determines rows and samples
+    notes: tuple[str, ...]  # on dimensions of a named space that are not varied
 
 
 def checked_settings(
@@ -94,11 +77,7 @@ def checked_settings(
     file: str | Path | None,
     overrides: Mapping[str, Any],
 ) -> CheckedSettings:
-    """Check a search's space and settings, without reading data and without PyTorch; arguments as for `search`.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Check a search's space and settings, without reading data and without PyTorch; arguments as for `search`."""
     given = named_space(space)
     left_out: list[str] = []
     if given is not None:
@@ -134,11 +113,7 @@ def without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, li
 def common_settings(
     overrides: Mapping[str, Any], space: Space, file: str | Path | None, preset: str | None
 ) -> tuple[TrialSettings, int]:
-    """Return the settings of all trials, and their seed, which determines rows and samples.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Return the settings of all trials, and their seed, which determines rows and samples."""
     given = dict(overrides)
     problems = [f"{name}: {why}." for name, why in _REFUSED.items() if given.get(name) not in (None, False)]
     if problems:
@@ -155,16 +130,7 @@ def common_settings(
 def whole_space(
     given_space: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
 ) -> tuple[Space, list[str]]:
-    """Return a named space with more dimensions, and notes on the dimensions that were omitted.
-
-    Args:
-        named: from `load_space`.
-        searched: more dimensions; each replaces the named space's dimension of the same setting.
-        fixed: settings with a fixed value; the named space's dimensions of these settings are omitted.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Return a named space with more dimensions, and notes on the dimensions that were omitted."""
     searched_names = {name for dimension in searched for name in dimension.setting_names}
     names = [name for dimension in searched for name in dimension.setting_names]
     problems = [f"--search {name}: is given more than once." for name in searched_names if names.count(name) > 1]
@@ -193,9 +159,6 @@ def check_space(space: Space, settings: TrialSettings) -> Space:
     """Validate a space; return it with each value converted to its setting's type.
 
     Each value is validated together with the first values of the other dimensions.
-
-    Raises:
-        ConfigError: with all problems.
     """
     first = {dimension.name: _some_values(dimension)[0] for dimension in space.dimensions}
     problems: dict[str, None] = {}

@@ -39,12 +39,7 @@ def description(settings: Mapping[str, Any], space: list[dict[str, Any]], option
 
 
 def open_search(folder: Path, content: Mapping[str, Any]) -> None:
-    """Create a search in its folder, or continue the one that is there.
-
-    Raises:
-        CheckpointError: the folder has another search.
-        StorageError: it cannot be written to.
-    """
+    """Create a search in its folder, or continue the one that is there."""
     file = folder / SEARCH_FILE
     if file.exists():
         check_same_search(_read(file)["search"], content, str(folder))
@@ -65,16 +60,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def check_same_search(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
-    """Check that two descriptions describe the same search.
-
-    Args:
-        before: the stored description.
-        now: the new one.
-        where: the folder, for the message.
-
-    Raises:
-        CheckpointError: the descriptions differ; the message lists how.
-    """
+    """Check that two descriptions describe the same search."""
     changes = [
         f"{name}: was {before.get(name, 'not there')!r}, now {now.get(name, 'not there')!r}"
         for name in dict.fromkeys([*before, *now])
@@ -108,29 +94,17 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Setup:
-    """A search whose options have been checked.
+    """A search whose options have been checked."""
 
-    Attributes:
-        space: the search space, with validated values.
-        settings: the settings of all trials.
-        sampler_config: how trials are sampled and pruned.
-        criterion: how trials are ranked.
-        rows: the rows that they are trained and scored on.
-        seeds: the seeds of each trial's runs.
-        base: the configuration of one point of the space.
-        notes: notes to show to the user.
-        content: the description of the search, which must stay the same when it is resumed.
-    """
-
-    space: Space
-    settings: TrialSettings
-    sampler_config: SamplerConfig
-    criterion: SelectionCriterion
-    rows: Rows
-    seeds: Sequence[int]
-    base: Config
-    notes: tuple[str, ...]
-    content: Mapping[str, Any]
+    space: Space  # the search space, with validated values
+    settings: TrialSettings  # the settings of all trials
+    sampler_config: SamplerConfig  # how trials are sampled and pruned
+    criterion: SelectionCriterion  # how trials are ranked
+    rows: Rows  # the rows that they are trained and scored on
+    seeds: Sequence[int]  # the seeds of each trial's runs
+    base: Config  # the configuration of one point of the space
+    notes: tuple[str, ...]  # notes to show to the user
+    content: Mapping[str, Any]  # the description of the search, which must stay the same when it is resumed
 
 
 def set_up(
@@ -142,11 +116,7 @@ def set_up(
     file: str | Path | None,
     overrides: Mapping[str, Any],
 ) -> Setup:
-    """Check everything, and read the data once.
-
-    Raises:
-        AttentuneError: a problem that would make all trials fail; lists all problems.
-    """
+    """Check everything, and read the data once."""
     checked = checked_settings(space, vary, preset=preset, file=file, overrides=overrides)
     whole, settings, seed = checked.space, checked.trials, checked.seed
     sampler_config = _sampler_config(whole, options, seed)

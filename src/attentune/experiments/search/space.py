@@ -24,25 +24,15 @@ _RANGE_KEYS = ("low", "high", "step", "log")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension: the values of a setting, a range of it, or named alternatives of several settings.
+    """One dimension: the values of a setting, a range of it, or named alternatives of several settings."""
 
-    Attributes:
-        name: a setting's dotted name; for alternatives any name.
-        choices: values, or names of alternatives; empty for a range.
-        low: the lowest value of a range.
-        high: the highest value of a range.
-        step: step size of a range; None for a continuous one.
-        log: whether the range is uniform in the logarithm.
-        alternatives: by choice, the settings that it sets.
-    """
-
-    name: str
-    choices: tuple[Any, ...] = ()
-    low: Number = 0
-    high: Number = 0
-    step: Number | None = None
-    log: bool = False
-    alternatives: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    name: str  # a setting's dotted name; for alternatives any name
+    choices: tuple[Any, ...] = ()  # values, or names of alternatives; empty for a range
+    low: Number = 0  # the lowest value of a range
+    high: Number = 0  # the highest value of a range
+    step: Number | None = None  # step size of a range; None for a continuous one
+    log: bool = False  # whether the range is uniform in the logarithm
+    alternatives: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by choice, the settings that it sets
 
     @property
     def values(self) -> tuple[Any, ...] | None:
@@ -70,19 +60,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space.
+    """A search space."""
 
-    Attributes:
-        dimensions: the dimensions that are varied.
-        preset: the default preset of the trials.
-        settings: fixed settings of the trials; flags override them.
-        source: the paper or file that it comes from.
-    """
-
-    dimensions: tuple[Dimension, ...] = ()
-    preset: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
+    dimensions: tuple[Dimension, ...] = ()  # the dimensions that are varied
+    preset: str | None = None  # the default preset of the trials
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fixed settings of the trials; flags override them
+    source: str = ""  # the paper or file that it comes from
 
     def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a point, by dotted name."""
@@ -108,11 +91,7 @@ def space_names() -> tuple[str, ...]:
 
 
 def load_space(name: str) -> Space:
-    """Load a paper's grid by name, or a YAML file with `space` and optionally `preset` and `set`.
-
-    Raises:
-        ConfigError: it does not exist or is invalid; with all problems.
-    """
+    """Load a paper's grid by name, or a YAML file with `space` and optionally `preset` and `set`."""
     if name in space_names():
         text = (resources.files("attentune.experiments.search") / "spaces" / f"{name}.yaml").read_text(encoding="utf-8")
         return space_from(yaml.safe_load(text), name)
@@ -125,26 +104,14 @@ def load_space(name: str) -> Space:
 
 
 def named_space(space: str | Path | Mapping[str, Any] | None) -> Space | None:
-    """Return a space that is given by name, as a file or as a mapping; None if none is.
-
-    Raises:
-        ConfigError: it is no space.
-    """
+    """Return a space that is given by name, as a file or as a mapping; None if none is."""
     if isinstance(space, Mapping):
         return space_from(space if "space" in space else {"space": space}, "space")
     return None if space is None else load_space(str(space))
 
 
 def space_from(content: Mapping[str, Any], source: str) -> Space:
-    """Build a space from {"space": {name: values}, "preset": name, "set": {name: value}}.
-
-    Args:
-        content: such a mapping.
-        source: where it comes from, for messages.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Build a space from {"space": {name: values}, "preset": name, "set": {name: value}}."""
     problems = [
         f"{source}: {key}: there is no such key.{did_you_mean(str(key), _KEYS)} Known here: {', '.join(_KEYS)}."
         for key in content

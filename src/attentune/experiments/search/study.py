@@ -51,37 +51,17 @@ _STATES = {
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How trials are sampled and pruned.
+    """How trials are sampled and pruned."""
 
-    Attributes:
-        sampler: one of `SAMPLERS`.
-        pruner: one of `PRUNERS`.
-        startup: the number of finished trials before TPE models them, and before the median pruner prunes.
-        trials: the number of trials; None for the whole grid.
-        seed: the seed of the sampler.
-    """
-
-    sampler: str = "tpe"
-    pruner: str = "none"
-    startup: int = 5
-    trials: int | None = None
-    seed: int = 42
+    sampler: str = "tpe"  # one of `SAMPLERS`
+    pruner: str = "none"  # one of `PRUNERS`
+    startup: int = 5  # the number of finished trials before TPE models them, and before the median pruner prunes
+    trials: int | None = None  # the number of trials; None for the whole grid
+    seed: int = 42  # the seed of the sampler
 
 
 class SearchStudy:
-    """The trials of a search.
-
-    Args:
-        folder: the search's folder.
-        space: the search space.
-        sampler_config: how trials are sampled and pruned.
-        criterion: how trials are ranked.
-        read_only: whether another process writes the journal.
-
-    Raises:
-        CheckpointError: the journal is damaged.
-        StorageError: it cannot be read or written.
-    """
+    """The trials of a search."""
 
     def __init__(
         self,
@@ -167,12 +147,7 @@ class SearchStudy:
             self._add(self._by_name()[name].params, name=name)
 
     def report(self, name: str, scores: Mapping[int, float]) -> None:
-        """Store the scores during a trial's first run, of which some may be stored already.
-
-        Args:
-            name: the trial's name.
-            scores: by the number of scores of the run so far, including this one.
-        """
+        """Store the scores during a trial's first run, of which some may be stored already."""
         with self._errors():
             trial = self._live(name)
             for step in sorted(scores.keys() - self._by_name()[name].intermediate_values.keys()):
@@ -180,12 +155,7 @@ class SearchStudy:
                 trial.should_prune()  # halving stores what the trial reached
 
     def is_worse(self, name: str, scores: Mapping[int, float]) -> bool:
-        """Return whether a running trial should be pruned. Nothing is stored.
-
-        Args:
-            name: the trial's name.
-            scores: its scores so far, as for `report`; those that are stored need not be given.
-        """
+        """Return whether a running trial should be pruned. Nothing is stored."""
         with self._errors():
             own = self._by_name()[name]
             copy = optuna.create_study(direction=self._direction, pruner=self._study.pruner)

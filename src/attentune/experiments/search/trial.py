@@ -24,24 +24,14 @@ SCORED = ("train", "dev")
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that a search trains on and scores.
+    """The rows that a search trains on and scores."""
 
-    Attributes:
-        score_on: "train" scores on held-out training rows; "dev", on the task's validation rows.
-        share: the share of the training rows that is held out.
-        seed: the seed of the split and of subsamples.
-    """
-
-    score_on: str = "train"
-    share: float = 0.2
-    seed: int = 42
+    score_on: str = "train"  # "train" scores on held-out training rows; "dev", on the task's validation rows
+    share: float = 0.2  # the share of the training rows that is held out
+    seed: int = 42  # the seed of the split and of subsamples
 
     def load(self, config: Config) -> TaskData:
-        """Load the rows: the same for every trial and seed, without extra files, which `train` adds.
-
-        Raises:
-            DataError: as `load_data`, or there are too few labelled rows to hold some out.
-        """
+        """Load the rows: the same for every trial and seed, without extra files, which `train` adds."""
         data_config = replace(config.data, extra_train_files=None, extra_train_weights=None)
         if self.score_on == "dev":
             return load_data(data_config, seed=self.seed, splits=("train", "validation"))
@@ -63,28 +53,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class SearchTrainer:
-    """Trains the runs of a search in a worker process.
+    """Trains the runs of a search in a worker process."""
 
-    Attributes:
-        folder: the search's folder.
-        rows: the rows that runs are trained and scored on.
-        sampler_config: how trials are pruned.
-        criterion: how trials are ranked.
-        first_seed: the seed whose runs may be pruned.
-    """
-
-    folder: str
-    rows: Rows
-    sampler_config: SamplerConfig
-    criterion: SelectionCriterion
-    first_seed: int
+    folder: str  # the search's folder
+    rows: Rows  # the rows that runs are trained and scored on
+    sampler_config: SamplerConfig  # how trials are pruned
+    criterion: SelectionCriterion  # how trials are ranked
+    first_seed: int  # the seed whose runs may be pruned
 
     def __call__(self, run: Run, config: Config) -> RunResult:
-        """Train a run.
-
-        Raises:
-            Pruned: its scores are worse than those of other trials.
-        """
+        """Train a run."""
         from attentune.training.train import train
 
         callbacks = [PruningCallback(self, run.method, config)] if self._may_prune(run) else []
@@ -95,13 +73,7 @@ class SearchTrainer:
 
 
 class PruningCallback(TrainingCallback):
-    """Raises `Pruned` after a validation score that is worse than those of other trials.
-
-    Args:
-        trainer: has the search's folder and settings.
-        trial: the trial's name.
-        config: the run's settings.
-    """
+    """Raises `Pruned` after a validation score that is worse than those of other trials."""
 
     def __init__(self, trainer: SearchTrainer, trial: str, config: Config) -> None:
         self._trainer, self._trial, self._config = trainer, trial, config

@@ -40,20 +40,6 @@ def run_shards(
     """Execute all shards whose files are missing.
 
     A shard whose worker is killed or stopped is repeated. One with invalid rows does not stop the others.
-
-    Args:
-        task: writes a shard.
-        output: the folder.
-        plan: its shards.
-        executor: executes the tasks; it is shut down at the end.
-        stop: is looked at all the time.
-        written: is called when a shard is written.
-
-    Raises:
-        ShardsStopped: a stop was requested.
-        BadShards: some shards have invalid rows, with the first messages.
-        CheckpointError: workers were killed or stopped again and again.
-        AttentuneError: what concerns all shards, such as a full disk.
     """
     waiting = deque(plan.missing(output))
     running: dict[Future[Any], int] = {}

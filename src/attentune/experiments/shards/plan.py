@@ -44,27 +44,16 @@ _WEIGHTS_AND_SETTINGS = {".safetensors", ".json", ".yaml", ".txt", ".model"}
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """What a command asks for; it has to be the same when the command is repeated on a folder.
+    """What a command asks for; it has to be the same when the command is repeated on a folder."""
 
-    Attributes:
-        command: "predict", "explain" or "evaluate".
-        run: the absolute path of the run.
-        run_fingerprint: a SHA-256 of its weights and settings.
-        sources: the input.
-        data: the data settings with the columns.
-        keep_columns: the columns to copy, or `(ALL,)`.
-        output_format: one of `data.writers.FORMATS`.
-        options: further settings of the command, ready for JSON.
-    """
-
-    command: str
-    run: str
-    run_fingerprint: str
-    sources: tuple[RowSource, ...]
-    data: DataConfig
-    keep_columns: tuple[str, ...]
-    output_format: str
-    options: dict[str, Any]
+    command: str  # "predict", "explain" or "evaluate"
+    run: str  # the absolute path of the run
+    run_fingerprint: str  # a SHA-256 of its weights and settings
+    sources: tuple[RowSource, ...]  # the input
+    data: DataConfig  # the data settings with the columns
+    keep_columns: tuple[str, ...]  # the columns to copy, or `(ALL,)`
+    output_format: str  # one of `data.writers.FORMATS`
+    options: dict[str, Any]  # further settings of the command, ready for JSON
 
     def to_dict(self) -> dict[str, Any]:
         """Return what has to be the same, ready for JSON."""
@@ -82,21 +71,13 @@ class ShardRequest:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The shards of a folder.
+    """The shards of a folder."""
 
-    Attributes:
-        request: what is computed.
-        columns: the columns of texts, labels and ids.
-        kept: the columns that are copied.
-        source_rows: the number of rows of each source.
-        shards: the rows of each shard.
-    """
-
-    request: ShardRequest
-    columns: Columns
-    kept: tuple[str, ...]
-    source_rows: tuple[int, ...]
-    shards: tuple[tuple[RowRange, ...], ...]
+    request: ShardRequest  # what is computed
+    columns: Columns  # the columns of texts, labels and ids
+    kept: tuple[str, ...]  # the columns that are copied
+    source_rows: tuple[int, ...]  # the number of rows of each source
+    shards: tuple[tuple[RowRange, ...], ...]  # the rows of each shard
 
     @property
     def rows(self) -> int:
@@ -142,12 +123,7 @@ class ShardPlan:
 
 
 def read_plan(output: OutputFolder) -> ShardPlan:
-    """Read `shards.json`.
-
-    Raises:
-        DataError: there is none.
-        CheckpointError: it is damaged, or of another version.
-    """
+    """Read `shards.json`."""
     try:
         content = output.read_json(PLAN_FILE)
         if content["format"] != _FORMAT or content["block_rows"] != BLOCK_ROWS:
@@ -198,24 +174,7 @@ def make_plan(
     reads_labels: bool,
     log: Callable[[str], None],
 ) -> ShardPlan:
-    """Return the plan in a folder; if there is none, count the rows of the input, divide them, and write it.
-
-    Args:
-        output: the folder.
-        request: what is to be computed.
-        saved: the run.
-        columns: the columns that are computed.
-        shards: the number of shards; None for `default_shards`.
-        processes: the number of shards that are computed at a time, if it is known.
-        reads_labels: whether there has to be a column of labels.
-        log: is called with sentences on what is done.
-
-    Raises:
-        CheckpointError: the folder has shards of another call.
-        DataError: the input cannot be read, or lacks a column.
-        ConfigError: a column to keep has the name of one that is computed.
-        StorageError: the folder cannot be written to.
-    """
+    """Return the plan in a folder; if there is none, count the rows of the input, divide them, and write it."""
     names = output.names()
     if PLAN_FILE in names:
         plan = read_plan(output)
@@ -321,11 +280,7 @@ def _kept_columns(
 
 
 def check_kept(kept: Sequence[str], computed: Sequence[str]) -> None:
-    """Check that no column to keep has the name of one that is computed.
-
-    Raises:
-        ConfigError: one has.
-    """
+    """Check that no column to keep has the name of one that is computed."""
     if same := [name for name in kept if name in computed]:
         raise ConfigError(
             f"--keep_columns: the input has {', '.join(map(repr, same))}, as the output has. List the columns to keep"

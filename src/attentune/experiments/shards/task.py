@@ -38,36 +38,16 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class ShardKind:
-    """What is computed of rows.
+    """What is computed of rows."""
 
-    Attributes:
-        columns: returns the columns of a run's output; the first is "id".
-        compute: returns their values for some rows; calls a function after each batch.
-        reads_labels: whether rows have labels.
-    """
-
-    columns: Callable[[Predictor, Mapping[str, Any]], list[OutputColumn]]
+    columns: Callable[[Predictor, Mapping[str, Any]], list[OutputColumn]]  # returns the columns of a run's output
+    # Returns their values for some rows; calls a function after each batch.
     compute: Callable[[Predictor, Mapping[str, Any], TextRows, Progress], Computed]
-    reads_labels: bool = False
+    reads_labels: bool = False  # whether rows have labels
 
 
 def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> TextsRead | None:
-    """Compute a shard and write its file.
-
-    Args:
-        kind: what is computed.
-        folder: the path or URL of the folder with `shards.json`.
-        shard: the number of the shard.
-        stop: once a stop is requested, nothing is written.
-
-    Returns:
-        The rows that were read; None after a stop request.
-
-    Raises:
-        DataError: a row is invalid, or the input has changed.
-        CheckpointError: the run has changed.
-        StorageError: the file cannot be written.
-    """
+    """Compute a shard and write its file."""
     output = OutputFolder(folder)
     (file,) = find_files(output.place(PLAN_FILE), ())
     plan = _read_plan(folder, file)
@@ -127,11 +107,7 @@ def _loaded_run(run: str, fingerprint: str, plan_file: str) -> Predictor:
 
 
 def _unchanged(source: RowSource) -> RowSource:
-    """Check that a source is as it was when its rows were counted.
-
-    Raises:
-        DataError: it is not.
-    """
+    """Check that a source is as it was when its rows were counted."""
     if source.kind == DATASET:
         now = dataset_source(source.path, source.config_name, source.split or "")
     else:
@@ -148,11 +124,7 @@ def _unchanged(source: RowSource) -> RowSource:
 def _rows_of(
     chunk: RowChunk, plan: ShardPlan, part: RowRange, reader: LabelReader
 ) -> tuple[TextRows, list[int] | None]:
-    """Interpret the cells of a chunk. Ids are copied from their column; without one, rows are counted from 0.
-
-    Returns:
-        The rows; and which of the chunk's they are, if some are left out for their labels.
-    """
+    """Interpret the cells of a chunk. Ids are copied from their column; without one, rows are counted from 0."""
     table, read = chunk.table, plan.columns
     if read.id is None:
         first = plan.first_row(part) - part.start.row + table.first_row
@@ -240,11 +212,7 @@ def evaluate_shard(folder: str, shard: int, *, stop: StopRequest) -> TextsRead |
 
 
 def evaluated_rows(output: OutputFolder, plan: ShardPlan, space: LabelSpace) -> tuple[TextRows, np.ndarray]:
-    """Read the shards of an evaluation: the rows with their labels, and the (N, C) logits.
-
-    Raises:
-        DataError: a file cannot be read, or no row has a label.
-    """
+    """Read the shards of an evaluation: the rows with their labels, and the (N, C) logits."""
     names = ["id", "text", "label", LOGITS, *(["text_pair"] if plan.columns.pair else [])]
     table = read_written((output.read(plan.file_name(shard)) for shard in range(len(plan.shards))), names)
     if not len(table):

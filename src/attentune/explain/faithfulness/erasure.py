@@ -28,15 +28,7 @@ _ROWS_AT_ONCE = 8192
 
 
 class Eraser:
-    """Predicts rows with erased tokens and caches the predictions.
-
-    Args:
-        scorer: the model and the rows.
-        erasure: one of `ERASURES`.
-
-    Attributes:
-        predicted: number of erased rows predicted so far, cached ones not counted.
-    """
+    """Predicts rows with erased tokens and caches the predictions."""
 
     def __init__(self, scorer: Scorer, erasure: str) -> None:
         self._scorer, self._erasure = scorer, erasure
@@ -44,15 +36,7 @@ class Eraser:
         self.predicted = 0
 
     def probabilities(self, rows: Sequence[int] | np.ndarray, erased: Sequence[np.ndarray]) -> np.ndarray:
-        """Predict class probabilities of rows with erased tokens.
-
-        Args:
-            rows: (M,) row numbers; a row may occur more than once.
-            erased: for each of them the positions to erase, in any order.
-
-        Returns:
-            (M, C) float64.
-        """
+        """Predict class probabilities of rows with erased tokens."""
         places = [np.sort(positions).astype(np.int64) for positions in erased]
         keys = [(int(row), positions.tobytes()) for row, positions in zip(rows, places, strict=True)]
         new = {key: positions for key, positions in zip(keys, places, strict=True) if key not in self._known}
@@ -86,13 +70,7 @@ class Eraser:
 
 
 def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.ndarray]) -> Features:
-    """Select rows and delete tokens from each.
-
-    Args:
-        features: the split's tokens.
-        rows_M: row numbers; a row may occur more than once.
-        places: for each of them the positions to delete.
-    """
+    """Select rows and delete tokens from each."""
     remaining_indices = []
     for row, erased in zip(rows_M, places, strict=True):
         span = features.row(int(row))
@@ -115,19 +93,12 @@ def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.n
 
 @dataclass(frozen=True)
 class ProbabilityDrops:
-    """Class probabilities of N rows before and after erasing, for K shares of tokens.
+    """Class probabilities of N rows before and after erasing, for K shares of tokens."""
 
-    Attributes:
-        whole_NC: of the original rows.
-        without_NKC: without the top-ranked tokens.
-        only_NKC: with only the top-ranked tokens.
-        target_N: ids of the explained classes.
-    """
-
-    whole_NC: np.ndarray
-    without_NKC: np.ndarray
-    only_NKC: np.ndarray
-    target_N: np.ndarray
+    whole_NC: np.ndarray  # of the original rows
+    without_NKC: np.ndarray  # without the top-ranked tokens
+    only_NKC: np.ndarray  # with only the top-ranked tokens
+    target_N: np.ndarray  # ids of the explained classes
 
     @property
     def comprehensiveness(self) -> np.ndarray:
@@ -151,15 +122,7 @@ def probability_drops(
     target_N: np.ndarray,
     shares: Sequence[float] = SHARES,
 ) -> ProbabilityDrops:
-    """Erase the top-ranked tokens of each row, and all others, at several shares.
-
-    Args:
-        eraser: predicts erased rows.
-        rows: (N,) row numbers.
-        orders: for each row the positions of its non-special tokens, most important first; none empty.
-        target_N: ids of the explained classes.
-        shares: shares of tokens to erase.
-    """
+    """Erase the top-ranked tokens of each row, and all others, at several shares."""
     counts = [top_counts(len(order), shares) for order in orders]
     first = [order[:count] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
     rest = [order[count:] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
@@ -202,13 +165,6 @@ def find_naopc_bounds(
 
     A prediction depends on the set of erased tokens, not on their order. A beam that holds all sets of one size (20 for
     6 tokens, 70 for 8) finds the exact bounds; a smaller one may find narrower bounds.
-
-    Args:
-        eraser: predicts erased rows.
-        rows: (N,) row numbers.
-        places: for each row the positions to erase; none empty.
-        target_N: ids of the explained classes.
-        beam: number of sets kept at each size.
     """
     whole_N = _unerased_probability(eraser, rows, target_N)
     upper_N, lower_N = (
@@ -272,11 +228,6 @@ def ranked(scores_T: np.ndarray, ordinary: np.ndarray, *key: int | str) -> np.nd
     """Sort the positions of a row's non-special tokens by score, highest first.
 
     Ties are ordered at random: in text order a constant method would get the merit of the first words.
-
-    Args:
-        scores_T: the scores of the row's tokens.
-        ordinary: the positions to rank.
-        key: seeds the order of ties, such as the seed and the row.
     """
     tie_breaks = numpy_generator("ties", *key).random(len(ordinary))
     return ordinary[np.lexsort((tie_breaks, -scores_T[ordinary]))]

@@ -40,34 +40,21 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measures:
-    """Options of the evaluation.
+    """Options of the evaluation."""
 
-    Attributes:
-        erasures: some of `ERASURES`.
-        settings: options of the methods; the seed also seeds ties, the random baseline and the bootstrap.
-        draws: random orders that the random baseline averages over.
-        beam: beam width of the search for NAOPC bounds; 0 skips the normalised AOPC.
-        beam_tokens: search for bounds only in texts of at most so many non-special tokens.
-    """
-
-    erasures: Sequence[str] = ERASURES
-    settings: Settings = Settings()
-    draws: int = 5
-    beam: int = 5
-    beam_tokens: int = 12
+    erasures: Sequence[str] = ERASURES  # some of `ERASURES`
+    settings: Settings = Settings()  # options of the methods
+    draws: int = 5  # random orders that the random baseline averages over
+    beam: int = 5  # beam width of the search for NAOPC bounds; 0 skips the normalised AOPC
+    beam_tokens: int = 12  # search for bounds only in texts of at most so many non-special tokens
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The rankings of a method.
+    """The rankings of a method."""
 
-    Attributes:
-        attributions: one per row; those of the first draw if there are several.
-        orders: for each draw and row the positions of the non-special tokens, most important first.
-    """
-
-    attributions: list[Attribution]
-    orders: list[list[np.ndarray]]
+    attributions: list[Attribution]  # one per row; those of the first draw if there are several
+    orders: list[list[np.ndarray]]  # for each draw and row the positions of the non-special tokens
 
 
 def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) -> Ranked:
@@ -93,14 +80,6 @@ def agreements(
     """Compute rank correlations of two lists of scores, row by row.
 
     Identical scores agree fully (1), even if all are the same; if only one list is constant, the agreement is 0.
-
-    Args:
-        first: one attribution per row.
-        second: others of the same rows.
-        places: for each row the token positions to compare.
-
-    Returns:
-        Kendall's tau-b (N,) and Spearman's rho (N,); NaN for rows with fewer than two tokens.
     """
     pairs = [
         _agreement(one.scores[row_places], other.scores[row_places])
@@ -124,31 +103,18 @@ def _agreement(first_T: np.ndarray, second_T: np.ndarray) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method under one kind of erasure.
+    """Scores of one method under one kind of erasure."""
 
-    Attributes:
-        method: a key of `attribution.registry.METHODS`.
-        signed: whether the method's scores can be negative.
-        erasure: one of `ERASURES`.
-        comprehensiveness: mean drop in probability without the top-ranked tokens; high is good.
-        sufficiency: mean drop with only the top-ranked tokens; low is good.
-        difference: comprehensiveness minus the first method's, paired by text; None for the first method.
-        bins: (K,) comprehensiveness and (K,) sufficiency at each share of tokens.
-        naopc_comprehensiveness: normalised AOPC of the short texts; 1 is the best possible order, 0 the worst.
-        naopc_sufficiency: the same of the reversed order; low is good.
-        naopc_rows: the number of texts behind these two.
-    """
-
-    method: str
-    signed: bool
-    erasure: str
-    comprehensiveness: Interval
-    sufficiency: Interval
-    difference: Interval | None
-    bins: dict[str, list[float]]
-    naopc_comprehensiveness: Interval | None = None
-    naopc_sufficiency: Interval | None = None
-    naopc_rows: int = 0
+    method: str  # a key of `attribution.registry.METHODS`
+    signed: bool  # whether the method's scores can be negative
+    erasure: str  # one of `ERASURES`
+    comprehensiveness: Interval  # mean drop in probability without the top-ranked tokens; high is good
+    sufficiency: Interval  # mean drop with only the top-ranked tokens; low is good
+    difference: Interval | None  # comprehensiveness minus the first method's, paired by text; None for the first method
+    bins: dict[str, list[float]]  # (K,) comprehensiveness and (K,) sufficiency at each share of tokens
+    naopc_comprehensiveness: Interval | None = None  # normalised AOPC of the short texts
+    naopc_sufficiency: Interval | None = None  # the same of the reversed order; low is good
+    naopc_rows: int = 0  # the number of texts behind these two
 
 
 @dataclass(frozen=True)
@@ -162,35 +128,20 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """The report of `measure_faithfulness`.
+    """The report of `measure_faithfulness`."""
 
-    Attributes:
-        run: the run's folder.
-        rows: number of texts evaluated.
-        left_out: number of texts left out because all their tokens are special.
-        accuracy: on these rows; None without labels.
-        shares: shares of tokens erased (the bins).
-        draws: random orders that the random baseline averages over.
-        beam: beam width of the search for NAOPC bounds; 0 for none.
-        beam_tokens: maximum number of tokens of a text for that search.
-        precision: arithmetic precision of the model.
-        seed: of all random choices.
-        scores: one per method and erasure.
-        costs: one per method.
-    """
-
-    run: str
-    rows: int
-    left_out: int
-    accuracy: float | None
-    shares: list[float]
-    draws: int
-    beam: int
-    beam_tokens: int
-    precision: str
-    seed: int
-    scores: list[MethodScore]
-    costs: list[MethodCost]
+    run: str  # the run's folder
+    rows: int  # number of texts evaluated
+    left_out: int  # number of texts left out because all their tokens are special
+    accuracy: float | None  # on these rows; None without labels
+    shares: list[float]  # shares of tokens erased (the bins)
+    draws: int  # random orders that the random baseline averages over
+    beam: int  # beam width of the search for NAOPC bounds; 0 for none
+    beam_tokens: int  # maximum number of tokens of a text for that search
+    precision: str  # arithmetic precision of the model
+    seed: int  # of all random choices
+    scores: list[MethodScore]  # one per method and erasure
+    costs: list[MethodCost]  # one per method
 
 
 def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
@@ -209,23 +160,14 @@ _EXPENSIVE = ("lime", "shap")
 
 @dataclass(frozen=True)
 class FaithfulnessResult:
-    """The report and the data behind it.
+    """The report and the data behind it."""
 
-    Attributes:
-        report: means and intervals.
-        rows: the texts evaluated.
-        kept: their row numbers among those given.
-        explainer: of these texts.
-        ranked: rankings by method.
-        probability_drops: by method and erasure, of the first draw.
-    """
-
-    report: FaithfulnessReport
-    rows: TextRows
-    kept: list[int]
-    explainer: Explainer
-    ranked: dict[str, Ranked]
-    probability_drops: dict[tuple[str, str], ProbabilityDrops]
+    report: FaithfulnessReport  # means and intervals
+    rows: TextRows  # the texts evaluated
+    kept: list[int]  # their row numbers among those given
+    explainer: Explainer  # of these texts
+    ranked: dict[str, Ranked]  # rankings by method
+    probability_drops: dict[tuple[str, str], ProbabilityDrops]  # by method and erasure, of the first draw
 
     @staticmethod
     def signed(name: str) -> bool:
@@ -294,11 +236,7 @@ def measure_faithfulness(
 
 
 def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> None:
-    """Check that the run, methods and options can be evaluated.
-
-    Raises:
-        ConfigError: lists every problem.
-    """
+    """Check that the run, methods and options can be evaluated."""
     problems = []
     if saved.label_space.task_type == "regression":
         problems.append(
@@ -325,11 +263,7 @@ def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> 
 
 
 def readable(saved: ModelPredictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
-    """Make an explainer of the rows that have a non-special token; also return their row numbers.
-
-    Raises:
-        DataError: no row has one.
-    """
+    """Make an explainer of the rows that have a non-special token; also return their row numbers."""
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
     row_numbers = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
@@ -341,11 +275,7 @@ def readable(saved: ModelPredictor, rows: TextRows, precision: str | None) -> tu
 
 
 class _Erasing:
-    """Evaluates the rankings of all methods under one kind of erasure.
-
-    Attributes:
-        probability_drops: for each method, one entry per draw.
-    """
+    """Evaluates the rankings of all methods under one kind of erasure."""
 
     def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
         self._erasure, self._ranks, self._measures = erasure, ranks, measures

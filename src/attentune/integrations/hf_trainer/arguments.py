@@ -21,17 +21,6 @@ def recommended_arguments(
 
     Learning rate, epochs, batch size and how often the model is scored follow `attentune.training.defaults`; warm-up,
     weight decay and schedule are those of `attentune train`.
-
-    Args:
-        model: the model to train; its configuration, or that of its encoder, has `num_hidden_layers` and
-            `hidden_size`.
-        train_dataset: tokenised rows: a sequence, or a `datasets.Dataset`, of mappings with "input_ids".
-        output_dir: as in TrainingArguments.
-        eval_dataset: the validation rows; without them the model is not scored during training.
-        **arguments: further TrainingArguments; they override the rule.
-
-    Raises:
-        DataError: there are no rows, or they are not tokenised.
     """
     rows = len(train_dataset)
     if not rows or "input_ids" not in train_dataset[0]:

@@ -46,19 +46,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> tuple[Features, np.ndarray, list[Key]]:
-    """Read all rows of a tokenised data set.
-
-    Args:
-        dataset: a data set with a length whose rows, by index, have `input_ids` and `label` or `labels`.
-        special_ids: the ids of tokens that are never masked or labelled.
-        is_regression: whether the labels are scores.
-
-    Returns:
-        The tokens, the (N,) labels and the keys of all rows.
-
-    Raises:
-        DataError: the data set is empty or has no length, or a row has no tokens or no numeric label.
-    """
+    """Read all rows of a tokenised data set."""
     if not hasattr(dataset, "__len__") or not len(dataset):
         raise DataError("train_dataset: expected a data set with a length and at least one row; a stream has none.")
     rows = [dataset[number] for number in range(len(dataset))]
@@ -98,11 +86,6 @@ class SSACollator:
     """Data collator that pads rows and, in training mode, adds token labels.
 
     The labels are `token_targets` (B, T): from 0 to 1, and negative for tokens without a label.
-
-    Args:
-        model: the model; labels are added only if it is in training mode.
-        tokenizer: the tokenizer that pads.
-        targets: the token labels by row key; a row that is missing has none. It may be filled later.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, targets: Mapping[Key, np.ndarray]) -> None:
@@ -125,12 +108,6 @@ class TrainerScorer:
     """Predict training rows with the current weights, in evaluation mode.
 
     Every process predicts all rows, so that no process waits for another.
-
-    Args:
-        model: the model that the Trainer trains.
-        features: the tokens of the training rows.
-        pad_token_id: the id of the padding token.
-        mask_token_id: the id of the mask token.
     """
 
     def __init__(self, model: Any, features: Features, *, pad_token_id: int, mask_token_id: int) -> None:
@@ -141,15 +118,7 @@ class TrainerScorer:
 
     @torch.no_grad()
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        """Predict training rows.
-
-        Args:
-            rows: (N,) the indices of the rows.
-            masked: for each row the positions of the tokens to mask, or None.
-
-        Returns:
-            The (N, C) logits.
-        """
+        """Predict training rows."""
         logits_NC = np.zeros((len(rows), self.model.config.num_labels), dtype=np.float32)
         was_training = self.model.training
         self.model.eval()
@@ -208,18 +177,7 @@ class ClassifierCallback(TrainerCallback):
         *,
         linear_probe: bool = False,
     ) -> None:
-        """Read the training rows.
-
-        Args:
-            model: a model with classes or scores, such as one from `new_model`.
-            tokenizer: the tokenizer of the model.
-            train_dataset: tokenised rows with `input_ids` and `label` or `labels`.
-            linear_probe: whether a linear classifier is fitted before the first step too.
-
-        Raises:
-            ConfigError: `linear_probe` with a classifier that cannot be fitted.
-            DataError: the rows lack tokens or labels.
-        """
+        """Read the training rows."""
         self._model, self._is_probed = model, is_probed(model, linear_probe=linear_probe)
         self._pad_token_id, self._space = tokenizer.pad_token_id, label_space_of(model.config)
         self._is_regression = self._space.task_type == "regression"

@@ -60,15 +60,7 @@ _PAIR = '{"text": "A first text.", "text_pair": "A second one."}'
 
 
 def copy_card(run: Path, folder: Path, use: str, *, pair: bool, library: str = "transformers") -> None:
-    """Write the model card of an export; nothing if the run has no card.
-
-    Args:
-        run: the run folder.
-        folder: the folder of the export.
-        use: the section that shows how to load the export, with {given} for a text or pair.
-        pair: whether the model takes pairs.
-        library: the library that loads the folder, by its name on the hub.
-    """
+    """Write the model card of an export; nothing if the run has no card."""
     source = run / CARD_FILE
     if source.is_file():
         text = source.read_text(encoding="utf-8")

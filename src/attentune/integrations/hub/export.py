@@ -127,50 +127,21 @@ with torch.no_grad():
 
 @dataclass(frozen=True)
 class TransformersExport:
-    """Result of an export for transformers and of its check.
+    """Result of an export for transformers and of its check."""
 
-    Attributes:
-        folder: the folder that was written.
-        class_name: the class of transformers that loads it; None if it is Attentune's, by the code in the folder.
-        reason: why the class is not one of transformers, or what such a class leaves out; None if there is nothing.
-        files: the names of the code files; none for a class of transformers.
-        rows: the number of compared rows.
-        max_difference: the largest absolute difference between the logits of the run and those of the export.
-        own_pipeline: whether the folder has a pipeline of its own, because that of transformers would predict
-            differently.
-    """
-
-    folder: Path
-    class_name: str | None
-    reason: str | None
-    files: tuple[str, ...]
-    rows: int
-    max_difference: float
-    own_pipeline: bool = False
+    folder: Path  # the folder that was written
+    class_name: str | None  # the class of transformers that loads it
+    reason: str | None  # why the class is not one of transformers, or what such a class leaves out
+    files: tuple[str, ...]  # the names of the code files; none for a class of transformers
+    rows: int  # the number of compared rows
+    max_difference: float  # the largest absolute difference between the logits of the run and those of the export
+    own_pipeline: bool = False  # whether the folder has a pipeline of its own
 
 
 def export_for_transformers(
     run: str | Path | Predictor, output_dir: str | Path, *, code: str = "auto", say: Say | None = None
 ) -> TransformersExport:
-    """Write a saved run for transformers, and check it in a process that cannot import Attentune.
-
-    Args:
-        run: a run folder, a checkpoint or a loaded `Predictor`.
-        output_dir: a new or empty folder.
-        code: "stock" for a class of transformers, which needs no code in the folder; "remote" for the code of the
-            model; "auto" for the first where logits and predictions are those of the run, otherwise the second.
-        say: called with a message about each step.
-
-    Returns:
-        What was written, with the result of the check.
-
-    Raises:
-        ExportError: the export does not load without Attentune, or its logits differ by more than 1e-5. Nothing is
-            left behind.
-        ConfigError: the folder is not empty, no class of transformers has these logits but `code` is "stock", or the
-            model has a part of another package.
-        CheckpointError: `run` holds no saved run.
-    """
+    """Write a saved run for transformers, and check it in a process that cannot import Attentune."""
     target = Path(output_dir)
     if code not in CODE:
         raise ConfigError(f"--code: got {code!r}, expected {', '.join(CODE)}.{did_you_mean(code, CODE)}")
@@ -190,11 +161,7 @@ def export_for_transformers(
 
 
 def _form(saved: ModelPredictor, code: str) -> tuple[bool, str | None]:
-    """Return whether to write a class of transformers, and why not, or what it will leave out.
-
-    Raises:
-        ConfigError: it cannot be written in this form.
-    """
+    """Return whether to write a class of transformers, and why not, or what it will leave out."""
     cannot, leaves_out = unavailable_reason(saved.model), differing_predictions(saved.model)
     if code == "stock" and cannot is not None:
         raise ConfigError(
@@ -208,11 +175,7 @@ def _form(saved: ModelPredictor, code: str) -> tuple[bool, str | None]:
 
 
 def _check_own_parts(config: AttentuneConfig) -> None:
-    """Check that the model has no part whose code is not ours to copy.
-
-    Raises:
-        ConfigError: it has one.
-    """
+    """Check that the model has no part whose code is not ours to copy."""
     kinds = [config.head["kind"], config.layer_mix["kind"], config.token_gate["kind"], config.blur.get("kind")]
     others = [kind for kind in kinds if is_plugin(kind)]
     if others:

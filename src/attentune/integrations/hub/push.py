@@ -22,14 +22,7 @@ PREDICTIONS = "predictions_*.csv"
 
 
 def check_push(name: str) -> None:
-    """Check what an upload needs, without a request; call it before the work of an export.
-
-    Args:
-        name: the repository, "reviews" or "name/reviews".
-
-    Raises:
-        ConfigError: the name is invalid, nobody is logged in, or the hub must not be contacted.
-    """
+    """Check what an upload needs, without a request; call it before the work of an export."""
     problems = []
     try:
         validate_repo_id(name)
@@ -50,11 +43,7 @@ def check_push(name: str) -> None:
 
 
 def copy_predictions(run: Path, folder: Path) -> tuple[str, ...]:
-    """Copy the predictions of a run's splits into a folder that will be uploaded; return their names.
-
-    Raises:
-        ConfigError: the run has none.
-    """
+    """Copy the predictions of a run's splits into a folder that will be uploaded; return their names."""
     files = sorted(run.glob(PREDICTIONS))
     if not files:
         raise ConfigError(f"--include_predictions: {run} has no {PREDICTIONS}; leave it out.")
@@ -65,20 +54,7 @@ def copy_predictions(run: Path, folder: Path) -> tuple[str, ...]:
 
 
 def push_folder(folder: Path, name: str, *, private: bool | None = None) -> tuple[str, tuple[str, ...]]:
-    """Upload all files of a folder as one commit, into a repository that is created if there is none.
-
-    Args:
-        folder: the folder of an export.
-        name: the repository, "reviews" or "name/reviews".
-        private: whether a new repository is private; None for the hub's default. An existing one stays as it is.
-
-    Returns:
-        The address of the repository, and the names of the files.
-
-    Raises:
-        ConfigError: as `check_push`.
-        ExportError: the hub refused, or was not reached.
-    """
+    """Upload all files of a folder as one commit, into a repository that is created if there is none."""
     check_push(name)
     files = tuple(sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()))
     api = HfApi(library_name="attentune", library_version=__version__)

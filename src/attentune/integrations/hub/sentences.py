@@ -49,26 +49,16 @@ from attentune.results import to_json
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """An encoder of single texts: the encoder, a pooling of its tokens, and possibly a dense layer.
+    """An encoder of single texts: the encoder, a pooling of its tokens, and possibly a dense layer."""
 
-    Attributes:
-        encoder: the encoder of transformers, on the CPU, in float32 and evaluation mode.
-        tokenizer: its tokenizer.
-        max_length: the maximum length of a text in tokens.
-        pooling: "mean" over the tokens, or "cls" for the first one.
-        dense: a linear layer on the pooled vector; None without one.
-        activation: the name of the function after it in torch.nn, "Tanh" or "Identity".
-        similarity: how two vectors are compared, "cosine" or "dot".
-        scale, offset: the score of a pair is scale x similarity + offset; None if it is not a function of it.
-    """
-
-    encoder: Any
+    encoder: Any  # the encoder of transformers, on the CPU, in float32 and evaluation mode
     tokenizer: Tokenizer
-    max_length: int
-    pooling: str
-    dense: nn.Linear | None = None
-    activation: str = "Identity"
-    similarity: str = "cosine"
+    max_length: int  # the maximum length of a text in tokens
+    pooling: str  # "mean" over the tokens, or "cls" for the first one
+    dense: nn.Linear | None = None  # a linear layer on the pooled vector; None without one
+    activation: str = "Identity"  # the name of the function after it in torch.nn, "Tanh" or "Identity"
+    similarity: str = "cosine"  # how two vectors are compared, "cosine" or "dot"
+    # scale, offset: the score of a pair is scale x similarity + offset; None if it is not a function of it.
     scale: float | None = None
     offset: float | None = None
 
@@ -93,11 +83,7 @@ class TextEncoder:
 
 
 def text_encoder(saved: Predictor) -> TextEncoder:
-    """Return the encoder of single texts of a run.
-
-    Raises:
-        ConfigError: it has none; the message says why, and which format has its predictions.
-    """
+    """Return the encoder of single texts of a run."""
     if isinstance(saved, BaselinePredictor):
         return _of_baseline(saved)
     return _of_model(saved.single_model("export"))
@@ -184,11 +170,7 @@ def _of_model(saved: ModelPredictor) -> TextEncoder:
 
 
 def linear_head(saved: Predictor) -> tuple[np.ndarray, np.ndarray]:
-    """Return the linear classifier on the vectors of `text_encoder`: weights (C, D) and biases (C,).
-
-    Raises:
-        ConfigError: the run has no such classifier, or does not predict the most probable of several classes.
-    """
+    """Return the linear classifier on the vectors of `text_encoder`: weights (C, D) and biases (C,)."""
     space = saved.label_space
     reasons = {
         "it compares pairs of texts": saved.is_pair,
@@ -241,50 +223,25 @@ save_file({"vectors": vectors, "similarities": similarities}, outputs)
 
 @dataclass(frozen=True)
 class SentenceExport:
-    """Result of an export for sentence-transformers or SetFit, and of its check.
+    """Result of an export for sentence-transformers or SetFit, and of its check."""
 
-    Attributes:
-        folder: the folder that was written.
-        width: the number of values in a vector.
-        pooling: "mean" or "cls".
-        similarity: "cosine" or "dot".
-        scale, offset: the run's score of a pair is scale x similarity + offset; None if it is not a function of it.
-        labels: the labels of the classifier for SetFit; None without one.
-        texts: the number of compared texts.
-        max_difference: the largest absolute difference of a value of a vector from that of the run, or of a probability
-            or score of a pair, in float32.
-        note: what of the run the folder does not have; None if it has all.
-    """
-
-    folder: Path
-    width: int
-    pooling: str
-    similarity: str
+    folder: Path  # the folder that was written
+    width: int  # the number of values in a vector
+    pooling: str  # "mean" or "cls"
+    similarity: str  # "cosine" or "dot"
+    # scale, offset: the run's score of a pair is scale x similarity + offset; None if it is not a function of it.
     scale: float | None
     offset: float | None
-    labels: tuple[str, ...] | None
-    texts: int
-    max_difference: float
-    note: str | None
+    labels: tuple[str, ...] | None  # the labels of the classifier for SetFit; None without one
+    texts: int  # the number of compared texts
+    max_difference: float  # the largest absolute difference of a value of a vector from that of the run
+    note: str | None  # what of the run the folder does not have; None if it has all
 
 
 def export_for_sentences(
     run: str | Path | Predictor, output_dir: str | Path, *, output_format: str = FORMATS[0], say: Say | None = None
 ) -> SentenceExport:
-    """Write the encoder of a saved run for sentence-transformers, and check it where Attentune cannot be imported.
-
-    Args:
-        run: a run folder, a checkpoint or a loaded `Predictor`.
-        output_dir: a new or empty folder.
-        output_format: "sentence-transformers", or "setfit" with the linear classifier as a `LogisticRegression`.
-        say: called with a message about each step.
-
-    Raises:
-        ExportError: sentence-transformers is not installed, or the vectors, similarities or probabilities differ by
-            more than 1e-5 from those of the run in float32. Nothing is left behind.
-        ConfigError: the folder is not empty, or the run is of another kind; the message says which format fits.
-        CheckpointError: `run` holds no saved run.
-    """
+    """Write the encoder of a saved run for sentence-transformers, and check it where Attentune cannot be imported."""
     target = Path(output_dir)
     check_new_folder(target)
     if importlib.util.find_spec("sentence_transformers") is None:
@@ -424,11 +381,7 @@ def _write_head(folder: Path, weight_CD: np.ndarray, bias_C: np.ndarray, labels:
 
 
 def _difference(saved: Predictor, encoder: TextEncoder, folder: Path, texts: list[str], *, has_head: bool) -> float:
-    """Compare what sentence-transformers computes with the run: vectors, and probabilities or scores of pairs.
-
-    Raises:
-        ExportError: they differ.
-    """
+    """Compare what sentence-transformers computes with the run: vectors, and probabilities or scores of pairs."""
     found = _loaded_elsewhere(folder, texts)
     vectors = float((found["vectors"] - encoder.vectors(texts)).abs().max())
     scores = 0.0

@@ -26,18 +26,12 @@ _ODD_PART_IS_IDENTITY = ("relu", "gelu", "gelu_new", "silu", "swish")
 
 @dataclass(frozen=True)
 class _Head:
-    """The head of a class of transformers.
+    """The head of a class of transformers."""
 
-    Attributes:
-        dense: the path of its first linear layer.
-        last: the path of its last linear layer.
-        activation: the name of the function in between; None if the encoder's configuration names it.
-        dropouts: settings of the encoder's configuration for dropout in this head.
-    """
-
-    dense: str
-    last: str
-    activation: str | None
+    dense: str  # the path of its first linear layer
+    last: str  # the path of its last linear layer
+    activation: str | None  # the name of the function in between; None if the encoder's configuration names it
+    # Settings of the encoder's configuration for dropout in this head.
     dropouts: tuple[str, ...] = ("classifier_dropout",)
 
     def function(self, config: PreTrainedConfig) -> str:
@@ -131,14 +125,7 @@ def differing_predictions(model: AttentuneForSequenceClassification) -> str | No
 
 @torch.no_grad()
 def stock_model(model: AttentuneForSequenceClassification) -> PreTrainedModel:
-    """Return a model of the class of transformers with the same logits, in evaluation mode and float32 on the CPU.
-
-    Args:
-        model: a model without an `unavailable_reason`.
-
-    Raises:
-        ValueError: it has one, or the encoder's weights do not fit the class of transformers.
-    """
+    """Return a model of the class of transformers with the same logits, in evaluation mode and float32 on the CPU."""
     reason = unavailable_reason(model)
     if reason is not None:
         raise ValueError(f"{reason}; expected a model without such a difference")

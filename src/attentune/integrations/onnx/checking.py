@@ -33,25 +33,13 @@ MADE_UP_NAME = "made-up texts"
 
 
 def made_up_rows(*, pairs: bool) -> TextRows:
-    """Return synthetic texts with edge cases: short, empty, overlong, and with text that looks like special tokens.
-
-    Args:
-        pairs: whether to return pairs of texts, with edge cases as the first or the second text.
-    """
+    """Return synthetic texts with edge cases: short, empty, overlong, and with text that looks like special tokens."""
     ids = tuple(map(str, range(len(_MADE_UP))))
     return TextRows(ids, _MADE_UP, (*_MADE_UP[3:], *_MADE_UP[:3]) if pairs else None, None, MADE_UP_NAME)
 
 
 def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | None:
-    """Return the first validation rows of the run and their task data.
-
-    Args:
-        saved: the run.
-        most: the maximum number of rows.
-
-    Returns:
-        The rows and the task data; None if the validation rows are not available.
-    """
+    """Return the first validation rows of the run and their task data."""
     try:
         data = saved.data(None, ("validation",))
     except AttentuneError:
@@ -75,16 +63,7 @@ def plain_tokenizer(saved: ModelPredictor) -> PlainTokenizer:
 
 
 def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> None:
-    """Compare the tokens of the exported tokenizer with those of the run.
-
-    Args:
-        plain: from `plain_tokenizer`.
-        rows: the rows to tokenise.
-        features: the same rows, tokenised by the run.
-
-    Raises:
-        ExportError: the tokens differ.
-    """
+    """Compare the tokens of the exported tokenizer with those of the run."""
     bi_encoder = features.second_starts is not None
     for number, text in enumerate(rows.texts):
         pair = None if rows.pairs is None else rows.pairs[number]
@@ -105,15 +84,10 @@ _BATCH_ROWS = (1, 5, 2, 16, 3)
 
 @dataclass(frozen=True)
 class Answers:
-    """Outputs of a model for some rows.
+    """Outputs of a model for some rows."""
 
-    Attributes:
-        logits_NC: (N, C) logits.
-        outputs: all outputs of each batch, logits first.
-    """
-
-    logits_NC: np.ndarray
-    outputs: list[list[np.ndarray]]
+    logits_NC: np.ndarray  # (N, C) logits
+    outputs: list[list[np.ndarray]]  # all outputs of each batch, logits first
 
     def difference(self, other: Answers, unit: float = 1.0) -> float:
         """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes.

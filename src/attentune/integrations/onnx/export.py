@@ -58,34 +58,20 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Export:
-    """Result of an ONNX export and of its check.
+    """Result of an ONNX export and of its check."""
 
-    Attributes:
-        folder: the folder that was written.
-        task_type: "classification", "regression", "ordinal" or "multi_label".
-        opset: the version of the ONNX operator set.
-        inputs, outputs: the names, in the order of the graph.
-        checked_on: "validation" for validation rows of the run, otherwise "made-up texts".
-        rows: the number of checked rows.
-        max_difference: the largest absolute difference of any output from that of PyTorch; of scores in standard
-            deviations of the training scores.
-        int8_agreement: the fraction of rows for which the int8 and float32 graphs predict the same (for regression,
-            the largest difference of a prediction); None without an int8 graph.
-        scores: the metrics by file and metric name, on the checked rows; empty if they have no labels.
-        note: how to turn logits into predictions, if it is not by taking the most probable class; otherwise None.
-    """
-
-    folder: Path
-    task_type: str
-    opset: int
+    folder: Path  # the folder that was written
+    task_type: str  # "classification", "regression", "ordinal" or "multi_label"
+    opset: int  # the version of the ONNX operator set
+    # inputs, outputs: the names, in the order of the graph.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    checked_on: str
-    rows: int
-    max_difference: float
-    int8_agreement: float | None = None
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    note: str | None = None
+    checked_on: str  # "validation" for validation rows of the run, otherwise "made-up texts"
+    rows: int  # the number of checked rows
+    max_difference: float  # the largest absolute difference of any output from that of PyTorch
+    int8_agreement: float | None = None  # the fraction of rows for which the int8 and float32 graphs predict the same
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # the metrics by file and metric name
+    note: str | None = None  # how to turn logits into predictions, if it is not by taking the most probable class
 
     @property
     def int8_meaning(self) -> str:
@@ -164,13 +150,7 @@ def _check_settings(target: Path, output_format: str, opset: int | None, quantiz
 
 
 class _Making:
-    """Writes the files of an export and checks them.
-
-    Args:
-        saved: the run, with its model on the CPU.
-        folder: an existing, empty folder.
-        say: called with a message about each step.
-    """
+    """Writes the files of an export and checks them."""
 
     def __init__(self, saved: ModelPredictor, folder: Path, say: Say) -> None:
         self.saved, self.folder, self.say = saved, folder, say
@@ -232,14 +212,7 @@ class _Making:
         return answers(program, features, self.saved.tokenizer.pad_token_id)
 
     def _checked(self, rows: TextRows) -> tuple[Answers, float]:
-        """Run the graph and the model on these rows and compare their outputs.
-
-        Returns:
-            The outputs of the graph and their largest absolute difference from those of PyTorch.
-
-        Raises:
-            ExportError: the tokens differ, or the outputs differ by more than `TOLERANCE`.
-        """
+        """Run the graph and the model on these rows and compare their outputs."""
         features = self._features(rows)
         check_tokens(self.plain, rows, features)
         got = self._answers(in_onnxruntime(self.folder / GRAPH_FILE), features)

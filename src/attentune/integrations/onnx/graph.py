@@ -26,10 +26,6 @@ class PlainOutputs(nn.Module):
     """Wraps a model to take positional tensors and return a tuple, as the ONNX exporter requires.
 
     The outputs are the logits and, with a token gate, the token scores.
-
-    Args:
-        model: the model.
-        names: the names of the input tensors, in order.
     """
 
     def __init__(self, model: AttentuneForSequenceClassification, names: tuple[str, ...]) -> None:
@@ -49,21 +45,7 @@ def output_names(model: AttentuneForSequenceClassification) -> list[str]:
 def write_graph(
     model: AttentuneForSequenceClassification, example: dict[str, Tensor], file: Path, *, opset: int | None = None
 ) -> int:
-    """Write the graph and its weights into one file.
-
-    Args:
-        model: the model, on the CPU, in evaluation mode and float32.
-        example: an example batch of at least two rows; the graph accepts any number of rows and tokens.
-        file: the file to write.
-        opset: the version of the ONNX operator set; None for the one that PyTorch recommends.
-
-    Returns:
-        The version of the operator set.
-
-    Raises:
-        ExportError: the model is too large, cannot be exported, or cannot be written with this operator set.
-        StorageError: the file could not be written.
-    """
+    """Write the graph and its weights into one file."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     if size > _LARGEST_BYTES:
         raise ExportError(
@@ -126,15 +108,7 @@ def _silent() -> Iterator[None]:
 
 
 def quantize_int8(source: Path, target: Path) -> None:
-    """Write a dynamically quantised graph: weights are int8, and onnxruntime scales activations at run time.
-
-    Args:
-        source: the file of a graph in float32.
-        target: the file to write.
-
-    Raises:
-        StorageError: the file could not be written.
-    """
+    """Write a dynamically quantised graph: weights are int8, and onnxruntime scales activations at run time."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -18,13 +18,6 @@ class CompiledAdamW(torch.optim.AdamW):
     A gradient may be bf16 (`Tensor.grad_dtype`), which PyTorch's step refuses; it is read as it is. Like PyTorch's, the
     step divides gradients by the attribute `grad_scale`, if it is set.
 
-    Args:
-        groups: parameter groups: contiguous float32 tensors on a CPU.
-        options: of `torch.optim.AdamW`; `amsgrad`, `maximize` and `differentiable` are not supported.
-
-    Raises:
-        NativeError: at the first step, if the C code is not available (`nn.cpu.native`).
-
     Source: Loshchilov and Hutter 2019, algorithm 2.
     """
 

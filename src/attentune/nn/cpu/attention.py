@@ -20,19 +20,7 @@ def plain_attention(
     scaling: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute softmax(scaling x query key' + bias) value, with dropout on the probabilities.
-
-    Args:
-        query_BHTE: the queries of T tokens, in H heads of width E.
-        key_BHSE: the keys of S tokens.
-        value_BHSE: the values of S tokens.
-        bias_B1TS: added to the scores; a very negative number masks a key. None for no mask.
-        scaling: the factor for the scores.
-        dropout: the probability of dropping an attention weight; 0 outside training.
-
-    Returns:
-        The context, (B, T, H, E), and the probabilities, (B, H, T, S).
-    """
+    """Compute softmax(scaling x query key' + bias) value, with dropout on the probabilities."""
     scores_BHTS = torch.matmul(query_BHTE * scaling, key_BHSE.transpose(2, 3))
     if bias_B1TS is not None:
         scores_BHTS = scores_BHTS + bias_B1TS
@@ -58,18 +46,6 @@ def long_attention(
 
     Scores and probabilities have the inputs' precision. The dropout mask is seeded by one number drawn from PyTorch's
     default generator.
-
-    Args:
-        query_BHTE: the queries of T tokens, in H heads of width E, on the CPU; query, key and value share a dtype.
-        key_BHSE: the keys of S tokens.
-        value_BHSE: the values of S tokens.
-        mask_B1TS: boolean, True for keys to attend to, or numbers to add to the scores; with B or 1 rows and H or 1
-            heads. None for no mask.
-        scaling: the factor for the scores.
-        dropout: the probability of dropping an attention weight, below 1.
-
-    Returns:
-        The context, (B, T, H, E).
     """
     seed = int(torch.empty((), dtype=torch.int64).random_(0, 1 << 62)) if dropout else 0
     bias = None if mask_B1TS is None else added_mask(mask_B1TS, query_BHTE.dtype).expand(len(query_BHTE), -1, -1, -1)

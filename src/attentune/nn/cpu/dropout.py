@@ -28,13 +28,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw an int16 mask on the CPU: 0 with probability dropped_levels / 65536, else 1.
-
-    Args:
-        shape: the shape of the mask.
-        dropped_levels: the probability of 0 in units of 1/65536, from 0 to 65536.
-        generator: the random generator; by default PyTorch's default generator.
-    """
+    """Draw an int16 mask on the CPU: 0 with probability dropped_levels / 65536, else 1."""
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
     return bits.view(torch.int16)[:count].view(shape).ge_(dropped_levels - _LEVELS // 2)
@@ -84,12 +78,6 @@ def use_fast_dropout(model: nn.Module) -> int:
     """Replace every `nn.Dropout` in a model with `FastDropout`, for training on the CPU.
 
     Weights and saved files do not change.
-
-    Args:
-        model: the model, changed in place.
-
-    Returns:
-        The number of replaced modules.
     """
     count = 0
     for parent in list(model.modules()):

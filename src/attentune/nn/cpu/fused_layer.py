@@ -68,23 +68,14 @@ class LayerWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Settings of a layer.
+    """Settings of a layer."""
 
-    Attributes:
-        heads: number of attention heads.
-        attention_dropout: dropout probability of attention weights.
-        hidden_dropouts: dropout probabilities before the two residual connections.
-        epsilon: added to the variance by both layer normalisations.
-        is_gelu_tanh: whether GELU is its approximation by tanh.
-        is_disentangled: whether attention is disentangled, as DeBERTa's, if it gets position vectors.
-    """
-
-    heads: int
-    attention_dropout: float
-    hidden_dropouts: tuple[float, float]
-    epsilon: float
-    is_gelu_tanh: bool = False
-    is_disentangled: bool = False
+    heads: int  # number of attention heads
+    attention_dropout: float  # dropout probability of attention weights
+    hidden_dropouts: tuple[float, float]  # dropout probabilities before the two residual connections
+    epsilon: float  # added to the variance by both layer normalisations
+    is_gelu_tanh: bool = False  # whether GELU is its approximation by tanh
+    is_disentangled: bool = False  # whether attention is disentangled, as DeBERTa's, if it gets position vectors
 
 
 class WithMatrices(Protocol):
@@ -96,11 +87,7 @@ class WithMatrices(Protocol):
 
 
 class BFloat16Weights:
-    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer.
-
-    Args:
-        weights: the layer's parameters, for their sizes.
-    """
+    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer."""
 
     def __init__(self, weights: WithMatrices) -> None:
         *projections, attention_output, up, down = weights.matrices
@@ -126,22 +113,7 @@ def fused_layer(
     context_transform: ContextTransform | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Compute the layer's output in training, with dropout and gradients.
-
-    Args:
-        hidden_BTD: float32, on the CPU.
-        mask: added to the attention scores, (B or 1, 1, T or 1, T) float32; or None.
-        weights: the parameters, float32.
-        half: the layer's buffers, overwritten by these weights; they must stay until the backward pass has run.
-        settings: the layer's settings.
-        context_transform: applied to the context; gradients flow through it.
-        positions: what the attention scores have by relative position; gradients flow to it. None for nothing. A bias,
-            (heads, 2 T - 1), as in `kernels.attention`; or for disentangled attention the packed vectors,
-            (2 T - 1, 2 D), as in `kernels.disentangled`.
-
-    Returns:
-        (B, T, D) float32.
-    """
+    """Compute the layer's output in training, with dropout and gradients."""
     half.copy_from(weights)
     context_BTD: Tensor = _Attention.apply(
         hidden_BTD, mask, positions, weights, half, settings, *weights[:_ATTENTION_OUTPUT]
@@ -163,20 +135,7 @@ def fused_prediction(
     context_transform: ContextTransform | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Compute the layer's output without dropout and without gradients.
-
-    Args:
-        hidden_BTD: float32 or bf16, on the CPU.
-        mask: as for `fused_layer`.
-        weights: the parameters, float32 or bf16.
-        half: holds these weights already (`BFloat16Weights.copy_from`).
-        settings: the layer's settings; dropout is ignored.
-        context_transform: as for `fused_layer`.
-        positions: as for `fused_layer`.
-
-    Returns:
-        (B, T, D) in the input's dtype.
-    """
+    """Compute the layer's output without dropout and without gradients."""
     wide = LayerWeights(*(each if each.ndim > 1 else each.detach().float() for each in weights))
     residual_ND = rows_of(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):

@@ -32,23 +32,14 @@ Angles = tuple[Tensor, Tensor]
 
 
 class PreNormWeights(NamedTuple):
-    """A layer's parameters; weights are (out, in).
+    """A layer's parameters; weights are (out, in)."""
 
-    Attributes:
-        projections: of query, key and value, (3 D, D).
-        attention_output: attention's output projection.
-        up: of the feed-forward network, (2 I, D): what is activated, then the gate.
-        down: of the feed-forward network, (D, I).
-        norm_1: scale of the normalisation before attention; None for none, as in the first layer.
-        norm_2: scale of that before the feed-forward network.
-    """
-
-    projections: Tensor
-    attention_output: Tensor
-    up: Tensor
-    down: Tensor
-    norm_1: Tensor | None
-    norm_2: Tensor
+    projections: Tensor  # of query, key and value, (3 D, D)
+    attention_output: Tensor  # attention's output projection
+    up: Tensor  # of the feed-forward network, (2 I, D): what is activated, then the gate
+    down: Tensor  # of the feed-forward network, (D, I)
+    norm_1: Tensor | None  # scale of the normalisation before attention; None for none, as in the first layer
+    norm_2: Tensor  # scale of that before the feed-forward network
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
@@ -74,20 +65,7 @@ def fused_pre_norm_layer(
     settings: PreNormSettings,
     context_transform: ContextTransform | None = None,
 ) -> Tensor:
-    """Compute the layer's output in training, with gradients.
-
-    Args:
-        hidden_BTD: float32, on the CPU.
-        mask: added to the attention scores, (B or 1, 1, T or 1, T) float32; or None.
-        angles: cosine and sine of each position's angles, (T, width of a head) float32.
-        weights: the parameters, float32.
-        half: the layer's buffers, overwritten by these weights; they must stay until the backward pass has run.
-        settings: the layer's settings.
-        context_transform: applied to the context; gradients flow through it.
-
-    Returns:
-        (B, T, D) float32.
-    """
+    """Compute the layer's output in training, with gradients."""
     half.copy_from(weights)
     context_BTD: Tensor = _Attention.apply(
         hidden_BTD, mask, angles, half, settings, weights.norm_1, weights.projections
@@ -108,17 +86,7 @@ def fused_pre_norm_prediction(
     settings: PreNormSettings,
     context_transform: ContextTransform | None = None,
 ) -> Tensor:
-    """Compute the layer's output without gradients.
-
-    Args:
-        hidden_BTD: float32 or bf16, on the CPU.
-        mask, angles, settings, context_transform: as for `fused_pre_norm_layer`.
-        weights: the parameters, float32 or bf16.
-        half: holds these weights already (`BFloat16Weights.copy_from`).
-
-    Returns:
-        (B, T, D) in the input's dtype.
-    """
+    """Compute the layer's output without gradients."""
     residual_ND = rows_of(hidden_BTD.detach().float())
     scale_1 = None if weights.norm_1 is None else weights.norm_1.detach().float()
     with torch.autocast("cpu", enabled=False):

@@ -46,17 +46,11 @@ VECTOR = 16
 
 
 class DropoutMask(NamedTuple):
-    """A counter-based dropout mask: a function of the seed and an element's position.
+    """A counter-based dropout mask: a function of the seed and an element's position."""
 
-    Attributes:
-        seed: below 2^64.
-        threshold: an element is dropped with probability threshold / 2^32.
-        scale_kept: factor of the kept elements, 1 / (1 - p).
-    """
-
-    seed: int
-    threshold: int
-    scale_kept: float
+    seed: int  # below 2^64
+    threshold: int  # an element is dropped with probability threshold / 2^32
+    scale_kept: float  # factor of the kept elements, 1 / (1 - p)
 
     @staticmethod
     def of(probability: float, seed: int) -> DropoutMask:
@@ -82,11 +76,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def use_amx(wanted: bool) -> bool:
-    """Enable or disable Intel AMX for attention in this process; it is enabled by default where available.
-
-    Returns:
-        Whether AMX will be used; False on a processor without it.
-    """
+    """Enable or disable Intel AMX for attention in this process; it is enabled by default where available."""
     return bool(load_library().attentune_amx(int(wanted)))
 
 
@@ -104,20 +94,6 @@ def attention(
     """Compute softmax(query key' / sqrt(width) + mask + bias) value for each head, with dropout on the probabilities.
 
     With Intel AMX (`use_amx`) the products of longer texts have bf16 factors; all others are computed in float32.
-
-    Args:
-        projected_N3D: packed query, key and value of each token without their biases, bf16; N is batch x length.
-        biases_3D: their biases, float32.
-        mask: added to the scores, (batch or 1, 1, length or 1, length) float32, or None.
-        batch: number of texts.
-        heads: number of heads; the head width, D / heads, must be a multiple of `VECTOR`.
-        dropout: the dropout mask.
-        position_bias: added to the scores of each head by the key's position minus the query's, from 1 - length to
-            length - 1: (heads, 2 length - 1) float32; or None.
-        keep: whether a backward pass will follow.
-
-    Returns:
-        The context, (N, D) bf16; and for the backward pass the log sums of the softmax, (batch, heads, length).
     """
     sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
     given = (projected_N3D, biases_3D, *_mask(mask), *_padded(position_bias))
@@ -163,13 +139,6 @@ def disentangled(
     The scores are (query_i key_j + query_i position_key + key_j position_query) / sqrt(3 width) + mask, with the
     vectors of position j - i. All is computed in float32.
 
-    Args:
-        projected_N3D, biases_3D, mask, batch, heads, dropout, keep: as for `attention`.
-        positions_R2D: packed position keys and position queries of positions from 1 - length to length - 1, bf16.
-
-    Returns:
-        As `attention`.
-
     Source: He et al. 2021 (DeBERTa), section 3.1.
     """
     sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
@@ -199,19 +168,12 @@ def disentangled_back(
 
 
 class Normed(NamedTuple):
-    """Output of `norm`.
+    """Output of `norm`."""
 
-    Attributes:
-        out: (N, D) float32.
-        out_bf16: the same in bf16.
-        normed: for the backward pass: the output before scale and shift, (N, D) float32.
-        inverse: for the backward pass: 1 / standard deviation of each row, (N,).
-    """
-
-    out: Tensor
-    out_bf16: Tensor
-    normed: Tensor | None
-    inverse: Tensor | None
+    out: Tensor  # (N, D) float32
+    out_bf16: Tensor  # the same in bf16
+    normed: Tensor | None  # for the backward pass: the output before scale and shift, (N, D) float32
+    inverse: Tensor | None  # for the backward pass: 1 / standard deviation of each row, (N,)
 
 
 def norm(
@@ -237,15 +199,7 @@ def norm(
 
 
 def normalize(parts: Sequence[Tensor], epsilon: float) -> Tensor:
-    """Normalise each row of each part without scale and shift, and put the parts side by side.
-
-    Args:
-        parts: (N, D) float32 each.
-        epsilon: added to the variance.
-
-    Returns:
-        (N, parts x D) bf16.
-    """
+    """Normalise each row of each part without scale and shift, and put the parts side by side."""
     rows, columns = parts[0].shape
     out_NF = torch.empty(rows, len(parts) * columns, dtype=torch.bfloat16)
     for place, part_ND in enumerate(parts):
@@ -262,19 +216,7 @@ def norm_back(
     scale_D: Tensor,
     dropout: DropoutMask,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `norm`'s arguments.
-
-    Args:
-        d_out_ND: gradient of its output, float32.
-        more_ND: added to that gradient, bf16; or None.
-        normed_ND: from `norm`.
-        inverse_N: from `norm`.
-        scale_D: as given to `norm`.
-        dropout: as given to `norm`.
-
-    Returns:
-        The gradients of the residual, float32; of x, bf16; and of scale, shift and bias, (3, D).
-    """
+    """Compute the gradients of `norm`'s arguments."""
     d_residual, d_x = torch.empty_like(d_out_ND), torch.empty_like(d_out_ND, dtype=torch.bfloat16)
     sums_3D = scale_D.new_empty(3, len(scale_D))
     given = (d_out_ND, more_ND, None, normed_ND, inverse_N, scale_D)
@@ -283,19 +225,12 @@ def norm_back(
 
 
 class PreNormed(NamedTuple):
-    """Output of `pre_norm`.
+    """Output of `pre_norm`."""
 
-    Attributes:
-        total: residual + x, (N, D) float32.
-        out_bf16: its normalisation, in bf16.
-        normed: for the backward pass: the normalisation before the scale, (N, D) float32.
-        inverse: for the backward pass: 1 / standard deviation of each row, (N,).
-    """
-
-    total: Tensor
-    out_bf16: Tensor
-    normed: Tensor
-    inverse: Tensor
+    total: Tensor  # residual + x, (N, D) float32
+    out_bf16: Tensor  # its normalisation, in bf16
+    normed: Tensor  # for the backward pass: the normalisation before the scale, (N, D) float32
+    inverse: Tensor  # for the backward pass: 1 / standard deviation of each row, (N,)
 
 
 def pre_norm(x_ND: Tensor | None, residual_ND: Tensor, scale_D: Tensor, epsilon: float) -> PreNormed:
@@ -316,14 +251,7 @@ def pre_norm(x_ND: Tensor | None, residual_ND: Tensor, scale_D: Tensor, epsilon:
 def pre_norm_back(
     d_out_ND: Tensor, d_total_ND: Tensor | None, made: PreNormed, scale_D: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `pre_norm`'s residual, float32; the same for x, bf16; and of the scale.
-
-    Args:
-        d_out_ND: gradient of the normalisation, bf16.
-        d_total_ND: gradient of the total, float32; None for 0.
-        made: what `pre_norm` returned; the total is not used.
-        scale_D: as given to `pre_norm`.
-    """
+    """Compute the gradients of `pre_norm`'s residual, float32; the same for x, bf16; and of the scale."""
     d_residual, d_x = torch.empty_like(made.normed), torch.empty_like(d_out_ND)
     sums_3D = scale_D.new_empty(3, len(scale_D))
     given = (None, d_out_ND, d_total_ND, made.normed, made.inverse, scale_D, d_residual, d_x, sums_3D)
@@ -379,29 +307,17 @@ def sum_of_squares(tensors: Sequence[Tensor]) -> float:
 
 
 class AdamWNumbers(NamedTuple):
-    """The numbers of a step of AdamW.
+    """The numbers of a step of AdamW."""
 
-    Attributes:
-        rate: the learning rate.
-        decay: the factor of the weights, 1 - rate x weight decay.
-        share_1: the share of a gradient in the running mean of gradients, 1 - beta_1.
-        beta_2: the decay of the running mean of squares.
-        share_2: 1 - beta_2.
-        epsilon: added to the root of that mean.
-        correction_1: 1 - beta_1^step.
-        correction_2: sqrt(1 - beta_2^step).
-        scale: gradients are divided by it.
-    """
-
-    rate: float
-    decay: float
-    share_1: float
-    beta_2: float
-    share_2: float
-    epsilon: float
-    correction_1: float
-    correction_2: float
-    scale: float
+    rate: float  # the learning rate
+    decay: float  # the factor of the weights, 1 - rate x weight decay
+    share_1: float  # the share of a gradient in the running mean of gradients, 1 - beta_1
+    beta_2: float  # the decay of the running mean of squares
+    share_2: float  # 1 - beta_2
+    epsilon: float  # added to the root of that mean
+    correction_1: float  # 1 - beta_1^step
+    correction_2: float  # sqrt(1 - beta_2^step)
+    scale: float  # gradients are divided by it
 
 
 def adamw(
@@ -412,13 +328,6 @@ def adamw(
     numbers: AdamWNumbers,
 ) -> None:
     """Update weights and both moments in place, in one pass.
-
-    Args:
-        weights: float32.
-        gradients: of the weights, each float32 or bf16.
-        means: running means of the gradients, float32.
-        squares: running means of their squares, float32.
-        numbers: see `AdamWNumbers`.
 
     Source: Loshchilov and Hutter 2019, algorithm 2.
     """

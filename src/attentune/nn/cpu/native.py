@@ -41,12 +41,7 @@ def sources() -> list[str]:
 
 
 def load_library() -> ctypes.CDLL:
-    """Return the compiled library.
-
-    Raises:
-        NativeError: the kernels are disabled or cannot be compiled or loaded, the system is not Linux, or PyTorch does
-            not use GNU OpenMP.
-    """
+    """Return the compiled library."""
     library = attempt_load()
     if isinstance(library, NativeError):
         raise library

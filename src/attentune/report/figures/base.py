@@ -32,11 +32,7 @@ _LONGEST_NAME = 30
 
 
 def check_figure_file(path: str | Path) -> None:
-    """Check, before the work is done, that a figure can be drawn to a file of this name.
-
-    Raises:
-        ConfigError: Matplotlib is not installed, or the extension is none of `FIGURE_KINDS`.
-    """
+    """Check, before the work is done, that a figure can be drawn to a file of this name."""
     if Path(path).suffix.lower() not in FIGURE_KINDS:
         raise ConfigError(f"{path}: expected a name for a figure that ends in {', '.join(FIGURE_KINDS)}.")
     if importlib.util.find_spec("matplotlib") is None:
@@ -53,11 +49,7 @@ def new_figure(width_in: float, height_in: float, **options: Any) -> Any:
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure in the format of the path's extension.
-
-    Raises:
-        StorageError: the file could not be written.
-    """
+    """Write a figure in the format of the path's extension."""
     write_bytes(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
 
 
@@ -65,11 +57,6 @@ def figure_bytes(figure: Any, kind: str, *, text_as_text: bool = False) -> bytes
     """Return a figure as the content of a file: identical for identical figures, without dates and random names.
 
     Characters that Matplotlib's font lacks are drawn as boxes.
-
-    Args:
-        figure: from `new_figure`.
-        kind: "png", "svg" or "pdf".
-        text_as_text: keep the text of an SVG as text, in a font of the reader, instead of outlines.
     """
     from matplotlib import rc_context
 
@@ -173,20 +160,7 @@ def draw_bars(
     chance: float | None = None,
     title: str | None = None,
 ) -> None:
-    """Draw panels of grouped bars side by side, with one legend below them.
-
-    Args:
-        path: a .png, .svg or .pdf file.
-        panels: by title and then by series (in the same order in all panels) one bar per group; NaN draws none.
-        groups: the names below the groups of bars.
-        y_label: the quantity of the bars, from 0 to 1.
-        chance: the position of a dashed line with a label in the legend; None for no line.
-        title: a line above all panels.
-
-    Raises:
-        ConfigError: as `check_figure_file`.
-        StorageError: the file could not be written.
-    """
+    """Draw panels of grouped bars side by side, with one legend below them."""
     check_figure_file(path)
     save_figure(bars_figure(panels, groups, y_label=y_label, chance=chance, title=title), path)
 

@@ -24,12 +24,7 @@ _CHARACTER_IN, _LINE_IN = 0.078, 0.62
 
 
 def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
-    """Draw confusion matrices side by side with one colour scale, and in each cell the share of the label's rows.
-
-    Args:
-        counts: by title the (C, C) numbers of rows with this label (vertical) and prediction (horizontal).
-        names: the C classes.
-    """
+    """Draw confusion matrices side by side with one colour scale, and in each cell the share of the label's rows."""
     columns = min(_COLUMNS, len(counts))
     lines = math.ceil(len(counts) / columns)
     side_in = max(1.3, 0.42 * len(names))
@@ -67,10 +62,6 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
 
 def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
     """Draw mean ranks on a line, the best at the left, and bars below the methods that do not differ significantly.
-
-    Args:
-        ranking: from `stats.ranks.rank_methods`.
-        numbers: by method the number that selects its style.
 
     Source: Demsar, JMLR 7, 2006, figure 1.
     """

@@ -12,25 +12,15 @@ from attentune.report.figures.base import add_grid, add_legend, legend_shape, ne
 
 @dataclass(frozen=True)
 class Line:
-    """One method's line.
+    """One method's line."""
 
-    Attributes:
-        xs: the points' horizontal positions.
-        ys: their vertical positions.
-        low: the lower end of the interval at each point; empty for no intervals.
-        high: its upper end.
-        thin: thin lines of the same method, such as single seeds, as (xs, ys).
-        number: the method's number, which selects its style.
-        marked: whether every point has a marker; otherwise only the last one has.
-    """
-
-    xs: Sequence[float]
-    ys: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    thin: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
-    number: int = 0
-    marked: bool = True
+    xs: Sequence[float]  # the points' horizontal positions
+    ys: Sequence[float]  # their vertical positions
+    low: Sequence[float] = ()  # the lower end of the interval at each point; empty for no intervals
+    high: Sequence[float] = ()  # its upper end
+    thin: Sequence[tuple[Sequence[float], Sequence[float]]] = ()  # thin lines of the same method
+    number: int = 0  # the method's number, which selects its style
+    marked: bool = True  # whether every point has a marker; otherwise only the last one has
 
 
 @dataclass(frozen=True)
@@ -55,19 +45,7 @@ def lines_figure(
     from_zero: bool = False,
     right: float | None = None,
 ) -> Any:
-    """Draw panels of lines side by side on the same scales, with one legend.
-
-    Args:
-        panels: by title the lines by method.
-        x_label: the quantity of the x axis with its unit.
-        y_label: the quantity of the y axis with its unit.
-        ticks: the ticks of the x axis; Matplotlib's choice if empty.
-        log_x: whether the x axis is logarithmic.
-        log_y: whether the y axis is logarithmic.
-        levels: by method the values that do not depend on x.
-        from_zero: whether the y axis starts at 0.
-        right: the largest end of an x axis that starts at 0; thin lines may continue beyond it. None for no limit.
-    """
+    """Draw panels of lines side by side on the same scales, with one legend."""
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     names += [name for name in levels or {} if name not in names]
     width_in = max(6.2, 3.6 * len(panels))
@@ -103,15 +81,7 @@ def lines_figure(
 
 
 def _draw_line(axis: Any, line: Line, offset: float, log_x: bool, ticks: Sequence[float]) -> Any:
-    """Draw a line, shifted by a small offset, so that the intervals of several methods at one x do not overlap.
-
-    Args:
-        axis: the panel.
-        line: what is drawn.
-        offset: the shift as a share of the range of the ticks.
-        log_x: whether the x axis is logarithmic.
-        ticks: the ticks of the x axis.
-    """
+    """Draw a line, shifted by a small offset, so that the intervals of several methods at one x do not overlap."""
     style = style_of(line.number)
     first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
     xs = [x * (last / first) ** offset for x in line.xs] if log_x else [x + (last - first) * offset for x in line.xs]

@@ -23,25 +23,15 @@ _ROW_IN = 0.36
 
 @dataclass(frozen=True)
 class PointRow:
-    """One line of a panel.
+    """One line of a panel."""
 
-    Attributes:
-        name: the label at the left; a heading if there are no values.
-        values: one per seed.
-        mean: their mean; NaN draws none.
-        low: the lower end of the mean's interval; NaN draws none.
-        high: its upper end.
-        number: the method's number, which selects its style.
-        filled: whether the marker of the mean is filled.
-    """
-
-    name: str
-    values: Sequence[float] = ()
-    mean: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    number: int = 0
-    filled: bool = True
+    name: str  # the label at the left; a heading if there are no values
+    values: Sequence[float] = ()  # one per seed
+    mean: float = math.nan  # their mean; NaN draws none
+    low: float = math.nan  # the lower end of the mean's interval; NaN draws none
+    high: float = math.nan  # its upper end
+    number: int = 0  # the method's number, which selects its style
+    filled: bool = True  # whether the marker of the mean is filled
 
 
 def rows_figure(
@@ -52,15 +42,7 @@ def rows_figure(
     hollow: str | None = None,
     span: tuple[float, float] | None = None,
 ) -> Any:
-    """Draw panels side by side with the same rows and the same scale.
-
-    Args:
-        panels: the rows by title, with the same names in the same order.
-        x_label: the quantity of the x axis.
-        level: a name and the position of its vertical line; None for no line.
-        hollow: the legend's text for means that are not filled; None for no entry.
-        span: the range of the x axis; None for the range of the values.
-    """
+    """Draw panels side by side with the same rows and the same scale."""
     count = max(len(rows) for rows in panels.values())
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
     names = ["one seed", "mean, 95 % CI", *([] if hollow is None else [hollow])]
@@ -149,13 +131,7 @@ def _handles(axis: Any, *, hollow: bool, level: bool) -> list[Any]:
 
 
 def span_of(rows: Sequence[PointRow], *, least: float, also: Sequence[float] = ()) -> tuple[float, float]:
-    """Return the range that the x axis needs for these rows.
-
-    Args:
-        rows: the rows of one figure, or of several with the same scale.
-        least: the smallest range, so that noise far below it does not fill the panel.
-        also: further values that must be inside.
-    """
+    """Return the range that the x axis needs for these rows."""
     values = [value for row in rows for value in (*row.values, row.mean, row.low, row.high)]
     known = [value for value in (*values, *also) if math.isfinite(value)] or [0.0]
     middle, half = (min(known) + max(known)) / 2, max(least, (max(known) - min(known)) * 1.08) / 2

@@ -33,14 +33,6 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
 
     The thickness of the line below a token is proportional to its score; dashes mark tokens that speak against the
     class. Characters that Matplotlib's font lacks are drawn as boxes.
-
-    Args:
-        path: a .png, .svg or .pdf file.
-        explanations: in order.
-
-    Raises:
-        ConfigError: see `check_figure_file`; or the texts are too long for a figure.
-        StorageError: the file could not be written.
     """
     check_figure_file(path)
     blocks = [(one, _facts(one), list(_lines(one))) for one in explanations]
@@ -137,16 +129,7 @@ def _write_text(axis: Any, left_in: float, middle_in: float, text: str, **style:
 
 
 def draw_heads(path: str | Path, tables: Sequence[HeadAttention]) -> None:
-    """Draw the attention of each head; see `heads_figure`.
-
-    Args:
-        path: a .png, .svg or .pdf file.
-        tables: of one text or several.
-
-    Raises:
-        ConfigError: see `check_figure_file`; or the texts are too long for a figure.
-        StorageError: the file could not be written.
-    """
+    """Draw the attention of each head; see `heads_figure`."""
     check_figure_file(path)
     _check_size(path, sum(len(table.tokens) + 6 for table in tables))
     save_figure(heads_figure(tables), path)

@@ -29,20 +29,14 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FloorRow:
-    """A baseline's score on one task: the mean over seeds.
+    """A baseline's score on one task: the mean over seeds."""
 
-    Attributes:
-        name: the baseline in words.
-        score: in the unit of the metric.
-        low, high: its 95 % interval over rows; NaN with several seeds or without one.
-        is_model: whether it is the run itself.
-    """
-
-    name: str
-    score: float
+    name: str  # the baseline in words
+    score: float  # in the unit of the metric
+    # low, high: its 95 % interval over rows; NaN with several seeds or without one.
     low: float
     high: float
-    is_model: bool
+    is_model: bool  # whether it is the run itself
 
 
 def floor_rows(cell: Cell) -> list[FloorRow]:

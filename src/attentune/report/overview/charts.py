@@ -71,14 +71,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def make_scale(values: Sequence[float], start: float, end: float, *, least: float = 0.0, is_log: bool = False) -> Scale:
-    """Return a scale with room for these values.
-
-    Args:
-        values: what must be on the scale; NaN is ignored.
-        start, end: the positions of its ends.
-        least: the smallest range of the values, so that noise does not fill the chart.
-        is_log: whether the scale is logarithmic; values must be positive.
-    """
+    """Return a scale with room for these values."""
     known = [value for value in values if math.isfinite(value) and (value > 0 or not is_log)] or [1.0]
     low, high = min(known), max(known)
     if is_log:
@@ -91,57 +84,38 @@ def make_scale(values: Sequence[float], start: float, end: float, *, least: floa
 
 @dataclass(frozen=True)
 class Mark:
-    """One row of a rows chart, at its vertical position.
+    """One row of a rows chart, at its vertical position."""
 
-    Attributes:
-        name: the label at the left.
-        y: the vertical position.
-        mean, low, high: horizontal positions; low and high are None without an interval.
-        dots: horizontal positions of single seeds.
-        value: the number at the right.
-        tip: the row in words.
-        filled: whether the mark of the mean is filled.
-        bold: whether the row is emphasised.
-    """
-
-    name: str
-    y: float
+    name: str  # the label at the left
+    y: float  # the vertical position
+    # mean, low, high: horizontal positions; low and high are None without an interval.
     mean: float | None
     low: float | None
     high: float | None
-    dots: tuple[float, ...]
-    value: str
-    tip: str
-    filled: bool
-    bold: bool
+    dots: tuple[float, ...]  # horizontal positions of single seeds
+    value: str  # the number at the right
+    tip: str  # the row in words
+    filled: bool  # whether the mark of the mean is filled
+    bold: bool  # whether the row is emphasised
 
 
 @dataclass(frozen=True)
 class RowsChart:
-    """Rows with a mean, its interval and single seeds on one axis.
+    """Rows with a mean, its interval and single seeds on one axis."""
 
-    Attributes:
-        title: what the chart shows, for readers who cannot see it.
-        width, height: the view box.
-        left, right, bottom: the edges of the plot.
-        marks: the rows.
-        ticks: of the axis.
-        level: the position of a vertical line; None for none.
-        level_name: what the line is.
-        unit: the name of the axis.
-    """
-
-    title: str
+    title: str  # what the chart shows, for readers who cannot see it
+    # width, height: the view box.
     width: float
     height: float
+    # left, right, bottom: the edges of the plot.
     left: float
     right: float
     bottom: float
-    marks: tuple[Mark, ...]
-    ticks: tuple[Tick, ...]
-    level: float | None
-    level_name: str
-    unit: str
+    marks: tuple[Mark, ...]  # the rows
+    ticks: tuple[Tick, ...]  # of the axis
+    level: float | None  # the position of a vertical line; None for none
+    level_name: str  # what the line is
+    unit: str  # the name of the axis
 
 
 @dataclass(frozen=True)
@@ -205,55 +179,41 @@ def rows_chart(
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a scatter or line chart.
+    """A point of a scatter or line chart."""
 
-    Attributes:
-        x, y: its position.
-        label: the text beside it; empty for none.
-        label_x, label_y: the position of the label.
-        end_anchored: whether the label ends at its position.
-        on_front: whether it is on the Pareto front.
-        tip: the point in words.
-    """
-
+    # x, y: its position.
     x: float
     y: float
-    label: str
+    label: str  # the text beside it; empty for none
+    # label_x, label_y: the position of the label.
     label_x: float
     label_y: float
-    end_anchored: bool
-    on_front: bool
-    tip: str
+    end_anchored: bool  # whether the label ends at its position
+    on_front: bool  # whether it is on the Pareto front
+    tip: str  # the point in words
 
 
 @dataclass(frozen=True)
 class PlaneChart:
-    """Points or lines in a plane.
+    """Points or lines in a plane."""
 
-    Attributes:
-        title: the heading.
-        description: the content in words, for readers who cannot see the chart.
-        width, height, left, right, top, bottom: the view box and the edges of the plot.
-        x_ticks, y_ticks: of the axes.
-        x_unit, y_unit: the names of the axes.
-        dots: the points.
-        lines: by CSS class, a polyline as the text of its points.
-    """
-
-    title: str
-    description: str
+    title: str  # the heading
+    description: str  # the content in words, for readers who cannot see the chart
+    # width, height, left, right, top, bottom: the view box and the edges of the plot.
     width: float
     height: float
     left: float
     right: float
     top: float
     bottom: float
+    # x_ticks, y_ticks: of the axes.
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    # x_unit, y_unit: the names of the axes.
     x_unit: str
     y_unit: str
-    dots: tuple[Dot, ...] = ()
-    lines: tuple[tuple[str, str], ...] = ()
+    dots: tuple[Dot, ...] = ()  # the points
+    lines: tuple[tuple[str, str], ...] = ()  # by CSS class, a polyline as the text of its points
 
 
 @dataclass(frozen=True)
@@ -286,16 +246,7 @@ def scatter_chart(
     greater_is_better: bool = True,
     least: float,
 ) -> PlaneChart:
-    """Draw cost against score with the Pareto front as a line.
-
-    Args:
-        title: the heading.
-        points: one for each method.
-        x_unit, y_unit: the names of the axes.
-        named: the names of points beside the front that are labelled too; others are where there is room.
-        greater_is_better: the direction of the score.
-        least: the smallest range of the vertical axis.
-    """
+    """Draw cost against score with the Pareto front as a line."""
     width, height, left, right, top, bottom = _WIDTH, 300.0, 52.0, _WIDTH - 12, 12.0, 250.0
     spread = max(point.x for point in points) / max(1e-12, min(point.x for point in points))
     x_scale = make_scale([point.x for point in points], left + 10, right - 10, is_log=spread > 1.15)
@@ -338,19 +289,7 @@ def _label_place(
     *,
     needed: bool,
 ) -> tuple[float, float, bool, bool]:
-    """Choose the place around a point where its label covers least and is nearest to it, and add it to `placed`.
-
-    Args:
-        x, y: the point.
-        label: its text.
-        placed: what is drawn already, as left, top, right and bottom.
-        plot: the edges of the plot.
-        others: the other points, which must not be nearer to the label.
-        needed: whether the label is drawn where it covers something, too.
-
-    Returns:
-        The position, whether the label ends there, and whether it covers nothing.
-    """
+    """Choose the place around a point where its label covers least and is nearest to it, and add it to `placed`."""
     left, right, top, bottom = plot
     long = _CHARACTER * len(label)
     best: tuple[float, float, float, bool, tuple[float, float, float, float]] | None = None
@@ -400,17 +339,7 @@ def lines_chart(
     dotted: bool = False,
     square: bool = False,
 ) -> PlaneChart:
-    """Draw lines, each with its CSS class.
-
-    Args:
-        title: the heading.
-        lines: by class the (x, y) values.
-        x_unit, y_unit: the names of the axes.
-        description: the content in words.
-        least: the smallest range of the vertical axis.
-        dotted: whether each value gets a point with its numbers.
-        square: whether both axes go from 0 to 100.
-    """
+    """Draw lines, each with its CSS class."""
     width, height, left, right, top, bottom = _WIDTH, 260.0, 52.0, _WIDTH - 12, 12.0, 212.0
     xs, ys = ([point[axis] for _, line in lines for point in line] for axis in (0, 1))
     if square:

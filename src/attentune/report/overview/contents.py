@@ -33,21 +33,13 @@ _COVERED = 0.9
 
 @dataclass(frozen=True)
 class HeatCell:
-    """One cell of the heat map.
+    """One cell of the heat map."""
 
-    Attributes:
-        text: what it shows.
-        tip: the cell in words with all numbers.
-        tone: "better", "worse", or "" without a colour.
-        strength: from 0 to 1, the strength of the colour.
-        shown: whether the difference is shown.
-    """
-
-    text: str
-    tip: str
-    tone: str = ""
-    strength: float = 0.0
-    shown: bool = False
+    text: str  # what it shows
+    tip: str  # the cell in words with all numbers
+    tone: str = ""  # "better", "worse", or "" without a colour
+    strength: float = 0.0  # from 0 to 1, the strength of the colour
+    shown: bool = False  # whether the difference is shown
 
 
 @dataclass(frozen=True)
@@ -60,25 +52,15 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Methods by tasks.
+    """Methods by tasks."""
 
-    Attributes:
-        baseline: the method that others are compared with.
-        columns: the tasks' titles and metrics.
-        base: the baseline's scores.
-        rows: the other methods' differences.
-        floor: the scores of the floor.
-        end: the difference with the full colour, as text.
-        legend: sentences on the symbols.
-    """
-
-    baseline: str
-    columns: tuple[tuple[str, str], ...]
-    base: HeatRow
-    rows: tuple[HeatRow, ...]
-    floor: tuple[HeatRow, ...]
-    end: str
-    legend: tuple[str, ...]
+    baseline: str  # the method that others are compared with
+    columns: tuple[tuple[str, str], ...]  # the tasks' titles and metrics
+    base: HeatRow  # the baseline's scores
+    rows: tuple[HeatRow, ...]  # the other methods' differences
+    floor: tuple[HeatRow, ...]  # the scores of the floor
+    end: str  # the difference with the full colour, as text
+    legend: tuple[str, ...]  # sentences on the symbols
 
 
 def heat_map(verdicts: Verdicts) -> HeatMap | None:
@@ -207,29 +189,17 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """What only the page shows.
+    """What only the page shows."""
 
-    Attributes:
-        question: the title.
-        warnings: what makes the answer doubtful.
-        heat: methods by tasks; None without a comparison.
-        panels: charts of each task.
-        costs: training time against score.
-        rows: the rows that methods get wrong, by task.
-        verdicts: the comparisons.
-        confusions: by task and method.
-        runs: the details of the runs if there is one method only.
-    """
-
-    question: str
-    warnings: tuple[str, ...]
-    heat: HeatMap | None
-    panels: tuple[TaskPanel, ...]
-    costs: tuple[PlaneChart, ...]
-    rows: tuple[TaskRows, ...]
-    verdicts: tuple[VerdictRow, ...]
-    confusions: tuple[tuple[str, tuple[Confusion, ...]], ...]
-    runs: tuple[RunDetails, ...]
+    question: str  # the title
+    warnings: tuple[str, ...]  # what makes the answer doubtful
+    heat: HeatMap | None  # methods by tasks; None without a comparison
+    panels: tuple[TaskPanel, ...]  # charts of each task
+    costs: tuple[PlaneChart, ...]  # training time against score
+    rows: tuple[TaskRows, ...]  # the rows that methods get wrong, by task
+    verdicts: tuple[VerdictRow, ...]  # the comparisons
+    confusions: tuple[tuple[str, tuple[Confusion, ...]], ...]  # by task and method
+    runs: tuple[RunDetails, ...]  # the details of the runs if there is one method only
 
     def replaces(self, name: str) -> bool:
         """Return whether the page shows this table or figure in another form."""
@@ -237,13 +207,7 @@ class Overview:
 
 
 def make_overview(verdicts: Verdicts, texts: Mapping[str, TaskTexts], *, warnings: tuple[str, ...]) -> Overview:
-    """Make the overview.
-
-    Args:
-        verdicts: the comparisons.
-        texts: the validation rows by task, where they are known.
-        warnings: what makes the answer doubtful.
-    """
+    """Make the overview."""
     return Overview(
         question_of(verdicts),
         warnings,

@@ -22,44 +22,26 @@ _ONE_SEED = {"most often right": "right", "least often": "wrong"}
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One row of the data.
-
-    Attributes:
-        id: its id.
-        text: its text, and the second one of a pair; empty if it is unknown.
-        label: its label.
-        given: the predictions in words.
-        who: which methods are right, in words.
-        explanation: the words that a model's prediction depends on, if that is recorded.
-    """
+    """One row of the data."""
 
     id: str
-    text: tuple[str, ...]
+    text: tuple[str, ...]  # its text, and the second one of a pair; empty if it is unknown
     label: str
-    given: str
-    who: str
-    explanation: Explanation | None = None
+    given: str  # the predictions in words
+    who: str  # which methods are right, in words
+    explanation: Explanation | None = None  # the words that a model's prediction depends on, if that is recorded
 
 
 @dataclass(frozen=True)
 class TaskRows:
-    """The rows of one task.
+    """The rows of one task."""
 
-    Attributes:
-        title: the task.
-        counts: sentences on how many rows are right or wrong for all methods.
-        hard_title: the heading of `hard`.
-        hard: rows that all methods get wrong; for regression those with large errors of all methods.
-        apart: rows where methods differ most.
-        problem: why the texts are missing; empty if they are not.
-    """
-
-    title: str
-    counts: tuple[str, ...]
-    hard_title: str
-    hard: tuple[ReportRow, ...]
-    apart: tuple[ReportRow, ...]
-    problem: str
+    title: str  # the task
+    counts: tuple[str, ...]  # sentences on how many rows are right or wrong for all methods
+    hard_title: str  # the heading of `hard`
+    hard: tuple[ReportRow, ...]  # rows that all methods get wrong
+    apart: tuple[ReportRow, ...]  # rows where methods differ most
+    problem: str  # why the texts are missing; empty if they are not
 
 
 def task_rows(verdicts: Verdicts, texts: Mapping[str, TaskTexts]) -> tuple[TaskRows, ...]:

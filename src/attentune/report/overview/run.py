@@ -41,50 +41,29 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """A confusion matrix.
-
-    Attributes:
-        method: the method.
-        names: the classes.
-        shares: by label and prediction, the percentage of the label's rows.
-        counts: the same as numbers of rows.
-    """
+    """A confusion matrix."""
 
     method: str
-    names: tuple[str, ...]
-    shares: tuple[tuple[int, ...], ...]
-    counts: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]  # the classes
+    shares: tuple[tuple[int, ...], ...]  # by label and prediction, the percentage of the label's rows
+    counts: tuple[tuple[int, ...], ...]  # the same as numbers of rows
 
 
 @dataclass(frozen=True)
 class RunDetails:
-    """The details of one method on one task.
+    """The details of one method on one task."""
 
-    Attributes:
-        title: the task, with the size if there are several.
-        floor: the score beside the baselines; None without them.
-        curves: training loss and validation scores by step.
-        classes: one row per class; empty for regression.
-        calibration: predicted probability against the share of right rows; None without probabilities.
-        calibration_note: the expected calibration error as a sentence.
-        lengths: error rate by length of the text; None without texts.
-        wrong: confident errors with their probability in percent.
-        findings: the doctor's; None if it was not asked.
-        warnings: sentences of the runs' records.
-        problem: why texts are missing.
-    """
-
-    title: str
-    floor: RowsChart | None
-    curves: tuple[PlaneChart, ...]
-    classes: tuple[ClassRow, ...]
-    calibration: PlaneChart | None
-    calibration_note: str
-    lengths: RowsChart | None
-    wrong: tuple[tuple[ReportRow, float], ...]
-    findings: tuple[Finding, ...] | None
-    warnings: tuple[str, ...]
-    problem: str
+    title: str  # the task, with the size if there are several
+    floor: RowsChart | None  # the score beside the baselines; None without them
+    curves: tuple[PlaneChart, ...]  # training loss and validation scores by step
+    classes: tuple[ClassRow, ...]  # one row per class; empty for regression
+    calibration: PlaneChart | None  # predicted probability against the share of right rows; None without probabilities
+    calibration_note: str  # the expected calibration error as a sentence
+    lengths: RowsChart | None  # error rate by length of the text; None without texts
+    wrong: tuple[tuple[ReportRow, float], ...]  # confident errors with their probability in percent
+    findings: tuple[Finding, ...] | None  # the doctor's; None if it was not asked
+    warnings: tuple[str, ...]  # sentences of the runs' records
+    problem: str  # why texts are missing
 
 
 def run_details(verdicts: Verdicts, texts: dict[str, TaskTexts]) -> tuple[RunDetails, ...]:

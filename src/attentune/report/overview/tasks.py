@@ -20,19 +20,12 @@ _LEAST_POINTS = 4.0
 
 @dataclass(frozen=True)
 class TaskPanel:
-    """The charts of one task.
+    """The charts of one task."""
 
-    Attributes:
-        title: the task, with the size if there are several.
-        facts: one sentence on the metric and the baseline.
-        differences: differences to the baseline by method; None without a comparison.
-        scores: scores by method; None without scores.
-    """
-
-    title: str
-    facts: str
-    differences: RowsChart | None
-    scores: RowsChart | None
+    title: str  # the task, with the size if there are several
+    facts: str  # one sentence on the metric and the baseline
+    differences: RowsChart | None  # differences to the baseline by method; None without a comparison
+    scores: RowsChart | None  # scores by method; None without scores
 
 
 def task_panels(verdicts: Verdicts) -> tuple[TaskPanel, ...]:

@@ -47,16 +47,7 @@ from attentune.report.sections.score_tables import (
 
 
 def make_report(data: ReportData, baseline: str | None = None) -> Report:
-    """Make all tables and figures for which there are data.
-
-    Args:
-        data: the contents of the folders, from `load.collect`.
-        baseline: the method that the others are compared with; None for the first model.
-
-    Raises:
-        ConfigError: no method has this name.
-        CheckpointError: predictions cannot be read or do not belong to their record.
-    """
+    """Make all tables and figures for which there are data."""
     title = f"Report on {', '.join(data.folders)}"
     extra_sections = _extra_sections(data)
     if not data.runs:

@@ -70,22 +70,14 @@ class SharedModel(nn.Module):
 
 @dataclass
 class MultiTaskComponents:
-    """Everything that computes in multi-task training.
+    """Everything that computes in multi-task training."""
 
-    Attributes:
-        model: all tasks' models, with one encoder.
-        tasks: the components of each task; all have the same optimiser and embeddings.
-        states: the state of each task.
-        embeddings: of the shared encoder.
-        optimizer: over all weights, prepared by Accelerate.
-        decay: returns the factor by which the steps of all tasks have shrunk the embeddings of unused tokens.
-    """
-
-    model: SharedModel
-    tasks: dict[str, TrainingComponents]
-    states: dict[str, TrainingState]
-    embeddings: VocabularySubset
-    optimizer: Any
+    model: SharedModel  # all tasks' models, with one encoder
+    tasks: dict[str, TrainingComponents]  # the components of each task; all have the same optimiser and embeddings
+    states: dict[str, TrainingState]  # the state of each task
+    embeddings: VocabularySubset  # of the shared encoder
+    optimizer: Any  # over all weights, prepared by Accelerate
+    # Returns the factor by which the steps of all tasks have shrunk the embeddings of unused tokens.
     decay: Callable[[], float]
 
     @property
@@ -109,16 +101,7 @@ class MultiTaskComponents:
 
 
 def build_multitask_components(inputs: Mapping[str, RunInputs], training: TrainingConfig) -> MultiTaskComponents:
-    """Build the tasks' components around the encoder of the first task.
-
-    Args:
-        inputs: of each task; all have the same accelerator, encoder, blur and training settings.
-        training: the settings of all tasks together.
-
-    Raises:
-        UnsupportedEncoderError: the encoder cannot be loaded or does not support the settings.
-        ConfigError: an objective does not fit its task.
-    """
+    """Build the tasks' components around the encoder of the first task."""
     models: dict[str, Any] = {}
     for task, task_inputs in inputs.items():
         models[task] = new_model(task_inputs, share_encoder_of=next(iter(models.values()), None))
@@ -186,14 +169,7 @@ def _with_max_steps(inputs: RunInputs, count: int) -> RunInputs:
 
 
 def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
-    """Return the number of optimiser steps of each task.
-
-    Args:
-        alone: the steps that each task would have if trained alone.
-        rows: the number of training rows of each task.
-        exponent: a task's share is proportional to its rows to this power.
-        total: steps of all tasks together; the sum of `alone` if not above 0.
-    """
+    """Return the number of optimiser steps of each task."""
     total = total if total > 0 else sum(alone.values())
     weights = {task: rows[task] ** exponent for task in alone}
     return {task: max(1, round(total * weights[task] / sum(weights.values()))) for task in alone}
@@ -208,19 +184,7 @@ def task_schedule(steps: Mapping[str, int], seed: int) -> list[str]:
 def train_together(
     run: Path, configs: Mapping[str, Config], config: Config, display: ProgressDisplay
 ) -> dict[str, RunResult]:
-    """Train all tasks on one encoder, then evaluate each and save it in `run/TASK` as a run of its own.
-
-    Args:
-        run: the folder of all tasks, open for writing; its checkpoints hold all tasks.
-        configs: each task's configuration; they agree on encoder, blur and training.
-        config: the configuration that they come from.
-        display: shows progress.
-
-    Raises:
-        ConfigError: it was started in several processes.
-        CheckpointError: the checkpoint to resume from is of other data or settings.
-        Interrupted: a stop was requested and all was saved.
-    """
+    """Train all tasks on one encoder, then evaluate each and save it in `run/TASK` as a run of its own."""
     inputs = {}
     for task, task_config in configs.items():
         display.info(f"{task}:")
@@ -366,14 +330,7 @@ class _TaskDisplay:
 
 
 class MultiTaskCheckpointer:
-    """Saves and restores checkpoints of all tasks together.
-
-    Args:
-        run: the folder of all tasks.
-        components: of which checkpoints are made.
-        log: the log of all tasks, whose length is part of a checkpoint.
-        save_total_limit: how many checkpoints to keep.
-    """
+    """Saves and restores checkpoints of all tasks together."""
 
     def __init__(self, run: Path, components: MultiTaskComponents, log: JsonLog, *, save_total_limit: int) -> None:
         self._run, self._components, self._log = run, components, log
@@ -412,15 +369,7 @@ class MultiTaskCheckpointer:
             write_checkpoint(self._run, components.steps_done, content, write_files)
 
     def restore(self, folder: Path, content: Mapping[str, Any]) -> None:
-        """Load weights, optimiser, scaler, states and token labels of all tasks.
-
-        Args:
-            folder: the checkpoint.
-            content: from `read_state`.
-
-        Raises:
-            CheckpointError: it does not fit this run.
-        """
+        """Load weights, optimiser, scaler, states and token labels of all tasks."""
         components = self._components
         with fitting(folder):
             for task, values in content["tasks"].items():

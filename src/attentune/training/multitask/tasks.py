@@ -38,10 +38,6 @@ def course_tasks(tasks: Sequence[str]) -> list[str]:
 def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | None]]], split: str) -> float | None:
     """Return (accuracy + accuracy + (1 + Pearson) / 2) / 3 of SST-5, Quora and STS; None if one of them has no score.
 
-    Args:
-        scores: by task, split and metric.
-        split: such as "validation".
-
     Source: the leaderboard of the course, as in task-specific attention (Jia 2024), results.
     """
     metrics = {"sst5": "accuracy", "quora": "accuracy", "sts": "pearson"}
@@ -53,11 +49,7 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | Non
 
 
 def write_course_files(folder: Path, tasks: Sequence[str]) -> list[Path]:
-    """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from each existing `TASK/predictions_SPLIT.csv`.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from each existing `TASK/predictions_SPLIT.csv`."""
     written = []
     for task, prefix, title in _TASKS:
         for split, short in _SPLITS:
@@ -98,15 +90,10 @@ _NOT_OF_ONE_TASK = (
 
 @dataclass(frozen=True)
 class TasksResult:
-    """The scores of several tasks.
+    """The scores of several tasks."""
 
-    Attributes:
-        scores: by task, split and metric.
-        leaderboard: CS224N's joint score of sst5, quora and sts, by split; empty if one of them is missing.
-    """
-
-    scores: dict[str, dict[str, dict[str, float | None]]]
-    leaderboard: dict[str, float]
+    scores: dict[str, dict[str, dict[str, float | None]]]  # by task, split and metric
+    leaderboard: dict[str, float]  # CS224N's joint score of sst5, quora and sts, by split
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `tasks.json`."""
@@ -114,12 +101,7 @@ class TasksResult:
 
 
 def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> TasksResult:
-    """Train on each of `config.data.tasks`; the folder of a task is `OUTPUT_DIR/TASK`, a run like any other.
-
-    Raises:
-        AttentuneError: a mistake that the user can correct; the message says how.
-        Interrupted: a stop was requested and the runs are saved; `--resume` continues.
-    """
+    """Train on each of `config.data.tasks`; the folder of a task is `OUTPUT_DIR/TASK`, a run like any other."""
     with display or ProgressDisplay() as display:
         config = config_for_run(config)
         check_folder(config)
@@ -152,11 +134,7 @@ def _finished(file: Path) -> TasksResult:
 
 
 def task_configs(config: Config) -> dict[str, Config]:
-    """Return the configuration of each task, by its canonical name.
-
-    Raises:
-        ConfigError: with all problems.
-    """
+    """Return the configuration of each task, by its canonical name."""
     problems = _problems(config)
     if problems:
         raise ConfigError(problems)
