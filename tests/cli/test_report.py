@@ -57,7 +57,7 @@ def test_a_comparison_is_packed_and_then_only_read(attentune, tmp_path):
     write_comparison(tmp_path / "c", {"bert": 0.6, "sesame": 0.8})
     status, out, err = attentune("report", tmp_path / "c", "--pack", tmp_path / "p")
     assert (status, out, err) == (0, "", f"6 runs packed into {tmp_path / 'p'}\n")
-    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["predictions.jsonl", "runs.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["predictions.jsonl.gz", "runs.jsonl.gz"]
     for name in ("c", "p"):
         assert attentune("report", tmp_path / name, "--output_file", tmp_path / f"{name}.csv")[0] == 0
     assert (tmp_path / "c.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()

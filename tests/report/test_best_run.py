@@ -93,7 +93,7 @@ def test_models_that_were_not_kept_are_refused_with_the_flag_that_keeps_them(tmp
         ((), r"holds no finished run of a comparison or search"),
         (("run.json",), r"is a run folder, which is used as it is. Leave out --best"),
         (("tasks.json",), r"is a run folder"),
-        (("runs.jsonl",), r"holds a packed comparison, which has no models"),
+        (("runs.jsonl.gz",), r"holds a packed comparison, which has no models"),
     ],
 )
 def test_other_folders_are_refused(tmp_path: Path, files: tuple[str, ...], message: str) -> None:

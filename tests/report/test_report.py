@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import gzip
 import hashlib
 import io
 import json
@@ -563,7 +564,7 @@ def test_all_text_of_a_figure_is_inside_it(tmp_path, name):
 @pytest.mark.integration
 def test_a_packed_comparison_gives_the_same_report(rich, tmp_path):
     assert pack_records(rich, tmp_path / "packed") == len(read_records(rich)) == 36
-    names = {"runs.jsonl", "predictions.jsonl", "compare.json", "hans.json", "layers.json"}
+    names = {"runs.jsonl.gz", "predictions.jsonl.gz", "compare.json", "hans.json", "layers.json"}
     assert {path.name for path in (tmp_path / "packed").iterdir()} == names
     pages = [render_html(report_of(folder)) for folder in (rich, tmp_path / "packed")]
     assert pages[1].replace(str(tmp_path / "packed"), str(rich)).replace("packed", rich.name) == pages[0]
@@ -593,27 +594,37 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
         for one, other in ((ours.labels_N, theirs.labels_N), (ours.predictions_N, theirs.predictions_N)):
             assert one.dtype == other.dtype
             assert one.tobytes() == other.tobytes()
-    assert (tmp_path / "packed/predictions.jsonl").read_text().count('"ids"') == 3
+    assert gzip.decompress((tmp_path / "packed/predictions.jsonl.gz").read_bytes()).decode().count('"ids"') == 3
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("runs.jsonl", '"status":"done"', '"status":"won"', r"runs\.jsonl, line 1: is no record of a run \(its status"),
         (
-            "runs.jsonl",
+            "runs.jsonl.gz",
+            '"status":"done"',
+            '"status":"won"',
+            r"runs.*, line 1: is no record of a run \(its status",
+        ),
+        (
+            "runs.jsonl.gz",
             '"format":1,',
             "",
             r"line 1: .* \(of another format: got 'None', expected 1\)\. A report needs the folder",
         ),
-        ("runs.jsonl", '"seed":2', '"seed":1', r"runs\.jsonl, line 2: has rte/all/bert/seed-1 a second time"),
-        ("runs.jsonl", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
-        ("predictions.jsonl", '"labels":[', '"labels":[7,', r"predictions\.jsonl, line 1: .*201 values for 200 rows"),
-        ("predictions.jsonl", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl", '"rows":0,"pred', '"rows":9,"pred', r"line 2: holds no predictions \(9\)"),
-        ("predictions.jsonl", '"names"', '"nam"', r"line 1: holds no predictions \('names'\). Make it again"),
+        ("runs.jsonl.gz", '"seed":2', '"seed":1', r"runs\.jsonl\.gz, line 2: has rte/all/bert/seed-1 a second time"),
+        ("runs.jsonl.gz", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
+        (
+            "predictions.jsonl.gz",
+            '"labels":[',
+            '"labels":[7,',
+            r"predictions.*, line 1: .*201 values for 200 rows",
+        ),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"rows":0,"pred', '"rows":9,"pred', r"line 2: holds no predictions \(9\)"),
+        ("predictions.jsonl.gz", '"names"', '"nam"', r"line 1: holds no predictions \('names'\). Make it again"),
     ],
 )
 def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, message):
@@ -625,11 +636,11 @@ def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, messag
         shutil.copy(csv_file, csv_file.with_name("r.csv"))
     pack_records(tmp_path / "c", tmp_path / "p")
     report_of(tmp_path / "p")
-    text = (tmp_path / "p" / name).read_text()
+    text = gzip.decompress((tmp_path / "p" / name).read_bytes()).decode()
     if old == '"predictions":[1' and old not in text:
         old, new = old.replace("1", "0"), new.replace("1", "0")
     assert old in text
-    (tmp_path / "p" / name).write_text(text.replace(old, new))
+    (tmp_path / "p" / name).write_bytes(gzip.compress(text.replace(old, new).encode()))
     with pytest.raises(CheckpointError, match=message):
         report_of(tmp_path / "p")
 
@@ -642,7 +653,7 @@ def test_a_packed_comparison_is_no_link_and_packs_into_no_comparison(tmp_path):
     with pytest.raises(CheckpointError, match="holds no records of a comparison"):
         pack_records(tmp_path / "empty", tmp_path / "p")
     pack_records(tmp_path / "c", tmp_path / "p")
-    for name in ("predictions.jsonl", "runs.jsonl"):
+    for name in ("predictions.jsonl.gz", "runs.jsonl.gz"):
         (tmp_path / "p" / name).rename(tmp_path / name)
         (tmp_path / "p" / name).symlink_to(tmp_path / name)
         with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(it is a link\)"):

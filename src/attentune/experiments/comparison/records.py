@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +18,11 @@ import numpy as np
 from attentune.data.dataset import data_name
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import values_of
-from attentune.io.files import is_plain_name, parse_json, read_text, storage_errors, write_bytes, write_text
+from attentune.io.files import is_plain_name, parse_json, read_gzip, read_text, storage_errors, write_bytes
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
 
 # A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
-PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl", "predictions.jsonl"
+PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
 # Other files that a report reads, in the comparison's folder or in its run folders.
 REPORT_FILES = ("hans.json", "layers.json", "compare.json")
 
@@ -205,8 +207,8 @@ def _lines(file: Path) -> list[str]:
     try:
         if file.is_symlink():
             raise ValueError("it is a link")
-        return [line for line in read_text(file).split("\n") if line]
-    except (OSError, ValueError) as error:
+        return [line for line in read_gzip(file).split("\n") if line]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
 
 
@@ -239,8 +241,8 @@ def read_probabilities(file: Path) -> np.ndarray:
 def pack_records(folder: Path, target: Path) -> int:
     """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
 
-    `runs.jsonl` has one record per line. `predictions.jsonl` has the labels and predictions on the scored split; rows
-    that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
+    `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
+    rows that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
     `hans.json` and `layers.json` are copied.
     """
     records = [record for record, _ in read_records(folder)]
@@ -267,15 +269,20 @@ def pack_records(folder: Path, target: Path) -> int:
     copied = {path: path.read_bytes() for path in _report_files(folder)}
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    write_text(target / PACKED_PREDICTIONS_FILE, "".join(map(_line, lines)))
+    write_bytes(target / PACKED_PREDICTIONS_FILE, _compressed(lines))
     for path, content in copied.items():
         copy = target / path.relative_to(folder)
         with storage_errors(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(copy, content)
+        write_bytes(copy, _line(json.loads(content)).encode())
     # Written last: this file marks the packed comparison as complete.
-    write_text(target / PACKED_RUNS_FILE, "".join(_line({"format": _FORMAT, **dataclasses.asdict(r)}) for r in records))
+    lines = [{"format": _FORMAT, **dataclasses.asdict(record)} for record in records]
+    write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
     return len(records)
+
+
+def _compressed(lines: list[dict[str, Any]]) -> bytes:
+    return gzip.compress("".join(map(_line, lines)).encode(), mtime=0)
 
 
 def _line(value: Any) -> str:
@@ -288,7 +295,7 @@ def _report_files(folder: Path) -> Iterator[Path]:
 
 
 def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
-    """Read the `predictions.jsonl` of a packed comparison; return an empty mapping if there is no such file."""
+    """Read the `predictions.jsonl.gz` of a packed comparison; return an empty mapping if there is no such file."""
     file = folder / PACKED_PREDICTIONS_FILE
     if not file.exists():
         return {}
