@@ -27,7 +27,7 @@ _POSIX_ONLY = [
     "cli/test_storage.py",
     "cli/test_streaming.py",
     "data/readers/test_bad_files.py",
-    "experiments/execution/test_*kills.py",
+    "execution/test_*kills.py",
     "hostile/*",
     "training/test_kills.py",
     "training/test_processes.py",

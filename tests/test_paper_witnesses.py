@@ -16,7 +16,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from attentune.config import load_config
-from attentune.experiments.search.space import load_space
+from attentune.runs.space import load_space
 from attentune.token_labels.masking import random_mask
 from attentune.training import loop
 from attentune.training.objective import Objective

@@ -29,13 +29,13 @@ from safetensors.numpy import load_file
 from scipy.special import softmax
 from sklearn.metrics import log_loss
 
+from attentune.automl import fusion as fusions
+from attentune.automl import thresholds
+from attentune.automl.portfolio import all_members
+from attentune.automl.selection import paired_gain, utility
+from attentune.automl.thresholds import fit_thresholds
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.auto import fusion as fusions
-from attentune.experiments.auto import thresholds
-from attentune.experiments.auto.portfolio import all_members
-from attentune.experiments.auto.selection import paired_gain, utility
-from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion
 from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
@@ -64,10 +64,10 @@ def main() -> int:
 
 
 def run(given: argparse.Namespace) -> None:
+    from attentune.automl.delivery import Delivery
+    from attentune.automl.driver import auto
     from attentune.baselines.registry import baselines_for
     from attentune.config import load_config
-    from attentune.experiments.auto.delivery import Delivery
-    from attentune.experiments.auto.driver import auto
     from attentune.inference.predictor import Predictor, predict_rows
 
     task, draw = given.item.split(":")

@@ -19,13 +19,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
-from attentune.experiments.comparison.grid import Run, RunGrid
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.record_store import RecordStore, RunRecord
-from attentune.experiments.execution.driver import Driver, FixedPlan
-from attentune.experiments.execution.executor import Slots
-from attentune.experiments.execution.local import LocalExecutor
-from attentune.experiments.execution.worker import RunTask
+from attentune.execution.executor import Slots
+from attentune.execution.local import LocalExecutor
+from attentune.runs.driver import Driver, FixedPlan
+from attentune.runs.grid import Run, RunGrid
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore, RunRecord
+from attentune.runs.worker import RunTask
 from attentune.training.signals import StopRequest
 from benchmarks.common import MANY, command_of, write_line
 

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from attentune.demo.run import check_all_done
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.record_store import RecordStore
-from attentune.experiments.comparison.records import Predictions, read_predictions
-from attentune.experiments.comparison.runner import compare
+from attentune.runs.compare import compare
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import Predictions, RecordStore, read_predictions
 from attentune.stats.estimate import Estimate, mean_over_seeds_and_examples
 from attentune_lab.synthetic import write_files
 

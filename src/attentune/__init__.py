@@ -26,13 +26,13 @@ _PUBLIC = {
     "AttentuneRegressor": "attentune.integrations.sklearn",
     "Predictor": "attentune.inference.predictor",
     "SSACallback": "attentune.integrations.hf_trainer.callback",
-    "auto": "attentune.experiments.auto.driver",
-    "compare": "attentune.experiments.comparison.runner",
+    "auto": "attentune.automl.driver",
+    "compare": "attentune.runs.compare",
     "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",
     "load_config": "attentune.config",
     "predict": "attentune.inference.predictor",
-    "search": "attentune.experiments.search.search",
+    "search": "attentune.runs.search",
     "train": "attentune.training.train",
 }
 

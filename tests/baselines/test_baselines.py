@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attentune.automl.portfolio import choose_members
 from attentune.baselines import linear
 from attentune.baselines.base import BASELINE_FILE, WEIGHTS_FILE
 from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
@@ -27,7 +28,6 @@ from attentune.config import ModelConfig, load_config
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.experiments.auto.portfolio import choose_members
 from attentune.report.overview.answer import _WORDS
 from helpers.tiny_models import rows_of
 

@@ -22,11 +22,11 @@ from typing import Any
 import psutil
 import pytest
 
+from attentune.automl import delivery
+from attentune.automl.driver import auto
+from attentune.automl.leaderboard import AutoProgress
+from attentune.automl.schedule import Schedule
 from attentune.config import load_config
-from attentune.experiments.auto import delivery
-from attentune.experiments.auto.driver import auto
-from attentune.experiments.auto.leaderboard import AutoProgress
-from attentune.experiments.auto.schedule import Schedule
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
 from helpers.comparisons import finish, kill, start, wait_for
@@ -386,7 +386,7 @@ def test_a_baseline_whose_folds_are_finished_takes_part(attentune, tiny, tmp_pat
 
 @pytest.mark.integration
 def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("attentune.experiments.auto.driver._DELIVERY_S", 1e3)  # so that no time is left for training
+    monkeypatch.setattr("attentune.automl.driver._DELIVERY_S", 1e3)  # so that no time is left for training
     flags = ("--time_limit", "10s", "--portfolio", "frozen-linear,tfidf-linear,majority", "--jobs", "1")
     status, out, err = attentune(*intents(tmp_path, tiny("bert"), *flags, classes=30, rows=300))
     assert status == 0, err

@@ -9,8 +9,8 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.comparison.manifest import open_comparison
+from attentune.runs.grid import RunGrid
+from attentune.runs.manifest import open_comparison
 from attentune.training.train import train
 from helpers.made_records import write_comparison
 from helpers.samples import settings

@@ -13,8 +13,8 @@ import pytest
 import attentune
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.search.selection import SelectionCriterion, part_scores
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.selection import SelectionCriterion, part_scores
 from helpers.comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
 from helpers.samples import settings
 

@@ -33,7 +33,7 @@ NOT_TO_PREDICT = (
     "transformers.models.gpt2",
     "attentune.inference.encoder_speed",
     "attentune.training",
-    "attentune.experiments.comparison",
+    "attentune.runs",
     "attentune.report",
 )
 # Modules that telling a mistake does not need.

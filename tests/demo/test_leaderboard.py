@@ -10,7 +10,7 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from attentune.demo.leaderboard import FILMS, HELD_OUT, Line, Score, ScoredRun, cells, ranked
-from attentune.experiments.comparison.records import Predictions, Run, RunRecord
+from attentune.runs.records import Predictions, Run, RunRecord
 
 RECORD = RunRecord(
     scores={}, train={}, best=None, config={}, seed=1, versions={}, data_fingerprint={},

@@ -40,7 +40,7 @@ NOT_RUN = {
     ),
     "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
     "--output_dir runs/rte": "needs four GPUs",
-    "ray start --head": "would leave a cluster; see tests/experiments/execution/test_clusters.py",
+    "ray start --head": "would leave a cluster; see tests/execution/test_clusters.py",
     "attentune compare --tasks cola,rte --presets bert,sesame --executor ray --ray_address auto "
     "--output_dir comparisons/first": "needs the cluster of the line before",
     "attentune search --task cola --preset bert --search training.learning_rate=1e-5,1e-4 --executor slurm "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attentune.config import Config, load_config
 from attentune.errors import DataError
-from attentune.experiments.execution.launch import train_in_processes
+from attentune.execution.launch import train_in_processes
 from attentune.results import RunResult
 from attentune.training.signals import StopRequest
 from attentune.training.train import train

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attentune.config import Config, to_dict
-from attentune.experiments.comparison.records import Run, RunRecord, record_file
+from attentune.runs.records import Run, RunRecord, record_file
 from attentune.seeding import numpy_generator
 
 

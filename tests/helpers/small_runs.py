@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attentune.config import Config, to_dict, to_flat
-from attentune.experiments.comparison.grid import Run, RunGrid
-from attentune.experiments.comparison.manifest import MANIFEST_FILE
-from attentune.experiments.comparison.record_store import RunRecord
-from attentune.experiments.execution.driver import FixedPlan
-from attentune.experiments.execution.worker import RunTask
 from attentune.results import RunResult
+from attentune.runs.driver import FixedPlan
+from attentune.runs.grid import Run, RunGrid
+from attentune.runs.manifest import MANIFEST_FILE
+from attentune.runs.records import RunRecord
+from attentune.runs.worker import RunTask
 
 RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 7) for method in ("bert", "sesame"))
 LOG = "log"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from attentune.experiments.comparison.records import Run
+from attentune.runs.records import Run
 from attentune.training.checkpoint import checkpoint_folders
 from helpers.hostile_folders import Poison, both
 from helpers.hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES

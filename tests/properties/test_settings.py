@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from attentune.config import Config, load_config, load_preset, preset_names, to_flat, to_yaml
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import CheckpointError, ConfigError
-from attentune.experiments.comparison.records import RunRecord
 from attentune.report.templating import html_templates
 from attentune.report.writing import escape_csv
 from attentune.results import RunResult
+from attentune.runs.records import RunRecord
 from attentune.training.checkpoint import verify_checkpoint
 from attentune.training.state import TrainingState
 from helpers.written import texts

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.experiments.comparison.records import Run, pack_records, read_records
 from attentune.report.document import Figure, Report, Table
 from attentune.report.figures.base import figure_bytes
 from attentune.report.load import collect
@@ -36,6 +35,7 @@ from attentune.report.writing import (
     write_report,
 )
 from attentune.results import RunResult
+from attentune.runs.records import Run, pack_records, read_records
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
 

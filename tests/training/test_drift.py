@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 import attentune
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.record_store import RecordStore
 from attentune.inference.predictor import Predictor
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore
 from attentune.training.multitask.tasks import train_tasks
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train

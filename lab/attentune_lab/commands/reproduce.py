@@ -60,8 +60,8 @@ def run(arguments: Sequence[str]) -> int:
     from attentune_lab.reproduction.recipe import load_recipe, select_tasks
 
     select_tasks(load_recipe(options["name"]), options["tasks"])  # report misspelt names before PyTorch is loaded
-    from attentune.experiments.comparison.progress import ComparisonProgress
-    from attentune.experiments.comparison.runner import ComparisonStopped
+    from attentune.runs.compare import ComparisonStopped
+    from attentune.runs.progress import ComparisonProgress
     from attentune_lab.reproduction.reproduce import REPORT_FILES, plan_reproduction, reproduce
 
     if parsed.plan:

@@ -52,8 +52,8 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.experiments.comparison.runner import ComparisonStopped
     from attentune.results import to_json, without_nan
+    from attentune.runs.compare import ComparisonStopped
     from attentune_lab.shortcut import DEFAULT_PRESETS, NOTES, run_shortcut, sentences
 
     try:

@@ -11,11 +11,10 @@ from typing import Any
 
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.comparison.grid import plan_grid
-from attentune.experiments.comparison.methods import methods_from, select_methods
-from attentune.experiments.comparison.records import Run
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.counting import count_parameters
+from attentune.runs.grid import methods_from, plan_grid, select_methods
+from attentune.runs.records import Run
 from attentune_lab.reproduction.recipe import Recipe
 
 

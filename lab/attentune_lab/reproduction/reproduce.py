@@ -9,10 +9,7 @@ from typing import Any
 
 from attentune import __version__
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.records import Run, RunRecord
-from attentune.experiments.comparison.runner import compare
-from attentune.experiments.execution.executor import ExecutorOptions
+from attentune.execution.executor import ExecutorOptions
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.report.document import Report, Section
 from attentune.report.figures.base import check_figure_file
@@ -20,6 +17,9 @@ from attentune.report.load import collect
 from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_figures, write_report
 from attentune.results import to_json
+from attentune.runs.compare import compare
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import Run, RunRecord
 from attentune_lab.reproduction.counting import count_parts
 from attentune_lab.reproduction.paper_comparison import count_section, score_section
 from attentune_lab.reproduction.planning import EMBEDDED, Part, Plan, plan

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import Method, methods_from
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.execution.executor import ExecutorOptions
-from attentune.experiments.search.search import search
-from attentune.experiments.search.space import Dimension, Space, load_space, space_from
+from attentune.execution.executor import ExecutorOptions
 from attentune.report.document import Table
+from attentune.runs.grid import Method, methods_from
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.search import search
+from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune_lab.reproduction.planning import EMBEDDED, Part
 from attentune_lab.reproduction.recipe import NONE, Recipe, RecipeSearch
 

@@ -13,7 +13,6 @@ from attentune.config import DataConfig
 from attentune.data.builtin import find_builtin_file
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.experiments.comparison.records import Run
 from attentune.explain.answers import MaskedWords, answer, answer_masked, words_read
 from attentune.explain.explanation import HeadAttention
 from attentune.explain.heads import head_attention
@@ -23,6 +22,7 @@ from attentune.report.document import Figure, Section, Table
 from attentune.report.figures.tokens import heads_figure
 from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.results import to_json
+from attentune.runs.records import Run
 from attentune.suites.diagnostic import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
 from attentune_lab.layers import layer_weights

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attentune.config import load_config
-from attentune.experiments.comparison.methods import methods_from
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.timing import RowSize, epochs_of, seconds_per_token, size_of
-from attentune.experiments.execution.executor import ExecutorOptions, default_slots
+from attentune.execution.executor import ExecutorOptions, default_slots
+from attentune.runs.grid import methods_from
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.timing import RowSize, epochs_of, seconds_per_token, size_of
 from attentune_lab.reproduction.planning import Part
 from attentune_lab.reproduction.recipe import Recipe
 from attentune_lab.reproduction.searching import PlannedSearch

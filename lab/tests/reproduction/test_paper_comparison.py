@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from attentune.experiments.comparison.records import Run, RunRecord
+from attentune.runs.records import Run, RunRecord
 from attentune_lab.reproduction.paper_comparison import count_section, score_section
 from attentune_lab.reproduction.recipe import Published, Recipe, load_recipe
 

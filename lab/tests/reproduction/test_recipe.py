@@ -9,8 +9,7 @@ import pytest
 from attentune.config import load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.grid import plan_grid
-from attentune.experiments.comparison.methods import methods_from, select_methods
+from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune_lab.reproduction.paper_comparison import method_of_row
 from attentune_lab.reproduction.planning import Part
 from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, load_recipe, recipe_names

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from attentune.automl.folds import make_folds
+from attentune.automl.out_of_fold import read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.baselines.predictor import BaselinePredictor
 from attentune.config import Config
@@ -16,8 +18,6 @@ from attentune.data.checks.label_errors import Disagreement, LabelErrors, find_l
 from attentune.data.checks.near_duplicates import differing_words, near_duplicates
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.experiments.auto.folds import make_folds
-from attentune.experiments.auto.out_of_fold import read_out_of_fold
 from attentune.explain.explainer import WordExplainer
 from attentune.metrics.metrics import probabilities_of
 

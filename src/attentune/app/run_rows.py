@@ -14,10 +14,10 @@ from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
 from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError, DataError
-from attentune.experiments.comparison.records import read_predictions, read_probabilities
 from attentune.inference.evaluation import RowError, row_errors
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.runs.records import read_predictions, read_probabilities
 
 # Larger data files are not read for the page.
 MOST_BYTES = 200_000_000

@@ -63,8 +63,8 @@ def parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Find the best model; return the exit status."""
-    from attentune.experiments.auto.budget import parse_duration
-    from attentune.experiments.auto.portfolio import unknown_members
+    from attentune.automl.budget import parse_duration
+    from attentune.automl.portfolio import unknown_members
 
     parsed, problems = parser().parse(arguments)
     try:
@@ -82,8 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     for name in encoders:
         check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.experiments.auto.driver import auto
-    from attentune.experiments.auto.leaderboard import AutoProgress
+    from attentune.automl.driver import auto
+    from attentune.automl.leaderboard import AutoProgress
     from attentune.results import to_json
 
     try:
@@ -115,8 +115,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def auto_text(result: Any) -> str:
     """Format the leaderboard, what was delivered and why, and the estimate for new rows."""
+    from attentune.automl.leaderboard import LEADERBOARD_HEADER, estimate_sentence, leaderboard_cells
     from attentune.cli.output import scores_table, table
-    from attentune.experiments.auto.leaderboard import LEADERBOARD_HEADER, estimate_sentence, leaderboard_cells
 
     header = (LEADERBOARD_HEADER[0], result.metric, *LEADERBOARD_HEADER[2:])
     parts = [table(header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", result.reason]

@@ -81,8 +81,8 @@ def run(arguments: Sequence[str]) -> int:
     check_files_of_rows(options["overrides"])
     check_output_folder(options["output_dir"], "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.experiments.comparison.progress import ComparisonProgress
-    from attentune.experiments.comparison.runner import ComparisonStopped, compare
+    from attentune.runs.compare import ComparisonStopped, compare
+    from attentune.runs.progress import ComparisonProgress
 
     if parsed.plan:
         print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
@@ -108,9 +108,9 @@ def run(arguments: Sequence[str]) -> int:
 def _plan_text(options: dict[str, Any], display: Any) -> str:
     """Format the planned runs of each task, size and method, with their expected time."""
     from attentune.cli.output import table
-    from attentune.experiments.comparison.runner import comparison_grid
-    from attentune.experiments.comparison.timing import planned_runs
-    from attentune.experiments.execution.executor import default_slots
+    from attentune.execution.executor import default_slots
+    from attentune.runs.compare import comparison_grid
+    from attentune.runs.timing import planned_runs
 
     given = {
         name: value
@@ -142,7 +142,7 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
     if baseline is None or problems:
         return
     from attentune.config.parse import did_you_mean
-    from attentune.experiments.comparison.methods import read_methods, select_methods
+    from attentune.runs.grid import read_methods, select_methods
 
     methods_of_file = {} if options["settings"] is None else read_methods(options["settings"])
     methods = [method.name for method in select_methods(options["presets"], methods_of_file)]

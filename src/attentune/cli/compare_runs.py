@@ -52,8 +52,8 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.experiments.comparison.trained_runs import compare_trained_runs, read_run
     from attentune.results import to_json
+    from attentune.runs.trained_runs import compare_trained_runs, read_run
 
     runs = [read_run(path, split=parsed.split, task_type=parsed.task_type) for path in parsed.runs]
     result = compare_trained_runs(runs, metrics=names_in(parsed.metrics))

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.experiments.comparison.runner import ComparisonStopped
+    from attentune.runs.compare import ComparisonStopped
 
     try:
         sizes = {"train_size": train_size, "time_limit_s": time_limit_s}
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 def _time_limit(text: str | None, problems: list[str]) -> float | None:
     if text is None:
         return None
-    from attentune.experiments.auto.budget import parse_duration
+    from attentune.automl.budget import parse_duration
 
     try:
         return parse_duration(text)

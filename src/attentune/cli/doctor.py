@@ -22,7 +22,7 @@ _WEAK = 0.3
 
 def label_lines(check: LabelCheck, *, shown: int, file: str | None = None) -> list[str]:
     """Format the likely label errors, how many there may be, and nearly equal texts with other labels."""
-    from attentune.experiments.auto.out_of_fold import share_sentence
+    from attentune.automl.out_of_fold import share_sentence
 
     lines = [f"Labels, by {check.source}", f"  {share_sentence(check.share)}"]
     gain = (check.accuracy - check.majority) / (1 - check.majority) if check.majority < 1 else 0.0

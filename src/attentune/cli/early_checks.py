@@ -90,8 +90,8 @@ def _is_same(path: Path, file: Path) -> bool:
 
 def check_output_folder(folder: str | None, marker: str, what: str) -> None:
     """Check that the folder of a comparison or search is new, empty, or that of one."""
-    from attentune.experiments.comparison.manifest import check_content
     from attentune.io.files import storage_errors
+    from attentune.runs.manifest import check_content
 
     path = Path(str(folder))
     if folder is not None and path.is_dir():

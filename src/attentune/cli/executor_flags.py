@@ -8,7 +8,7 @@ import yaml
 
 from attentune.cli.flags import Parser, whole_number
 from attentune.errors import ConfigError
-from attentune.experiments.execution.executor import EXECUTORS, ExecutorOptions
+from attentune.execution.executor import EXECUTORS, ExecutorOptions
 
 
 def add_executor_flags(made: Parser, *, what: str = "runs") -> None:

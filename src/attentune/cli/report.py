@@ -14,8 +14,8 @@ from attentune.config.schema import DataConfig
 from attentune.data.checks.doctor import examine
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, ConfigError
-from attentune.experiments.comparison.records import RunRecord
 from attentune.report.load import RecordedRun, TaskTexts
+from attentune.runs.records import RunRecord
 
 # Larger files are not read for a report.
 MOST_BYTES = 200_000_000
@@ -124,11 +124,11 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.experiments.comparison.records import pack_records
     from attentune.report.figures.base import check_figure_file
     from attentune.report.load import collect
     from attentune.report.sections.contents import make_report
     from attentune.report.writing import check_report_file, write_figures, write_report
+    from attentune.runs.records import pack_records
 
     if parsed.output_file is not None:
         check_report_file(parsed.output_file)

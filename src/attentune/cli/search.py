@@ -24,13 +24,13 @@ from attentune.config.parse import coerce, did_you_mean
 from attentune.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attentune.experiments.search.search import SearchResult
-    from attentune.experiments.search.selection import TrialOutcome
+    from attentune.runs.search import SearchResult
+    from attentune.runs.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
     """Format the trials, best first, and the command that trains with the best settings."""
-    from attentune.experiments.search.plan import value_text
+    from attentune.runs.search_plan import value_text
 
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
@@ -173,9 +173,9 @@ def run(arguments: Sequence[str]) -> int:
     check_output_folder(options["output_dir"], "search.json", "search")
     _check_settings(options)
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.experiments.comparison.progress import ComparisonProgress
-    from attentune.experiments.search.search import ComparisonStopped, search
     from attentune.results import to_json
+    from attentune.runs.progress import ComparisonProgress
+    from attentune.runs.search import ComparisonStopped, search
     from attentune.training.signals import Interrupted
 
     if parsed.plan:
@@ -207,7 +207,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check_settings(options: Mapping[str, Any]) -> None:
     """Check space, settings and rows before PyTorch is imported."""
-    from attentune.experiments.search.settings import checked_settings
+    from attentune.runs.search_settings import checked_settings
 
     names = ("preset", "overrides")
     checked = checked_settings(
@@ -218,8 +218,8 @@ def _check_settings(options: Mapping[str, Any]) -> None:
 
 def _plan_text(options: dict[str, Any], display: Any) -> str:
     """Format the number of runs and their expected time."""
-    from attentune.experiments.execution.executor import default_slots
-    from attentune.experiments.search.planning import plan_search
+    from attentune.execution.executor import default_slots
+    from attentune.runs.search_planning import plan_search
 
     given = {name: value for name, value in options.items() if name not in ("executor", "retry_failed", "train_best")}
     planned = plan_search(**given, info=display.info)
@@ -235,7 +235,7 @@ def _plan_text(options: dict[str, Any], display: Any) -> str:
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """Return the arguments of `search`; append errors to `problems`."""
-    from attentune.experiments.search.space import dimension_of
+    from attentune.runs.space import dimension_of
 
     overrides = overrides_of(parsed, problems)
     folder = overrides.pop("training.output_dir", None)

@@ -112,7 +112,7 @@ def run_shards_of(
     """Plan the shards and execute them."""
     from attentune.data.ranges import dataset_source, find_sources
     from attentune.data.readers.formats import FileOptions
-    from attentune.experiments.execution.executor import default_slots
+    from attentune.execution.executor import default_slots
     from attentune.experiments.shards.plan import PLAN_FILE, ShardRequest, make_plan, run_fingerprint
     from attentune.io.urls import OutputFolder, is_url
 
@@ -174,9 +174,9 @@ def _one_shard(output: Any, plan: Any, shard: int, task: Callable[..., Any]) -> 
 
 
 def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) -> int:
-    from attentune.experiments.execution.driver import only_driver
-    from attentune.experiments.execution.executor import make_executor
+    from attentune.execution import make_executor
     from attentune.experiments.shards.driver import ShardsStopped, run_shards
+    from attentune.runs.driver import only_driver
     from attentune.training.signals import stop_on_signal
 
     logs = Path(output.path) / "logs" if output.is_local else Path("attentune-logs")

@@ -12,7 +12,6 @@ import numpy as np
 
 from attentune.demo.domains import NEW_DOMAIN, TRAIN_DOMAINS
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.records import Predictions, RunRecord
 from attentune.explain.explanation import Explanation
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.explanations import prediction_text
@@ -21,6 +20,7 @@ from attentune.report.highlight import score_text
 from attentune.report.load import RecordedRun, ReportData
 from attentune.report.sections.contents import counts_sentence, make_report
 from attentune.report.writing import check_report_file, write_report
+from attentune.runs.records import Predictions, RunRecord
 from attentune.stats.estimate import wilson_interval
 
 # The two test sets, by the splits of a run: other sentences of the training domains, and those of a new domain.

@@ -7,25 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attentune.automl.delivery import WORK_FOLDER
+from attentune.automl.driver import auto
+from attentune.automl.leaderboard import LEADERBOARD_FILE, AutoProgress
 from attentune.config import Config, load_config
 from attentune.data.load import load_data
 from attentune.demo import domains
 from attentune.demo.leaderboard import TEST_SETS, Line, ScoredRun, demo_report, ranked, write_page
 from attentune.errors import AttentuneError
-from attentune.experiments.auto.delivery import WORK_FOLDER
-from attentune.experiments.auto.driver import auto
-from attentune.experiments.auto.leaderboard import LEADERBOARD_FILE, AutoProgress
-from attentune.experiments.comparison.methods import CUSTOM_TASK
-from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.comparison.record_store import RecordStore
-from attentune.experiments.comparison.records import Run, RunRecord, read_predictions
-from attentune.experiments.comparison.runner import compare
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
 from attentune.io.files import read_json, write_text
 from attentune.results import RESULT_FILE, RunResult
+from attentune.runs.compare import compare
+from attentune.runs.grid import CUSTOM_TASK
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore, Run, RunRecord, read_predictions
 
 # The ensemble that `attentune auto` finds within the time limit.
 AUTO = "auto"

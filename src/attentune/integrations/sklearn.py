@@ -351,9 +351,9 @@ class AttentuneAuto(_TextEstimator):
             ValueError: X, y or sample_weight is invalid, or their lengths differ.
             AttentuneError: a setting is invalid, or nothing was trained within the limit.
         """
-        from attentune.experiments.auto.budget import parse_duration
-        from attentune.experiments.auto.driver import auto
-        from attentune.experiments.auto.leaderboard import AutoProgress
+        from attentune.automl.budget import parse_duration
+        from attentune.automl.driver import auto
+        from attentune.automl.leaderboard import AutoProgress
 
         check_consistent_length(X, y)
         space, labels_N = self._labelled(y)

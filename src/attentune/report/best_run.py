@@ -13,12 +13,12 @@ from attentune.config import load_config, to_flat
 from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
-from attentune.experiments.comparison.records import RunRecord, is_packed, read_records
 from attentune.io.files import read_json
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import compare_methods
 from attentune.report.load import recorded_runs, with_task_names
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
+from attentune.runs.records import RunRecord, is_packed, read_records
 from attentune.stats.verdict import Comparison
 
 

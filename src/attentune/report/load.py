@@ -10,7 +10,11 @@ from typing import Any
 
 from attentune.data.checks.report import Finding
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.records import (
+from attentune.explain.explanation import Explanation
+from attentune.explain.words import Subword
+from attentune.io.files import parse_json, read_json, read_text
+from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
+from attentune.runs.records import (
     CUSTOM_TASK,
     PACKED_PREDICTIONS_FILE,
     REPORT_FILES,
@@ -25,10 +29,6 @@ from attentune.experiments.comparison.records import (
     record_file,
     score_to_compare_by,
 )
-from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword
-from attentune.io.files import parse_json, read_json, read_text
-from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
 
 @dataclass(frozen=True)

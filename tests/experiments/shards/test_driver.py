@@ -15,7 +15,7 @@ from attentune.data.columns import Columns
 from attentune.data.ranges import RowRange, RowSource
 from attentune.data.readers.table import RowStart
 from attentune.errors import CheckpointError, DataError, StorageError
-from attentune.experiments.execution.executor import MAX_KILLS, WorkerKilled
+from attentune.execution.executor import MAX_KILLS, WorkerKilled
 from attentune.experiments.shards.driver import BadShards, ShardsStopped, run_shards
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, ShardRequest, read_plan
 from attentune.inference.predictor import TextsRead

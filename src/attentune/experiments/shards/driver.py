@@ -9,8 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any
 
 from attentune.errors import CheckpointError, DataError
-from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
-from attentune.experiments.execution.memory import resident_bytes
+from attentune.execution.executor import MAX_KILLS, Executor, WorkerKilled, resident_bytes
 from attentune.experiments.shards.plan import ShardPlan
 from attentune.inference.predictor import TextsRead
 from attentune.io.urls import OutputFolder

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attentune.experiments.comparison.records import Predictions
 from attentune.explain.explanation import Explanation
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.load import RecordedRun, TaskTexts
 from attentune.report.sections.run_figures import largest_cells
+from attentune.runs.records import Predictions
 
 MOST_ROWS = 8
 _MOST_CHARACTERS = 400

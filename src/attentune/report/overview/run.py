@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.data.checks.report import Finding
-from attentune.experiments.comparison.records import Predictions, read_probabilities
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import axis_label, metric_name, points_factor
@@ -18,6 +17,7 @@ from attentune.report.overview.charts import ChartRow, PlaneChart, RowsChart, li
 from attentune.report.overview.rows import ReportRow, wrong_rows
 from attentune.report.overview.tasks import floor_chart, scored_columns
 from attentune.report.sections.run_figures import confusion_counts, largest_cells
+from attentune.runs.records import Predictions, read_probabilities
 from attentune.stats.calibration import calibration_error
 from attentune.stats.estimate import wilson_interval
 

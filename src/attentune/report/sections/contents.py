@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.records import RunRecord, unpaired
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData
@@ -44,6 +43,7 @@ from attentune.report.sections.score_tables import (
     sentences_table,
     spreads_table,
 )
+from attentune.runs.records import RunRecord, unpaired
 
 
 def make_report(data: ReportData, baseline: str | None = None) -> Report:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from attentune.experiments.comparison.records import RunRecord
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import Figure, Section, slug
 from attentune.report.figures.base import Bar, bars_figure, short
 from attentune.report.figures.grids import confusion_figure
 from attentune.report.figures.lines import Line, lines_figure
 from attentune.report.load import ReportData
+from attentune.runs.records import RunRecord
 
 _MOST_CLASSES = 12
 # The seconds and the loss by step.

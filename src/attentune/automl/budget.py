@@ -1,0 +1,342 @@
+"""Time and memory of `attentune auto`, planned before they are spent.
+
+Pure functions of numbers, so that a plan can be tested: how long a member takes, how many folds and updates fit into a
+time limit, how many workers fit into memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from attentune.automl.portfolio import Member
+from attentune.errors import ConfigError
+from attentune.training.defaults import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
+
+# Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
+HOLDOUT_ROWS = 20_000
+# With a held-out part: its share, and the most rows it has.
+HOLDOUT_SHARE, MAX_HELD_ROWS = 0.2, 4_000
+# The numbers of folds to choose from; 1 is a held-out part.
+FOLD_CHOICES = (5, 3, 2, 1)
+# The share of the time that the baselines and the first fine-tuned member may take. All folds of one member are worth
+# more than one held-out part of many: a mean of five models, each trained on four fifths, and choices on all rows.
+_CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
+# The same where one model is to learn from the members: further ones would serve it less.
+_ONLY_CORE_SHARE = 0.9
+# The first member with an adapted encoder is planned for too if the adaptation takes at most this share of the time:
+# the plan may then need this much of it, as a later member can do with fewer updates.
+_ADAPTATION_SHARE, _WITH_ADAPTED = 0.2, 1.15
+# Shares of the updates that a fine-tuned member has in each fold when time is short.
+_SHARES = (0.5, 0.33)
+# The fewest updates of a fine-tuned member when time is short.
+FEWEST_UPDATES = 50
+# Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
+_ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
+# A linear model takes longer in proportion to the labels beyond these.
+_LABELS_OF_LINEAR = 20
+# A load is measured in at least these seconds, and is at most so much: a process that waits for a disk has none.
+_LOAD_S, _MOST_LOAD = 0.5, 20.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SHORTEST_S = 10.0
+
+
+def parse_duration(text: str | float) -> float:
+    """Parse a time such as "90s", "10m", "1h", "1h30m" or a number of seconds."""
+    cleaned = str(text).strip().lower().replace(" ", "")
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", cleaned)
+    if parts and "".join(number + unit for number, unit in parts) == cleaned:
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    elif re.fullmatch(r"\d+(\.\d+)?", cleaned):
+        seconds = float(cleaned)
+    else:
+        raise ConfigError(f"time_limit: got {str(text)!r}, expected a time such as 90s, 10m, 1h or 1h30m.")
+    if seconds < SHORTEST_S:
+        raise ConfigError(
+            f"time_limit: got {str(text)!r}, expected at least {SHORTEST_S:g}s: loading an encoder takes some seconds."
+        )
+    return seconds
+
+
+@dataclass(frozen=True)
+class EncoderSpeed:
+    """What a timed probe of an encoder has measured in one worker."""
+
+    train_tokens_per_s: float  # tokens of training rows, without padding, that the preset `bert` trains on per second
+    predict_tokens_per_s: float  # tokens that are predicted per second
+    overhead_s: float  # seconds for loading the encoder and saving the model
+    memory_bytes: int = 0  # the peak memory of the worker
+    disk_bytes: int = 0  # the size of a run folder
+    frozen_rows: int | None = None  # how many of the training rows the frozen baselines encode at most; None for all
+    load: float = 1.0  # by how much other processes slowed the probe down
+
+
+@dataclass(frozen=True)
+class FoldWork:
+    """The work of one fold: rows to train on, rows to predict, and the updates of fine-tuned members."""
+
+    train_rows: int
+    held_rows: int
+    tokens_per_row: float  # mean tokens of a row after truncation
+    updates: int
+    batch_size: int
+    folds: int = 1  # how many folds the rows have; 1 for one held-out part
+
+
+@dataclass
+class SpeedModel:
+    """Predicts the seconds of runs; each finished run corrects the predictions that follow."""
+
+    encoders: dict[str, EncoderSpeed]  # the measured speed of each encoder
+    labels: int = 1  # the number of labels, on which the time of linear models depends
+    # The measured over the predicted seconds of each finished run, by member.
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    load: float | None = None  # the newest measured load of the machine; None for that of the probe of each encoder
+    _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+    def seconds(self, member: Member, work: FoldWork) -> float:
+        """Predict the seconds of one fold of a member."""
+        measured = self._measured(member)
+        return self._uncorrected(member, work, self.load) * (1.0 if measured is None else measured)
+
+    def observe(self, member: Member, work: FoldWork, seconds: float, load: float | None = None) -> None:
+        """Record the measured seconds of one fold and the load meanwhile; the load is expected to last.
+
+        That of less than half a second is chance.
+        """
+        load = self.load if load is None else load
+        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work, load), 1e-3))
+        if seconds >= _LOAD_S:
+            self.load = load
+        self._kinds[member.name] = (member.kind, member.encoder)
+
+    def is_corrected(self, member: Member) -> bool:
+        """Whether a finished run has corrected the predictions of this member."""
+        return self._measured(member) is not None
+
+    def ending_seconds(self, member: Member, work: FoldWork) -> float:
+        """Predict the seconds that a fold of a fine-tuned member takes after its last update, as the probe ran."""
+        speed = self.encoders[member.encoder or ""]
+        return speed.overhead_s + work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
+
+    def tokens_per_s(self, member: Member) -> float:
+        """Predict the tokens that a fine-tuned member trains on per second, as the probe ran."""
+        return self.encoders[member.encoder or ""].train_tokens_per_s / member.cost
+
+    def _measured(self, member: Member) -> float | None:
+        """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
+        own = self.ratios.get(member.name)
+        if own:
+            return statistics.median(own)
+        if member.is_baseline:  # each has a cost of its own
+            return None
+        alike = [
+            statistics.median(ratios)
+            for name, ratios in self.ratios.items()
+            if self._kinds.get(name) == (member.kind, member.encoder)
+        ]
+        return statistics.median(alike) if alike else None
+
+    def _uncorrected(self, member: Member, work: FoldWork, load: float | None) -> float:
+        """Predict the seconds of one fold by the probe, or by constants of a free machine, at a load."""
+        measured = self.encoders[member.encoder].load if member.encoder is not None else 1.0
+        return self._as_probed(member, work) * (1.0 if load is None else load / measured)
+
+    def _as_probed(self, member: Member, work: FoldWork) -> float:
+        rows = work.train_rows + work.held_rows
+        labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
+        if member.is_baseline and member.encoder is None:
+            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels)
+        speed = self.encoders[member.encoder or ""]
+        row_s = work.tokens_per_row / speed.predict_tokens_per_s
+        if member.is_baseline:
+            # Texts are encoded once for all folds and the fit on all rows; each has its part of that.
+            encoded = min(work.train_rows, speed.frozen_rows or work.train_rows)
+            texts = work.held_rows * work.folds if work.folds > 1 else work.held_rows + encoded
+            encode_s = texts * row_s / (work.folds + 1)
+            return 0.2 + encode_s + (encoded + work.held_rows) * _LINEAR_ROW_S * labels
+        tokens = work.updates * work.batch_size * work.tokens_per_row
+        epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
+        train_s = tokens / self.tokens_per_s(member)
+        passes_s = epochs * member.passes * work.train_rows * row_s
+        if member.probed:
+            probed = min(work.train_rows, PROBED_ROWS)
+            passes_s += probed * (row_s + _LINEAR_ROW_S * labels)
+        return train_s + passes_s + self.ending_seconds(member, work) + rows * _ROW_S
+
+
+@dataclass(frozen=True)
+class BudgetPlan:
+    """How rows and time are used."""
+
+    folds: int  # the number of folds; 1 for one held-out part
+    train_rows: int  # rows that a fold trains on
+    held_rows: int  # rows of a fold that are predicted
+    updates: int  # optimiser updates of a fine-tuned member
+    batch_size: int  # rows of an update
+    notes: tuple[str, ...] = ()  # sentences on what was limited
+
+    @property
+    def rows(self) -> int:
+        """The rows that are used."""
+        return self.train_rows + self.held_rows
+
+    def work(self, tokens_per_row: float) -> FoldWork:
+        return FoldWork(self.train_rows, self.held_rows, tokens_per_row, self.updates, self.batch_size, self.folds)
+
+
+def make_plan(
+    *,
+    rows: int,
+    tokens_per_row: float,
+    members: Sequence[Member],
+    speed: SpeedModel,
+    seconds: float,
+    jobs: int,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    folds: int | None = None,
+    later_runs: float = 0.0,
+) -> BudgetPlan:
+    """Choose the number of folds, of rows and of updates.
+
+    The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
+    and together with the first member whose encoder is adapted at most 115 % (if the adaptation takes at most 20 %):
+    five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with fewer
+    and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
+    rows one part is held out from the start, and no more rows are used than the updates read.
+    """
+    batch = batch_size or default_batch_size(rows, tokens_per_row)
+    options = _options(rows, folds, is_fixed=epochs is not None)
+    core, adapted = core_members(members), [member for member in members if member.adapted][:1]
+    fine_tuned = [member for member in core if not member.is_baseline]
+
+    core_share = _CORE_SHARE if later_runs == 0 else _ONLY_CORE_SHARE
+
+    def later_s(plan: BudgetPlan) -> float:
+        return sum(later_runs * speed.seconds(member, plan.work(tokens_per_row)) for member in fine_tuned)
+
+    first = _sized(rows, *options[0], batch, epochs)
+    plan = first
+    for count, share in options:
+        plan = _sized(rows, count, share, batch, epochs)
+        left = seconds - later_s(plan)
+        needed = [speed.seconds(member, plan.work(tokens_per_row)) for member in core for _ in range(plan.folds)]
+        more = [part for member in adapted for part in _adapted_seconds(member, plan, speed, tokens_per_row)]
+        is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * left
+        total = time_needed([*needed, *more], jobs) if is_long else 0.0
+        if time_needed(needed, jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
+            break
+    else:
+        # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
+        if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > left:
+            note = "Time is too short for fine-tuned members; only baselines are tried."
+            return replace(first, notes=(note, *_notes(first, first, rows)))
+    return replace(plan, notes=tuple(_notes(plan, first, rows)))
+
+
+def _adapted_seconds(member: Member, plan: BudgetPlan, speed: SpeedModel, tokens_per_row: float) -> list[float]:
+    """Predict the seconds of adapting a member's encoder, and of each of its folds."""
+    adaptation = speed.seconds(member, replace(plan, updates=ADAPTATION_UPDATES).work(tokens_per_row))
+    return [adaptation, *[speed.seconds(member, plan.work(tokens_per_row))] * plan.folds]
+
+
+def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:
+    """Lower the updates of a plan until the time suffices; None if even 50 updates need more."""
+    updates = fitting_updates(plan.updates, needed_s, seconds, fewest=FEWEST_UPDATES)
+    if updates is None or updates == plan.updates:
+        return None if updates is None else plan
+    note = f"Time became short: fine-tuned members train for {updates:,} updates instead of {plan.updates:,}."
+    return replace(plan, updates=updates, notes=(*plan.notes, note))
+
+
+def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: float, *, fewest: int) -> int | None:
+    """Return the most updates, of these or fewer, for which the time suffices; None if even the fewest need more."""
+    if needed_s(updates) <= seconds:
+        return updates
+    low, high = min(fewest, updates), updates
+    if needed_s(low) > seconds:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed_s(middle) <= seconds else (low, middle)
+    return low
+
+
+def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int, float]]:
+    """Return numbers of folds and shares of the updates, best first."""
+    if rows > HOLDOUT_ROWS and folds is None:
+        options = [(1, 1.0)]
+    else:
+        counts = [folds] if folds is not None else [count for count in FOLD_CHOICES if rows >= 4 * count]
+        options = [(counts[0], 1.0), *itertools.product(counts, _SHARES)]
+    if is_fixed:
+        return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
+    last, share = options[-1]
+    return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
+
+
+def core_members(members: Sequence[Member]) -> list[Member]:
+    """Return the baselines and the first fine-tuned member, for which the plan keeps time."""
+    fine_tuned = [member for member in members if not member.is_baseline]
+    kept = {member.name for member in fine_tuned[:_CORE_FINE_TUNED]}
+    return [member for member in members if member.is_baseline or member.name in kept]
+
+
+def _sized(rows: int, folds: int, share: float, batch: int, epochs: float | None) -> BudgetPlan:
+    """Return the plan with this number of folds and this share of the updates."""
+    held = rows // folds if folds > 1 else min(MAX_HELD_ROWS, max(1, int(rows * HOLDOUT_SHARE)))
+    train = rows - held
+    passes = default_epochs(train, batch) if epochs is None else epochs
+    updates = max(1, math.ceil(passes * train / batch))
+    updates = max(min(updates, FEWEST_UPDATES), round(updates * share))
+    if folds == 1 and rows > HOLDOUT_ROWS:
+        train = min(train, max(HOLDOUT_ROWS - held, updates * batch))
+    return BudgetPlan(folds, train, held, updates, batch)
+
+
+def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
+    """Yield sentences on what the plan limits."""
+    if plan.folds == 1 and rows > HOLDOUT_ROWS:
+        yield f"{plan.held_rows:,} of more than {HOLDOUT_ROWS:,} rows are held out to score on; there are no folds."
+    elif plan.folds == 1:
+        yield f"Time is short: {plan.held_rows:,} rows are held out to score on, instead of {wanted.folds} folds."
+    elif plan.folds < wanted.folds:
+        yield f"Time is short: {plan.folds} folds instead of {wanted.folds}."
+    if plan.updates < 0.9 * wanted.updates:
+        yield f"Time is short: fine-tuned members train for {plan.updates:,} updates instead of {wanted.updates:,}."
+    if plan.rows < rows:
+        yield (
+            f"{plan.train_rows:,} of the other {rows - plan.held_rows:,} rows are trained on: as many as"
+            f" {plan.updates:,} updates read."
+        )
+
+
+def load_of(seconds: float, processor_s: float) -> float:
+    """Return by how much other processes slowed a thread down that worked for these wall and processor seconds."""
+    return min(max(1.0, seconds / max(processor_s, 1e-6)), _MOST_LOAD)
+
+
+def load_now() -> float:
+    """Measure the load of the machine by a thread that counts for half a second."""
+    began, worked = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - began < _LOAD_S:
+        pass
+    return load_of(time.perf_counter() - began, time.thread_time() - worked)
+
+
+def time_needed(remaining: Sequence[float], jobs: int) -> float:
+    """Return the time that tasks of these lengths take with this number of workers; no task is split."""
+    return max([sum(remaining) / max(1, jobs), *remaining], default=0.0)
+
+
+def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> int:
+    """Return how many workers of this size fit into 80 % of the memory: at least 1, at most `jobs`."""
+    if available_bytes is None or job_bytes <= 0:
+        return jobs
+    return max(1, min(jobs, int(0.8 * available_bytes / job_bytes)))

@@ -1,0 +1,515 @@
+"""Fits a `Fusion` of several models on their out-of-fold logits.
+
+Four kinds, from simple to flexible: one member alone, greedy ensemble selection, non-negative weights, and a linear
+model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds, so no row's
+label is used for its own prediction. The kind is chosen by the loss of these predictions, cross-entropy or squared
+error, which needs far fewer rows than accuracy to tell two models apart (measured: results/auto).
+
+Beyond ten labels only one member alone and a weight for each member are tried, so that time and memory grow with rows,
+labels and members, not with their products.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import optimize, special
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, RidgeCV
+
+from attentune.automl.selection import choose_simplest, paired_gain, utility
+from attentune.automl.thresholds import can_have_thresholds, fit_thresholds
+from attentune.data.dataset import LabelSpace
+from attentune.data.splits import stratified_folds, stratified_sample
+from attentune.errors import ConfigError
+from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
+from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.stats.calibration import fit_temperature
+from attentune.stats.decisions import predict_labels
+
+_LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
+_MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
+# With more labels a coefficient for each pair of them cannot be estimated; a weight for each member can.
+FEW_LABELS = 10
+_OF_MANY_LABELS = ("single", "weights")
+# Of many labels: numbers of all members that are fitted on (160 MB), but at least so many rows; and the rows that
+# determine a temperature.
+_MAX_FITTED_VALUES, _FEWEST_FITTED_ROWS, _CALIBRATION_ROWS = 20_000_000, 500, 500
+_GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
+_EM_STEPS = 300
+_SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
+_SHOWN_WEIGHT = 0.005  # a member of a linear model below this would be shown as one of weight 0.00
+_FLAT = 1e-6  # a member whose log-odds vary less within each fold tells no rows apart
+_INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
+# A fusion that is this many standard errors behind a member alone is not delivered, whatever its loss.
+_CLEARLY = 2.0
+# A fusion whose loss is not even this share lower is not worth the time of its members.
+_LEAST_GAIN = 0.001
+# The models of two folds have seen half of the rows, a delivered baseline sees all: coefficients fitted on the former
+# do not hold for the latter. Non-negative weights of probabilities suffer less.
+_FOLDS_OF_LINEAR = 3
+# With fewer rows to score on, which member is best is mostly chance: they are averaged unless one alone is clearly
+# better (measured: results/auto).
+_FEW_ROWS, _CLEARLY_OF_FEW = 150, 1.0
+# Fusions of several members; of equally good ones the first is delivered.
+_BY_FREEDOM = ("weights", "greedy", "linear")
+
+
+@dataclass(frozen=True)
+class FusionResult:
+    """The delivered fusion, and what it was chosen from."""
+
+    fusion: Fusion  # fitted on all rows
+    logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out
+    scores: dict[str, float]  # the cross-fitted score of each kind
+    losses: dict[str, float]  # the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration
+    member_scores: dict[str, float]  # the out-of-fold score of each member
+    simplest_member: str  # the simplest good member: the first that no member beats by more than one standard error
+    dropped: tuple[str, ...]  # the members that were left out, because they lack out-of-fold logits that others have
+    reason: str  # why this fusion is delivered, in one sentence
+    rows: int  # the number of rows that it was fitted on
+
+
+def fit_fusion(
+    logits: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    *,
+    metric: Metric,
+    folds: np.ndarray,
+    seed: int,
+    kinds: Sequence[str] = FUSION_KINDS,
+    standard_errors: float = 1.0,
+    max_rows: int | None = None,
+) -> FusionResult:
+    """Fit all kinds of fusion, choose one of them, and fit it on all rows.
+
+    The kind with the lowest cross-fitted loss is delivered if this loss is below that of the simplest good member and
+    its score, of two classes with thresholds, is not clearly worse. The simplest good member is the first that the best
+    one does not beat by more than one standard error of the paired difference. With fewer than 150 rows non-negative
+    weights are delivered, unless the loss of that member is lower by more than one standard error.
+
+    Source:
+        Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
+    """
+    unknown = [kind for kind in kinds if kind not in FUSION_KINDS]
+    if unknown:
+        raise ConfigError(f"kinds of fusion: got {unknown[0]!r}, expected some of {', '.join(FUSION_KINDS)}.")
+    members, rows = usable_members(logits)
+    is_many = label_space.num_labels > FEW_LABELS
+    if is_many:
+        fitting = max(_FEWEST_FITTED_ROWS, _MAX_FITTED_VALUES // (len(members) * label_space.num_labels))
+        max_rows = min(fitting, _MAX_FITTED_ROWS, max_rows or len(rows))
+    used = rows
+    if max_rows is not None and max_rows < len(rows):
+        used = rows[stratified_sample(labels[rows], max_rows, seed, "auto fusion rows")]
+    problem = _Problem(
+        {name: _rows_of(logits[name], used) for name in members},
+        labels[used],
+        folds[used],
+        replace(label_space, thresholds=None),
+        metric,
+        seed,
+        standard_errors,
+    ).with_folds()
+    allowed = [kind for kind in kinds if not is_many or kind in _OF_MANY_LABELS]
+    tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in allowed and len(members) > 1)]
+    fused, losses = _cross_fit_kinds(tried, problem)
+    kind = _choose_kind(fused, losses, problem)
+    simplest = _fit_single(problem).members[0]
+    fusion = _fit(kind, problem)
+    if len(fusion.members) == 1 and fusion.kind in ("greedy", "weights"):
+        fusion = _only(fusion.members[0], problem)
+    scores = {name: problem.score(values) for name, values in fused.items()}
+    if len(members) == 1:
+        reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
+    elif fusion.kind != "single":
+        is_lower = losses[kind].mean() < losses["single"].mean()
+        finding = "lower than" if is_lower else f"with so few ({len(problem.labels)}) not clearly above"
+        reason = (
+            f"The fusion of {len(fusion.members)} members ({kind}) is delivered: on rows that it was not fitted on, its"
+            f" loss is {finding} that of the simplest good member, {simplest}: {losses[kind].mean():.4f} against"
+            f" {losses['single'].mean():.4f}."
+        )
+    else:
+        reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
+    whole_NC = np.full((len(labels), fused[kind].shape[1]), np.nan)
+    whole_NC[used] = fused[kind]
+    if len(used) < len(rows):
+        others = np.setdiff1d(rows, used)
+        whole_NC[others] = fusion.apply({name: logits[name][others] for name in fusion.members})
+    return FusionResult(
+        fusion=fusion,
+        logits=whole_NC,
+        scores=scores,
+        losses={name: float(values.mean()) for name, values in losses.items()},
+        member_scores={
+            name: metric.score(labels[rows], predictions_of(_rows_of(logits[name], rows), problem.space))
+            for name in members
+        },
+        simplest_member=simplest,
+        dropped=tuple(name for name in logits if name not in members),
+        reason=reason,
+        rows=len(used),
+    )
+
+
+def _rows_of(logits_NC: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return float64 logits of ascending rows, without a copy of all of them."""
+    values_NC = np.asarray(logits_NC, dtype=np.float64)
+    return values_NC if len(rows) == len(values_NC) else values_NC[rows]
+
+
+def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the members with the most out-of-fold rows, and the indices of the rows that all of them have."""
+    there = {name: np.isfinite(values).all(axis=1) for name, values in logits.items()}
+    most = max((int(mask.sum()) for mask in there.values()), default=0)
+    members = tuple(name for name, mask in there.items() if most and mask.sum() == most)
+    rows = np.flatnonzero(np.logical_and.reduce([there[name] for name in members])) if members else np.zeros(0, int)
+    if len(rows) == 0:
+        raise ConfigError(
+            f"fusion: got no row with out-of-fold logits of its {len(logits)} members ({', '.join(logits) or 'none'}),"
+            " expected at least one. Raise the time limit, so that a member is finished."
+        )
+    return members, rows
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The members' logits of some rows, with what a fit needs."""
+
+    logits: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    folds: np.ndarray
+    space: LabelSpace
+    metric: Metric
+    seed: int
+    standard_errors: float
+
+    @functools.cached_property
+    def predictions(self) -> list[np.ndarray]:
+        """Each member's predictions."""
+        return [predictions_of(values, self.space) for values in self.logits.values()]
+
+    @functools.cached_property
+    def truth(self) -> list[np.ndarray]:
+        """Each member's probabilities of the truth; see `_of_truth`."""
+        return [_of_truth(probabilities_of(values, self.space), self.labels) for values in self.logits.values()]
+
+    def take(self, rows: np.ndarray) -> _Problem:
+        logits = {name: values[rows] for name, values in self.logits.items()}
+        part = replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows]).with_folds()
+        for name in ("predictions", "truth"):  # what is computed for all rows is not computed again for a part
+            if name in self.__dict__:
+                part.__dict__[name] = [values[rows] for values in self.__dict__[name]]
+        return part
+
+    def with_folds(self) -> _Problem:
+        """Divide the rows into five folds if all of them lie in one."""
+        if len(self.labels) < 2 or len(np.unique(self.folds)) > 1:
+            return self
+        folds = np.zeros(len(self.labels), dtype=np.int64)
+        for fold, rows in enumerate(stratified_folds(self.labels, min(5, len(self.labels)), self.seed, "auto fusion")):
+            folds[rows] = fold
+        return replace(self, folds=folds)
+
+    def limited(self) -> _Problem:
+        if len(self.labels) <= _MAX_FITTED_ROWS:
+            return self
+        return self.take(stratified_sample(self.labels, _MAX_FITTED_ROWS, self.seed, "auto fusion"))
+
+    def score(self, logits_NC: np.ndarray) -> float:
+        return self.metric.score(self.labels, predictions_of(logits_NC, self.space))
+
+    def probabilities(self) -> np.ndarray:
+        """(M, N, C) probabilities, or scores."""
+        if self.space.task_type == "regression":
+            return np.stack(list(self.logits.values()))
+        return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
+
+
+def _cross_fit_kinds(kinds: Sequence[str], problem: _Problem) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the logits and the losses of `_cross_fit`, by kind."""
+    _ = problem.predictions  # computed once, for all folds
+    if "weights" in kinds and problem.space.task_type != "regression":
+        _ = problem.truth
+    crossed = {kind: _cross_fit(kind, problem) for kind in kinds}
+    return {kind: pair[0] for kind, pair in crossed.items()}, {kind: pair[1] for kind, pair in crossed.items()}
+
+
+def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, C) logits, those of each fold by a fusion fitted on the other folds, and their (N,) calibrated losses.
+
+    The other folds determine the calibration too, by what the same fusion predicts for them: with folds of different
+    members or weights, the scale of their own logits would say nothing about those of this fold.
+    """
+    fused_NC = np.empty_like(next(iter(problem.logits.values())))
+    losses_N = np.empty(len(fused_NC))
+    for fold in np.unique(problem.folds):
+        inside = problem.folds == fold
+        part = problem.take(inside)
+        if inside.all():  # a single row has no other fold; the first member needs no labels
+            other, fitted = part, _only(next(iter(problem.logits)), problem)
+        else:
+            other = problem.take(~inside)
+            fitted = _fit(kind, other)
+        fused_NC[inside] = fitted.apply(part.logits)
+        known = _calibration_rows(fitted, other)
+        losses_N[inside] = calibrated_losses(fused_NC[inside], part.labels, problem.space, known)
+    return fused_NC, losses_N
+
+
+def _calibration_rows(fitted: Fusion, other: _Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fused logits and the labels of the rows that determine the calibration: of many labels a sample."""
+    logits, labels = other.logits, other.labels
+    if other.space.num_labels > FEW_LABELS and len(labels) > _CALIBRATION_ROWS:
+        some = np.linspace(0, len(labels) - 1, _CALIBRATION_ROWS).round().astype(int)
+        logits, labels = {name: logits[name][some] for name in fitted.members}, labels[some]
+    return fitted.apply(logits), labels
+
+
+def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: _Problem) -> str:
+    """Choose a kind by the losses of its cross-fitted predictions."""
+    several = [kind for kind in _BY_FREEDOM if kind in fused]
+    if not several:
+        return "single"
+    if len(problem.labels) < _FEW_ROWS and "weights" in several:
+        lead_N = losses["weights"] - losses["single"]
+        error = float(np.std(lead_N, ddof=1)) / math.sqrt(len(lead_N)) if len(lead_N) > 1 else math.inf
+        return "single" if lead_N.mean() > _CLEARLY_OF_FEW * error else "weights"
+    if 1 < len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR:
+        several = [kind for kind in several if kind != "linear"] or several
+    chosen = min(several, key=lambda kind: losses[kind].mean())
+    gain, error = paired_gain(
+        problem.metric, problem.labels, *(_decided(fused[kind], problem) for kind in ("single", chosen))
+    )
+    is_better = losses[chosen].mean() < (1 - _LEAST_GAIN) * losses["single"].mean() and gain >= -_CLEARLY * error
+    return chosen if is_better else "single"
+
+
+def _decided(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
+    """Return predictions as they would be delivered: of two classes with thresholds, where these are better."""
+    if problem.space.num_labels == 2 and can_have_thresholds(problem.space, problem.metric):
+        return fit_thresholds(
+            logits_NC, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
+        ).predictions
+    return predictions_of(logits_NC, problem.space)
+
+
+def calibrated_losses(
+    logits_NC: np.ndarray,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    known: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
+    """Return the (N,) losses of out-of-fold logits, cross-entropy or squared error, after a temperature or a line.
+
+    Without it an overconfident member would lose to a fusion that only damps it. The known logits and labels determine
+    it, or the rows themselves without any.
+    """
+    known_NC, known_labels = (logits_NC, labels) if known is None else known
+    if label_space.task_type == "regression":
+        slope, start = _line(known_NC[:, 0], known_labels)
+        return (slope * logits_NC[:, 0] + start - labels) ** 2
+    scaled_NC = logits_NC / fit_temperature(known_NC, known_labels)
+    truth = np.log(_of_truth(probabilities_of(scaled_NC, label_space), labels))
+    return -truth if truth.ndim == 1 else -truth.mean(axis=1)
+
+
+def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
+    """Return slope and intercept of least squares."""
+    centred_N = scores_N - scores_N.mean()
+    size = float(centred_N @ centred_N)
+    slope = float(centred_N @ labels_N) / size if size > 0 else 0.0
+    return slope, float(labels_N.mean() - slope * scores_N.mean())
+
+
+def _fit(kind: str, problem: _Problem) -> Fusion:
+    fits: dict[str, Callable[[_Problem], Fusion]] = {
+        "single": _fit_single,
+        "greedy": _fit_greedy,
+        "weights": _fit_weights,
+        "linear": _fit_linear,
+    }
+    return fits[kind](problem if kind == "single" else problem.limited())
+
+
+def _only(name: str, problem: _Problem) -> Fusion:
+    return Fusion.weighted("single", {name: 1.0}, problem.space.task_type)
+
+
+def _fit_single(problem: _Problem) -> Fusion:
+    """Choose the simplest good member."""
+    place, _ = choose_simplest(
+        problem.metric, problem.labels, problem.predictions, standard_errors=problem.standard_errors
+    )
+    return _only(list(problem.logits)[place], problem)
+
+
+def _fit_greedy(problem: _Problem) -> Fusion:
+    """Add members with replacement, each time the one that most improves the metric of the mean probabilities.
+
+    Source:
+        Caruana et al., "Ensemble selection from libraries of models", ICML 2004. Without its bags of members: among few
+        members a bag that lacks the best one is noise.
+    """
+    shares_MNC = problem.probabilities()
+    total_NC = np.zeros(shares_MNC.shape[1:])
+    chosen: list[int] = []
+    best, best_size = (-math.inf, -math.inf), 0
+    for size in range(1, _GREEDY_ROUNDS + 1):
+        options = []
+        for member, shares_NC in enumerate(shares_MNC):
+            mean_NC = (total_NC + shares_NC) / size
+            score = utility(problem.metric, problem.labels, _predict(mean_NC, problem.space))
+            # Of equal scores the lower loss decides, then the cheaper member.
+            options.append((score, -_loss(mean_NC, problem.labels, problem.space), -member))
+        score, fit, negated = max(options)
+        chosen.append(-negated)
+        total_NC += shares_MNC[-negated]
+        if best_size == 0 or (score, fit) > best:
+            best, best_size = (score, fit), size
+        elif size - best_size >= _GREEDY_PATIENCE:
+            break
+    counts_M = np.bincount(chosen[:best_size], minlength=len(shares_MNC)).astype(np.float64)
+    return _weighted("greedy", problem, counts_M)
+
+
+def _predict(shares_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
+    if space.task_type == "regression":
+        return shares_NC[:, 0]
+    return predict_labels(shares_NC, task_type=space.task_type, ordinal_prediction=space.ordinal_prediction)
+
+
+def _loss(shares_NC: np.ndarray, labels: np.ndarray, space: LabelSpace) -> float:
+    """Return the mean cross-entropy of probabilities, or the mean squared error of scores."""
+    if space.task_type == "regression":
+        return float(np.mean((shares_NC[:, 0] - labels) ** 2))
+    return float(-np.log(_of_truth(shares_NC, labels)).mean())
+
+
+def _of_truth(shares_NC: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the clipped probability of each row's class (N,), or of the truth about each label (N, C)."""
+    if labels.ndim == 2:
+        return np.clip(np.where(labels == 1, shares_NC, 1 - shares_NC), _LOWEST, 1.0)
+    return np.clip(shares_NC[np.arange(len(labels)), labels], _LOWEST, 1.0)
+
+
+def _fit_weights(problem: _Problem) -> Fusion:
+    """Fit non-negative weights with sum 1: least cross-entropy of the mean probabilities, or least squares of scores.
+
+    The cross-entropy is convex in the weights; expectation-maximisation decreases it in every step.
+
+    Source:
+        Linear opinion pool: Stone, 1961. Weights by expectation-maximisation: McLachlan and Peel, "Finite Mixture
+        Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
+    """
+    count, is_regression = len(problem.logits), problem.space.task_type == "regression"
+    if problem.metric.name in ("pearson", "spearmanr") and is_regression:
+        # The scale does not matter; with sum 1, noise members would serve to shrink the good ones.
+        scores_NM = problem.probabilities()[:, :, 0].T
+        weights_M, _ = optimize.nnls(scores_NM - scores_NM.mean(axis=0), problem.labels - problem.labels.mean())
+        return _weighted("weights", problem, weights_M)
+    if is_regression:
+        # For weights w = t v with sum(v) = 1, |errors w|^2 + s^2 (t - 1)^2 is least at the v of the least |errors v|^2.
+        errors_NM = problem.probabilities()[:, :, 0].T - problem.labels[:, None]
+        size = float(np.linalg.norm(errors_NM)) or 1.0
+        target = np.append(np.zeros(len(errors_NM)), size)
+        weights_M, _ = optimize.nnls(np.vstack([errors_NM, np.full((1, count), size)]), target)
+        return _weighted("weights", problem, weights_M)
+    truth_MN = np.stack([values.reshape(-1) for values in problem.truth])
+    weights_M = np.full(count, 1 / count)
+    for _ in range(_EM_STEPS):
+        before_M = weights_M
+        weights_M = weights_M * (truth_MN @ (1 / (weights_M @ truth_MN))) / truth_MN.shape[1]
+        if np.abs(weights_M - before_M).max() < 1e-5:
+            break
+    return _weighted("weights", problem, weights_M)
+
+
+def _weighted(kind: str, problem: _Problem, weights_M: np.ndarray) -> Fusion:
+    """Make the fusion of these weights, without negligible ones; of equal weights if all are zero."""
+    shares_M = weights_M / weights_M.sum() if weights_M.sum() > 0 else np.full(len(weights_M), 1 / len(weights_M))
+    shares_M[shares_M < min(_SMALLEST_WEIGHT, shares_M.max())] = 0.0
+    return Fusion.weighted(kind, dict(zip(problem.logits, shares_M.tolist(), strict=True)), problem.space.task_type)
+
+
+def _fit_linear(problem: _Problem) -> Fusion:
+    """Fit strongly regularised logistic regression on log-probabilities, or ridge regression on scores.
+
+    The inverse regularisation strength is the best by cross-entropy over the problem's folds; in regression by
+    efficient leave-one-out cross-validation.
+
+    Source:
+        Ting and Witten, "Issues in stacked generalization", JAIR 10, 1999: class probabilities as inputs.
+    """
+    task_type, members = problem.space.task_type, tuple(problem.logits)
+    inputs_NMC = fusion_features(problem.logits, members, task_type).reshape(len(problem.labels), len(members), -1)
+    has_classes = task_type in ("classification", "ordinal")
+    if has_classes:  # what all classes have in common does not matter
+        inputs_NMC = inputs_NMC - inputs_NMC.mean(axis=2, keepdims=True)
+    # One scale per member, so that regularisation does not depend on how confident it is; centred, as the fit converges
+    # slowly otherwise. The majority varies with the folds only, which tells nothing about new rows.
+    means_MC = inputs_NMC.mean(axis=0)
+    within_FM = [inputs_NMC[problem.folds == fold].std(axis=0).max(axis=1) for fold in np.unique(problem.folds)]
+    is_flat_M = np.max(within_FM, axis=0) < _FLAT
+    scales_M = np.where(is_flat_M, np.inf, np.maximum(inputs_NMC.std(axis=0).mean(axis=1), _FLAT))[:, None]
+    scaled_NMC = (inputs_NMC - means_MC) / scales_M
+    if task_type == "regression":
+        model = RidgeCV(alphas=tuple(len(problem.labels) / 10**power for power in range(4)))
+        model.fit(scaled_NMC[:, :, 0], problem.labels)
+        coefficients_MCC, bias_C = model.coef_.reshape(-1, 1, 1), np.array([model.intercept_])
+    else:
+        losses = np.zeros(len(_INVERSE_STRENGTHS))
+        for fold in np.unique(problem.folds) if len(np.unique(problem.folds)) > 1 else ():
+            inside = problem.folds == fold
+            for place, strength in enumerate(_INVERSE_STRENGTHS):
+                weights, bias = _logistic(scaled_NMC[~inside], problem.labels[~inside], strength)
+                fused_NC = np.einsum("nmc,mck->nk", scaled_NMC[inside], weights) + bias
+                shares_NC = special.softmax(fused_NC, axis=1) if has_classes else special.expit(fused_NC)
+                losses[place] += _loss(shares_NC, problem.labels[inside], problem.space) * inside.sum()
+        strength = _INVERSE_STRENGTHS[int(losses.argmin())]
+        coefficients_MCC, bias_C = _logistic(scaled_NMC, problem.labels, strength)
+    coefficients_MCC = coefficients_MCC / scales_M[:, :, None]
+    bias_C = bias_C - np.einsum("mc,mck->k", means_MC, coefficients_MCC)
+    if has_classes:
+        coefficients_MCC = coefficients_MCC - coefficients_MCC.mean(axis=1, keepdims=True)
+    fusion = Fusion.linear(members, task_type, coefficients_MCC.reshape(-1, len(bias_C)), bias_C)
+    shown = {name: problem.logits[name] for name, share in fusion.member_weights().items() if share >= _SHOWN_WEIGHT}
+    return fusion if len(shown) in (0, len(members)) else _fit_linear(replace(problem, logits=shown))
+
+
+def _logistic(inputs_NMC: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (M, C, C) coefficients and (C,) bias of a multinomial model, or of a binary one per label."""
+    rows, members, outputs = inputs_NMC.shape
+    coefficients_MCC, bias_C = np.zeros((members, outputs, outputs)), np.zeros(outputs)
+    if labels.ndim == 2:
+        for label in range(outputs):
+            weights, bias = _regress(inputs_NMC[:, :, label], labels[:, label], 2, strength)
+            coefficients_MCC[:, label, label], bias_C[label] = weights[1] - weights[0], bias[1] - bias[0]
+        return coefficients_MCC, bias_C
+    weights, bias_C = _regress(inputs_NMC.reshape(rows, -1), labels, outputs, strength)
+    return weights.T.reshape(members, outputs, outputs), bias_C
+
+
+def _regress(
+    inputs_NF: np.ndarray, classes_N: np.ndarray, count: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (count, F) coefficients and (count,) bias; classes without rows get a small constant probability."""
+    weights, bias, there = np.zeros((count, inputs_NF.shape[1])), np.zeros(count), np.unique(classes_N)
+    if len(there) > 1:
+        model = LogisticRegression(C=strength, max_iter=200)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged will do for a few weights
+            model.fit(inputs_NF, classes_N)
+        # For two classes scikit-learn returns one row: the logit of the second.
+        fitted = there[1:] if len(there) == 2 else there
+        weights[fitted], bias[fitted] = model.coef_, model.intercept_
+    absent = np.setdiff1d(np.arange(count), there)
+    bias[absent] = bias[there].min() - math.log(2 * len(classes_N))
+    return weights, bias

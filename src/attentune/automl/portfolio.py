@@ -1,0 +1,145 @@
+"""The portfolio of `attentune auto`: a fixed list of members, in `portfolio.yaml`, from cheap to expensive."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attentune.config.parse import did_you_mean
+from attentune.data.dataset import TASK_TYPES
+from attentune.errors import ConfigError
+
+BASELINE, FINE_TUNED = "baseline", "fine-tuned"
+_ROWS = ("single", "pair")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model of the portfolio, trained once on each fold."""
+
+    name: str  # its unique name, also that of its folder
+    kind: str  # "baseline" or "fine-tuned"
+    method: str  # the baseline's or the preset's name
+    encoder: str | None = None  # the name or folder of its encoder; None if it has none
+    settings: Mapping[str, Any] = field(default_factory=dict)  # overrides of the preset, by dotted name
+    cost: float = 1.0  # the time of an update relative to the preset `bert`
+    passes: float = 0.0  # how often it predicts all training rows before each epoch
+    probed: bool = False  # whether its classifier starts at a linear probe of the training rows
+    seed: int = 0  # added to the run's seed
+    rows: tuple[str, ...] = _ROWS  # "single" and "pair": the rows that it reads
+    task_types: tuple[str, ...] = TASK_TYPES  # the tasks that it is for
+    max_labels: int | None = None  # the most classes that it can have, without several labels per row
+    adapted: bool = False  # whether its encoder is adapted to the texts before its folds are trained
+
+    def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
+        """Whether it is for rows of this kind, "single" or "pair", with these labels."""
+        too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
+        return rows in self.rows and task_type in self.task_types and not too_many
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.kind == BASELINE
+
+
+@functools.cache
+def all_members() -> tuple[Member, ...]:
+    """Return the members of `portfolio.yaml`; the encoder of those that have one is ""."""
+    text = (resources.files("attentune.automl") / "portfolio.yaml").read_text(encoding="utf-8")
+    return tuple(_member(entry) for entry in yaml.safe_load(text)["members"])
+
+
+def _member(entry: dict[str, Any]) -> Member:
+    rows, task_types = entry.get("rows"), entry.get("task_types")
+    return Member(
+        name=entry["name"],
+        kind=entry["kind"],
+        method=entry.get("preset", entry["name"]),
+        encoder="" if entry.get("encoder", True) else None,
+        settings=entry.get("settings", {}),
+        cost=float(entry.get("cost", 1.0)),
+        passes=float(entry.get("passes", 0.0)),
+        probed=entry.get("probed", False),
+        seed=int(entry.get("seed", 0)),
+        rows=_ROWS if rows is None else (rows,),
+        task_types=TASK_TYPES if task_types is None else tuple(task_types),
+        max_labels=entry.get("max_labels"),
+        adapted=entry.get("adapted", False),
+    )
+
+
+def unknown_members(names: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """Return an error for each name that is no member's."""
+    known = [member.name for member in all_members()]
+    return [
+        f"{flag}: got {name!r}, expected some of {', '.join(known)}.{did_you_mean(name, known)}"
+        for flag, given in (("--portfolio", names), ("--exclude", exclude))
+        for name in given
+        if name not in known
+    ]
+
+
+def choose_members(
+    *,
+    is_pair: bool,
+    task_type: str,
+    num_labels: int = 2,
+    encoders: Sequence[str],
+    names: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+) -> tuple[Member, ...]:
+    """Choose the members for some rows, in the order in which they are tried.
+
+    Each member with an encoder is made once per encoder: with the first encoder it keeps its name, with others the
+    encoder's name follows after "@".
+    """
+    known = {member.name: member for member in all_members()}
+    rows = _ROWS[is_pair]
+    problems = unknown_members(names or (), exclude)
+    for name in names or ():
+        if name in known and not known[name].fits(rows, task_type, num_labels):
+            member = known[name]
+            kinds = " and ".join({"single": "single texts", "pair": "pairs of texts"}[kind] for kind in member.rows)
+            most = "" if member.max_labels is None else f" with at most {member.max_labels} classes"
+            problems.append(
+                f"--portfolio: {name} is for {kinds}{most} ({', '.join(member.task_types)}), but the rows are"
+                f" {'pairs of texts' if is_pair else 'single texts'} with {num_labels} labels ({task_type}). Leave it"
+                " out."
+            )
+    if problems:
+        raise ConfigError(problems)
+    chosen = [
+        member
+        for member in all_members()
+        if member.fits(rows, task_type, num_labels)
+        and (names is None or member.name in names)
+        and member.name not in exclude
+    ]
+    if not chosen:
+        raise ConfigError(f"--portfolio and --exclude leave no member. Known for these rows: {', '.join(known)}.")
+    labels = encoder_labels(encoders)
+    return tuple(
+        member if member.encoder is None else replace(member, name=f"{member.name}{labels[encoder]}", encoder=encoder)
+        for member in chosen
+        for encoder in (encoders if member.encoder is not None else encoders[:1])
+    )
+
+
+def encoder_labels(encoders: Sequence[str]) -> dict[str, str]:
+    """Return what is added to a member's name for each encoder: "" for the first, else "@" and a unique short name."""
+    if len(set(encoders)) < len(encoders):
+        raise ConfigError(f"--encoders: got {', '.join(encoders)}, expected each encoder once.")
+    labels: dict[str, str] = {}
+    for encoder in encoders:
+        short = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(encoder).name).strip(".-") or "encoder"
+        label, number = f"@{short}" if labels else "", 2
+        while label in labels.values():
+            label, number = f"@{short}-{number}", number + 1
+        labels[encoder] = label
+    return labels

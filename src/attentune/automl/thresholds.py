@@ -1,0 +1,222 @@
+"""Decision thresholds from out-of-fold logits.
+
+Three cases: two classes (one threshold on the probability of the second class), several labels per row (a threshold
+per label, or one for all), and ordered classes (cut points on the expected class number). The result goes into
+`LabelSpace.thresholds`.
+
+The threshold of two classes and the cut points maximise the score that calibrated probabilities lead to expect, which
+depend on the labels through few parameters. They are used unless they are clearly worse than the default decision, but
+for accuracy, for which the most probable class is the best decision: there they must be clearly better. So must the
+thresholds of several labels, which maximise the score on the rows themselves and so fit their noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+from sklearn.linear_model import LogisticRegression
+
+from attentune.automl.selection import paired_gain, utility
+from attentune.data.dataset import LabelSpace
+from attentune.metrics.confusion import CONFUSION_SCORES
+from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.stats.calibration import best_threshold
+
+_TWO_CLASSES = ("f1", "f1_macro", "matthews_correlation", "balanced_accuracy")
+_SETS = ("f1_macro", "f1_micro", "f1_weighted", "f1_samples")
+_ORDERED = ("accuracy", "balanced_accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error")
+# The inverse strength of the regularisation of calibration, whose input has standard deviation 1: next to none.
+_CALIBRATION_STRENGTH = 1.0
+_MAX_CANDIDATES = 40
+_MAX_SWEEPS = 10
+# Ordered classes beyond these have no cut points: their model would need a row for each class and row.
+_MOST_ORDERED = 10
+# Probabilities that thresholds are fitted on at most.
+_MAX_VALUES = 2_000_000
+_LOWEST = 1e-9  # probabilities are clipped here before their log-odds are taken
+_FLAT = 1e-6  # a slope that differs from 0 by rounding only
+
+
+@dataclass(frozen=True)
+class ThresholdResult:
+    """The chosen way of deciding."""
+
+    label_space: LabelSpace  # the label space to deliver, with thresholds if they were kept
+    predictions: np.ndarray  # cross-fitted predictions of all rows
+    scores: dict[str, float]  # the cross-fitted score of the default decision
+    reason: str  # why thresholds were kept or not, in one sentence
+
+
+def fit_thresholds(
+    logits_NC: np.ndarray,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    *,
+    metric: Metric,
+    folds: np.ndarray,
+    standard_errors: float = 1.0,
+) -> ThresholdResult:
+    """Fit thresholds on all rows, if those fitted on the other folds do well enough.
+
+    They must not be behind the default decision by a standard error of the paired difference. Those of several labels,
+    and cut points that maximise accuracy, must beat it by one.
+    """
+    space = replace(label_space, thresholds=None)
+    default = predictions_of(np.nan_to_num(logits_NC), space)
+    rows = np.flatnonzero(np.isfinite(logits_NC).all(axis=1))
+    score = metric.score(labels[rows], default[rows]) if len(rows) else float("nan")
+    scores = {"default": score}
+    if not can_have_thresholds(space, metric):
+        reason = f"Thresholds do not apply to {metric.name} with {space.num_labels} outputs ({space.task_type})."
+        return ThresholdResult(space, default, scores, reason)
+    names = np.unique(folds[rows])
+    if len(names) < 2:
+        return ThresholdResult(space, default, scores, "Thresholds need out-of-fold rows of at least two folds.")
+    fitted = default.copy()
+    for fold in names:
+        inside, other = rows[folds[rows] == fold], rows[folds[rows] != fold]
+        values = best_thresholds(logits_NC[other], labels[other], space, metric)
+        fitted[inside] = predictions_of(logits_NC[inside], replace(space, thresholds=values))
+    scores["thresholds"] = metric.score(labels[rows], fitted[rows])
+    gain, error = paired_gain(metric, labels[rows], default[rows], fitted[rows])
+    change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
+    must_win = space.is_multilabel or metric.name == "accuracy"
+    if not gain > (standard_errors if must_win else -standard_errors) * error:
+        return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
+    values = best_thresholds(logits_NC[rows], labels[rows], space, metric)
+    text = ", ".join(f"{value:.3f}" for value in values)
+    return ThresholdResult(
+        replace(space, thresholds=values), fitted, scores, f"Thresholds ({text}) are used: this {change}."
+    )
+
+
+def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
+    """Return whether thresholds are fitted for this metric of this task."""
+    if label_space.is_multilabel:
+        return metric.name in _SETS
+    if label_space.task_type == "ordinal" and label_space.num_labels > 2:
+        return metric.name in _ORDERED and label_space.num_labels <= _MOST_ORDERED
+    return label_space.task_type != "regression" and label_space.num_labels == 2 and metric.name in _TWO_CLASSES
+
+
+def best_thresholds(
+    logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, metric: Metric
+) -> tuple[float, ...]:
+    """Find the thresholds that maximise the metric: expected (two or ordered classes), or on these rows (label sets).
+
+    Of two classes every midpoint between neighbouring probabilities is tried. For macro F1 each label has the threshold
+    of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
+    points of ordered classes are searched one after the other, until none changes. Of more than two million
+    probabilities every second, third, ... row is used.
+
+    Source:
+        Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
+        classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
+        classes: with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
+    """
+    step = max(1, logits_NC.size // _MAX_VALUES)
+    logits_NC, labels = logits_NC[::step], labels[::step]
+    shares_NC = probabilities_of(logits_NC, label_space)
+    if label_space.is_multilabel:
+        if metric.name == "f1_macro":
+            return tuple(best_threshold(shares_NC[:, c], labels[:, c]) for c in range(shares_NC.shape[1]))
+        candidates = np.append(np.quantile(shares_NC, np.linspace(0.01, 0.99, _MAX_CANDIDATES)), 0.5)
+        found = _best(candidates, [utility(metric, labels, (shares_NC >= t).astype(np.int64)) for t in candidates], 0.5)
+        return (found,) * shares_NC.shape[1]
+    if shares_NC.shape[1] == 2:
+        return (_best_of_two_classes(shares_NC[:, 1], labels, metric),)
+    means_N = shares_NC @ np.arange(shares_NC.shape[1])
+    expected_NC = _ordered_probabilities(means_N, labels, shares_NC.shape[1])
+    if expected_NC is None:
+        return tuple(cut + 0.5 for cut in range(shares_NC.shape[1] - 1))
+    return _cut_points(means_N, expected_NC, metric)
+
+
+def _best_of_two_classes(shares_N: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
+    """Return the threshold with the best expected score if each row's label has its calibrated probability."""
+    expected_N = _calibrated(shares_N, labels)
+    values, place_N = np.unique(shares_N, return_inverse=True)
+    if expected_N is None or len(values) == 1:
+        return 0.5
+    # Rows below candidates[k] are those of values[:k + 1]; some rows are on either side.
+    candidates = (values[1:] + values[:-1]) / 2
+    sums_2V = np.stack([np.bincount(place_N, weights=share_N) for share_N in (1 - expected_N, expected_N)])
+    below_2K = np.cumsum(sums_2V, axis=1)[:, :-1]
+    counts_K22 = np.stack([below_2K, sums_2V.sum(axis=1, keepdims=True) - below_2K], axis=-1).transpose(1, 0, 2)
+    return _best(candidates, CONFUSION_SCORES[metric.name](counts_K22), 0.5)
+
+
+def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+    """Return probabilities by logistic regression on the log-odds; None if they do not rise with these."""
+    odds_N = special.logit(np.clip(shares_N, _LOWEST, 1 - _LOWEST))
+    if len(np.unique(labels)) < 2 or odds_N.std() == 0:
+        return None
+    scaled_N1 = ((odds_N - odds_N.mean()) / odds_N.std())[:, None]
+    model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(scaled_N1, labels)
+    return model.predict_proba(scaled_N1)[:, 1] if model.coef_[0, 0] > _FLAT else None
+
+
+def _best(candidates: np.ndarray, scores: np.ndarray | list[float], default: float) -> float:
+    """Return the candidate with the best score; of equally good ones the nearest to the default."""
+    scores = np.asarray(scores)
+    best = np.flatnonzero(np.isclose(scores, scores.max(), rtol=0, atol=1e-12))
+    return float(candidates[best[np.argmin(np.abs(candidates[best] - default))]])
+
+
+def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) -> tuple[float, ...]:
+    """Return the ascending cut points with the best expected score, given each row's probability of each class.
+
+    Class 0 lies below the first cut point. Coordinate ascent from 0.5, 1.5, ... over midpoints between
+    neighbouring means, of which at most 40 a cut point are tried.
+    """
+    classes = expected_NC.shape[1]
+    cuts = np.arange(classes - 1) + 0.5
+    values = np.unique(means_N)
+    middles = (values[1:] + values[:-1]) / 2
+    some = np.linspace(0, len(middles) - 1, min(len(middles), _MAX_CANDIDATES * (classes - 1))).round().astype(int)
+    # At the ends of the grid a class is never predicted.
+    grid = np.unique([0.0, *middles[some], *cuts, classes - 1.0])
+    # Expected rows of each class whose mean lies below each point of the grid, then below -inf and inf.
+    below_GC = np.stack([expected_NC[means_N < point].sum(axis=0) for point in (-np.inf, *grid, np.inf)])
+    places = [0, *(np.searchsorted(grid, cuts) + 1), len(grid) + 1]
+    score = CONFUSION_SCORES.get(metric.name, _negative_absolute_error)
+    for _ in range(_MAX_SWEEPS):
+        before = list(places)
+        for cut in range(1, classes):
+            candidates = np.arange(max(places[cut - 1], 1), min(places[cut + 1], len(grid)) + 1)
+            edges = np.repeat(np.array(places)[:, None], len(candidates), axis=1)
+            edges[cut] = candidates
+            counts_KCC = np.diff(below_GC[edges], axis=0).transpose(1, 2, 0)
+            places[cut] = int(_best(candidates, score(counts_KCC), places[cut]))
+        if places == before:
+            break
+    return tuple(grid[np.array(places[1:-1]) - 1].tolist())
+
+
+def _negative_absolute_error(counts: np.ndarray) -> np.ndarray:
+    classes = np.arange(counts.shape[-1])
+    return -(np.abs(classes[:, None] - classes) * counts).sum(axis=(-2, -1)) / counts.sum(axis=(-2, -1))
+
+
+def _ordered_probabilities(means_N: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray | None:
+    """Return (N, C) probabilities by a proportional-odds model of the mean class numbers; None if they do not rise.
+
+    One logistic regression of "the label is above k", for all k at once, with an intercept for each: their order is
+    that of the observed shares, so that no probability is negative.
+    """
+    if means_N.std() == 0 or len(np.unique(labels)) < 2:
+        return None
+    scaled_N = (means_N - means_N.mean()) / means_N.std()
+    levels = np.arange(classes - 1)
+    above_NK = labels[:, None] > levels
+    which_K = np.flatnonzero(above_NK.any(axis=0) & ~above_NK.all(axis=0))
+    inputs = np.column_stack([np.repeat(scaled_N, len(which_K)), np.tile(np.eye(len(which_K)), (len(labels), 1))])
+    model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(inputs, above_NK[:, which_K].reshape(-1))
+    if model.coef_[0, 0] <= _FLAT:
+        return None
+    share_NK = above_NK.astype(np.float64)  # of classes that no label has, as in the labels
+    share_NK[:, which_K] = model.predict_proba(inputs)[:, 1].reshape(len(labels), -1)
+    edge_N = np.ones((len(labels), 1))
+    return -np.diff(np.column_stack([edge_N, share_NK, 0 * edge_N]), axis=1)

@@ -1,0 +1,32 @@
+"""Executes picklable tasks somewhere: in processes of this machine, on a Ray cluster, or as jobs of SLURM.
+
+`executor` has the interface and its options; `local`, `ray_cluster` and `slurm` implement it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from attentune.execution.executor import Executor, ExecutorOptions, default_slots
+
+
+def make_executor(
+    options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]], *, reuse: bool = False
+) -> Executor:
+    """Return the executor of a command whose runs have these settings."""
+    options.check()
+    if options.executor == "ray":
+        from attentune.execution.ray_cluster import RayExecutor
+
+        return RayExecutor(options, logs, reuse)
+    if options.executor == "slurm":
+        from attentune.execution.slurm import SlurmExecutor
+
+        return SlurmExecutor(options, logs)
+    from attentune.execution.local import LocalExecutor
+
+    slots = default_slots(configs, options.jobs)
+    # On a GPU each fresh process would have to start CUDA.
+    return LocalExecutor(slots, logs, reuse=reuse or bool(slots.devices))

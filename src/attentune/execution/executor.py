@@ -1,0 +1,184 @@
+"""Where tasks are executed: the interface of all executors, and the choice of one.
+
+A task is a function of a module and its arguments, all of which can be pickled. It is called with the keyword argument
+`stop`, a `StopRequest`: once `stop.requested` is set, it saves what it has and returns soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from attentune.config.parse import did_you_mean
+from attentune.errors import ConfigError
+
+
+def available_memory_bytes() -> int | None:
+    """Return the memory that new processes may use, as far as the system says; None if it does not.
+
+    On Linux what the kernel counts as available, limited by the process's control group; elsewhere psutil's figure, or
+    half of the physical memory.
+    """
+    known = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        known.append(int(line.split()[1]) * 1024)
+    for limit, used in (("memory.max", "memory.current"),):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            group = Path("/sys/fs/cgroup")
+            known.append(int((group / limit).read_text()) - int((group / used).read_text()))
+    if known:
+        return max(0, min(known))
+    if importlib.util.find_spec("psutil") is not None:
+        return int(importlib.import_module("psutil").virtual_memory().available)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return None
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process has in use now; 0 if the system does not say or the process is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+EXECUTORS = ("local", "ray", "slurm")
+# A task is not repeated after this many workers were killed during it.
+MAX_KILLS = 3
+
+
+class WorkerKilled(Exception):
+    """The process that executed a task was killed, or its machine left; the task may be submitted again."""
+
+
+class Executor(Protocol):
+    """Executes tasks, close to `concurrent.futures.Executor`.
+
+    A task's future raises `WorkerKilled` if its process ends before it returns, and what the task raises otherwise.
+    """
+
+    @property
+    def size(self) -> int:
+        """The number of tasks that are executed at a time."""
+
+    def room(self, expected_bytes: int) -> int:
+        """Return how many tasks may be submitted now, each of which needs this much memory."""
+
+    def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
+        """Execute a function once for each of these lists of arguments, with `stop` added."""
+
+    def request_stop(self) -> None:
+        """Request all tasks to save and return; those that have not started are cancelled."""
+
+    def shutdown(self, *, wait_s: float | None = None) -> None:
+        """End all processes."""
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Where and how tasks are executed."""
+
+    executor: str = "local"  # one of `EXECUTORS`
+    jobs: int | None = None  # the number of tasks at a time; None for a task per core, per GPU or what the cluster has
+    ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
+    cpus_per_run: int = 1  # CPUs (and threads) of a task with Ray and SLURM
+    gpus_per_run: float = 0.0  # GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU
+    processes_per_run: int = 1  # processes that train a run together, with Ray and SLURM
+    slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as `{"slurm_partition"
+
+    @property
+    def threads_per_process(self) -> int:
+        """The threads of each process of a run."""
+        return max(1, self.cpus_per_run // self.processes_per_run)
+
+    def check(self) -> None:
+        """Check the options."""
+        problems = []
+        if self.executor not in EXECUTORS:
+            near = did_you_mean(self.executor, EXECUTORS)
+            problems.append(f"--executor: got {self.executor!r}, expected one of {', '.join(EXECUTORS)}.{near}")
+        if self.jobs is not None and self.jobs < 1:
+            problems.append(f"--jobs: got {self.jobs}, expected a whole number of at least 1.")
+        if self.cpus_per_run < 1:
+            problems.append(f"--cpus_per_run: got {self.cpus_per_run}, expected a whole number of at least 1.")
+        if self.gpus_per_run < 0:
+            problems.append(f"--gpus_per_run: got {self.gpus_per_run}, expected a number of at least 0.")
+        if self.executor == "local" and (self.cpus_per_run != 1 or self.gpus_per_run):
+            problems.append(
+                "--cpus_per_run and --gpus_per_run: go with --executor ray or slurm. On one machine each run has one"
+                " core or one GPU; --jobs sets how many run at a time."
+            )
+        if self.processes_per_run < 1:
+            problems.append(
+                f"--processes_per_run: got {self.processes_per_run}, expected a whole number of at least 1."
+            )
+        elif self.processes_per_run > 1 and self.executor == "local":
+            problems.append(
+                "--processes_per_run: goes with --executor ray or slurm. On one machine, start one run with several"
+                " processes by torchrun: torchrun --nproc_per_node 2 -m attentune.cli.main train ..."
+            )
+        if 0 < self.gpus_per_run < self.processes_per_run and self.processes_per_run > 1:
+            problems.append(
+                f"--gpus_per_run: got {self.gpus_per_run:g} for {self.processes_per_run} processes, expected 0, or one"
+                " for each."
+            )
+        if self.ray_address is not None and self.executor != "ray":
+            problems.append("--ray_address: goes with --executor ray.")
+        if self.slurm and self.executor != "slurm":
+            problems.append("--slurm: goes with --executor slurm.")
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The places for tasks of this machine."""
+
+    count: int  # the number of tasks at a time
+    threads: int | None  # the threads of each; None for PyTorch's choice
+    devices: tuple[str, ...] = ()  # the accelerator of each slot, as for CUDA_VISIBLE_DEVICES; empty on a CPU
+
+
+def default_slots(configs: Iterable[dict[str, Any]], jobs: int | None = None) -> Slots:
+    """Return the slots for runs with these settings: one per core with one thread each, or one per GPU."""
+    import torch
+
+    if torch.accelerator.is_available() and not all(config.get("training.use_cpu") for config in configs):
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in given.split(",") if name] or [str(i) for i in range(torch.accelerator.device_count())]
+        count = jobs or max(1, len(names))
+        is_cuda = torch.cuda.is_available()
+        return Slots(count, None, tuple(names[slot % len(names)] for slot in range(count)) if is_cuda else ())
+    return Slots(jobs or usable_cores(), 1)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Return the environment variables by which libraries learn their number of threads when they are loaded."""
+    return {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
+
+
+def prepare_process(threads: int | None) -> None:
+    """Limit the threads of PyTorch, NumPy, compiled code and tokenizers in a worker process, loaded or not."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if threads is None:
+        return
+    os.environ |= thread_settings(threads)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)

@@ -1,0 +1,147 @@
+"""Progress of a comparison on standard error: one bar over all runs, and a line for each finished run."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from attentune.runs.grid import Run
+from attentune.runs.records import RunRecord
+
+# The task, size and method of runs that differ in their seeds only.
+Group = tuple[str, str, str]
+
+
+class RunTimes:
+    """The expected seconds of runs, from those that are done.
+
+    The estimate for a run is the (lower) median over the runs of its task, size and method, else over the trained runs
+    of its task and size, else over all trained runs. A median, because the times of runs that were suspended with the
+    machine are outliers.
+    """
+
+    def __init__(self) -> None:
+        # Sorted, by task, size and method; by task and size; and of all trained runs.
+        self._of_group: dict[Group, list[float]] = {}
+        self._of_place: dict[tuple[str, str], list[float]] = {}
+        self._of_all: list[float] = []
+
+    def add(self, record: RunRecord) -> None:
+        """Learn from a finished run; failed ones say nothing."""
+        if not record.is_done:
+            return
+        task, size, method = group_of(record.run)
+        insort(self._of_group.setdefault((task, size, method), []), record.wall_seconds)
+        if not record.config.get("baseline"):
+            insort(self._of_place.setdefault((task, size), []), record.wall_seconds)
+            insort(self._of_all, record.wall_seconds)
+
+    def of_group(self, group: Group) -> float | None:
+        """Return the median seconds of the runs of this task, size and method that are done; None if there is none."""
+        seconds = self._of_group.get(group)
+        return statistics.median_low(seconds) if seconds else None
+
+    def expected(self, group: Group) -> float | None:
+        """Return the expected seconds of a run; None while only baselines are done, which take seconds."""
+        seconds = self._of_group.get(group) or self._of_place.get(group[:2]) or self._of_all
+        return statistics.median_low(seconds) if seconds else None
+
+    def left(self, waiting: Mapping[Group, int], running: Mapping[Run, float], workers: int) -> float | None:
+        """Estimate the seconds that the remaining runs take; None if that of one of them is not known."""
+        groups = {*(group for group, count in waiting.items() if count), *map(group_of, running)}
+        expected = {group: self.expected(group) for group in groups}
+        if not self._of_group or None in expected.values():
+            return None
+        seconds = sum(count * (expected[group] or 0.0) for group, count in waiting.items() if count)
+        rest = [max(0.0, (expected[group_of(run)] or 0.0) - since) for run, since in running.items()]
+        # One long run may outlast all others.
+        return max([(seconds + sum(rest)) / max(1, workers), *rest])
+
+
+def group_of(run: Run) -> Group:
+    """Return the task, size and method of a run."""
+    return run.task, run.size, run.method
+
+
+def as_duration(seconds: float | None) -> str:
+    """Format seconds, such as "about 2 h 5 min" or "about 40 s"; an empty string for None."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"about {seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 60 else f"about {minutes // 60} h {minutes % 60} min"
+
+
+class ComparisonProgress:
+    """Shows the progress of a comparison or search: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        # How a run is described in the bar and in a line; a search sets its own.
+        self.task_name: Callable[[str], str] = str
+        self.short: Callable[[Run], str] = lambda run: f"{run.method} on {self.task_name(run.task)}"
+        self.long: Callable[[Run], str] = lambda run: f"{self.short(run)}, {run.size} rows, seed {run.seed}"
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is shown."""
+        return self._console.quiet
+
+    def info(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, markup=False)
+
+    def warning(self, text: str) -> None:
+        """Print a warning above the bar."""
+        self._console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def start(self, total: int) -> None:
+        """Show the bar, if standard error is a terminal."""
+        if not self._console.is_terminal or self._console.quiet:
+            return
+        self._bar = Progress(
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} runs"),
+            TextColumn("{task.fields[facts]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=total, facts="", left="")
+        self._bar.start()
+
+    def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
+        """Move the bar."""
+        if self._bar is None or self._task is None:
+            return
+        names = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
+        facts = (f"{failed} failed  " if failed else "") + ("running: " + ", ".join(names) if names else "")
+        time_left = "" if left is None else f"{as_duration(left)} left"
+        self._bar.update(self._task, completed=done, total=total, facts=facts, left=time_left)
+
+    def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
+        """Print a line for a finished run."""
+        run = record.run
+        what = self.long(run)
+        if not record.is_done:
+            reason = " ".join(str((record.error or {}).get("message", "")).split()) or (record.error or {}).get("kind")
+            log = self.warning if record.status == "failed" else self.info
+            log(f"{number} of {total}: {what}: {record.status}: {reason}")
+            return
+        score = "no score" if record.score is None else f"{record.metric} {record.score:.4f}"
+        time_left = f"; {as_duration(left)} left" if left is not None and number < total else ""
+        self.info(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

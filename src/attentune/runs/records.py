@@ -1,0 +1,579 @@
+"""The records of a comparison: one JSON file for each run. Reading them needs no PyTorch."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.data.dataset import data_name
+from attentune.errors import CheckpointError
+from attentune.inference.predictions import values_of
+from attentune.io.files import is_plain_name, parse_json, read_gzip, read_text, storage_errors, write_bytes
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
+import dataclasses
+import os
+import platform
+import shutil
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, to_dict
+from attentune.errors import AttentuneError, CheckpointError
+from attentune.io.files import storage_errors, sync_file, sync_folder, write_bytes, write_text
+from attentune.io.locks import FileLock
+from attentune.metrics.metrics import METRICS
+from attentune.results import RunResult, versions
+from attentune.training.signals import Pruned
+
+# In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.
+_KEPT, _DRAFT = ".kept", "record.json"
+# The content of the former if the run is kept for having the best score, rather than with all others.
+_AS_BEST = b"best\n"
+
+
+def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
+    """Build the record of a finished run, whose files are in `folder`."""
+    metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
+    predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
+    return RunRecord(
+        **vars(result) | {"config": _without_folder(result.config)},
+        run=run,
+        status="done",
+        metric=metric,
+        score=score,
+        predictions=predictions,
+        **log_facts(folder),
+        wall_seconds=round(wall_seconds, 3),
+        host=platform.node(),
+    )
+
+
+def failed_record(
+    run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float, status: str = "failed"
+) -> RunRecord:
+    """Build the record of a run that failed or was pruned."""
+    trace = None if isinstance(error, (AttentuneError, Pruned)) else "".join(traceback.format_exception(error))
+    return RunRecord(
+        run=run,
+        status=status,
+        metric=None,
+        score=None,
+        scores={},
+        train={},
+        best=None,
+        config=_settings(config),
+        seed=run.seed,
+        versions=versions(),
+        data_fingerprint={},
+        **log_facts(folder),
+        wall_seconds=round(wall_seconds, 3),
+        host=platform.node(),
+        error={"kind": type(error).__name__, "message": str(error), "traceback": trace},
+    )
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Return the settings without folder and resume flags, so that a resumed run has the same record."""
+    return _without_folder(to_dict(config))
+
+
+def _without_folder(settings: dict[str, Any]) -> dict[str, Any]:
+    once = {"output_dir": None, "resume": False, "overwrite_output_dir": False}
+    return settings | {"training": settings["training"] | once}
+
+
+def _predicted(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("predictions_*.csv")):
+        yield path.stem.removeprefix("predictions_")
+
+
+class RecordStore:
+    """The records in a comparison's folder, and the folders of runs in progress."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, run: Run) -> Path:
+        """Return the path of a run's record."""
+        return record_file(self.folder, run)
+
+    def run_folder(self, run: Run) -> Path:
+        """Return the folder in which a run is trained."""
+        return self.folder / "runs" / run.name
+
+    def lock(self, run: Run) -> FileLock:
+        """Return the lock that the process executing this run holds."""
+        return FileLock(self.folder / LOCKS / "runs" / f"{run.name}.lock")
+
+    def has(self, run: Run) -> bool:
+        """Return whether the run is recorded, done or failed."""
+        return self.file(run).exists()
+
+    def load(self, run: Run) -> RunRecord:
+        """Read a run's record."""
+        return RunRecord.load(self.file(run))
+
+    def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
+        """Read the records of these runs, or of all; runs without a record are skipped."""
+        if runs is not None:
+            return [self.load(run) for run in runs if self.has(run)]
+        return [record for record, _ in read_records(self.folder)]
+
+    def write_draft(self, record: RunRecord) -> None:
+        """Leave the record of a run in its folder, for the command that is or will be in charge of it."""
+        folder = self.run_folder(record.run)
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / _DRAFT, record.to_json())
+
+    def draft(self, run: Run) -> RunRecord | None:
+        """Return the record that a worker has left in a run's folder; None if there is none, or it is damaged."""
+        file = self.run_folder(run) / _DRAFT
+        try:
+            return RunRecord.load(file) if file.is_file() else None
+        except CheckpointError:
+            return None
+
+    def write(self, record: RunRecord, folder: Path) -> bool:
+        """Write a record, with the predictions in its run folder; return False if the run already has a record.
+
+        A second record is discarded, unless it is the first successful one.
+        """
+        target = self.file(record.run)
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        if self.has(record.run):
+            if self.load(record.run).is_done or not record.is_done:
+                return False
+            target.unlink()
+        for split, name in record.predictions.items():
+            write_bytes(target.with_name(name), (folder / f"predictions_{split}.csv").read_bytes())
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        with storage_errors(target):
+            try:
+                temporary.write_text(record.to_json(), encoding="utf-8")
+                sync_file(temporary)
+                if not _put(temporary, target):
+                    return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(target.parent)
+        return True
+
+    def forget(self, run: Run) -> None:
+        """Remove a record, so that its run is executed again."""
+        with storage_errors(self.file(run)):
+            self.file(run).unlink(missing_ok=True)
+
+    def tidy(self, run: Run, *, keep: bool = False, keep_best: bool = False) -> None:
+        """Remove the folder of a recorded run and empty parents, or mark it as kept; remove leftover temporary files.
+
+        Call it with the run's lock held.
+        """
+        for leftover in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+        folder = self.run_folder(run)
+        if not folder.exists() or (folder / _KEPT).exists():
+            return
+        if keep or (keep_best and self._is_best_kept(run)):
+            write_bytes(folder / _KEPT, b"" if keep else _AS_BEST)
+            (folder / _DRAFT).unlink(missing_ok=True)
+            # Only now, so that a killed command leaves one folder too many rather than none.
+            for other in self._kept_as_best(run) if keep_best else ():
+                self._remove(other)
+            return
+        self._remove(folder)
+
+    def _is_best_kept(self, run: Run) -> bool:
+        """Return whether a run has a better score than the kept best run of its task, size and method."""
+        if (rank := self._rank(run)) is None:
+            return False
+        others = [self._rank(dataclasses.replace(run, seed=_seed(folder))) for folder in self._kept_as_best(run)]
+        return all(other is None or rank > other for other in others)
+
+    def _rank(self, run: Run) -> tuple[float, int] | None:
+        """Return a key by which the best run is the highest: its score, then the lower seed; None without a score."""
+        record = self.load(run) if self.has(run) else None
+        if record is None or not record.is_done or record.score is None or record.metric is None:
+            return None
+        return record.score if METRICS[record.metric].greater_is_better else -record.score, -run.seed
+
+    def _kept_as_best(self, run: Run) -> list[Path]:
+        """Return the folders of other runs of the same task, size and method that are kept as the best."""
+        folder = self.run_folder(run)
+        return [
+            kept.parent
+            for kept in sorted(folder.parent.glob(f"seed-*/{_KEPT}"))
+            if kept.parent != folder and kept.read_bytes() == _AS_BEST
+        ]
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a run folder, and the folders above it that are empty then."""
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in list(folder.parents)[:4]:
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+
+def _seed(folder: Path) -> int:
+    """Return the seed of a run from the name of its folder."""
+    return int(folder.name.removeprefix("seed-"))
+
+
+def _put(temporary: Path, target: Path) -> bool:
+    """Move a file to a new name; return False if the name exists (unlike a rename, which would replace it)."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links; the run's lock must suffice
+        temporary.replace(target)
+    return True
+
+
+# A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
+PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
+# Other files that a report reads, in the comparison's folder or in its run folders.
+REPORT_FILES = ("hans.json", "layers.json", "compare.json")
+
+_FORMAT = 1
+# The folder of locks in that of a comparison or search.
+LOCKS = ".locks"
+_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_NOT_PACKED = (
+    "A report needs the folder of a comparison, or one that attentune report COMPARISON --pack FOLDER wrote; other"
+    " records can be read as JSON lines."
+)
+_RUN_AGAIN = "Delete it; the same command makes it again."
+_CURE = "Delete the record and its predictions; the same command makes them again."
+STATUSES = ("done", "failed", "pruned")
+_CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
+
+
+# The task of custom data in the names of folders and in settings files; people read `RunRecord.task_name`.
+CUSTOM_TASK = "own"
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One run of a comparison."""
+
+    task: str  # a built-in task's name; `CUSTOM_TASK` for custom data
+    train_size: int | None  # number of training rows; None for all
+    method: str  # the name of a preset or method
+    seed: int  # the seed of subsampling, new weights, row order and masks
+
+    @property
+    def size(self) -> str:
+        """The training size as text."""
+        return "all" if self.train_size is None else str(self.train_size)
+
+    @property
+    def name(self) -> str:
+        """A relative path that is unique in the comparison."""
+        return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The record of a run in a comparison: the result of the run, with fields that the comparison adds."""
+
+    run: Run  # task, training size, method and seed
+    status: str  # "done", "failed", or in a search "pruned"
+    metric: str | None  # the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed
+    score: float | None  # its value on the first validation split; None if it is undefined or missing
+    # By split, the file next to the record with ids, labels, predictions and probabilities.
+    predictions: dict[str, str] = field(default_factory=dict)
+    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)  # the counts of each epoch's token labels
+    curve: list[dict[str, Any]] = field(default_factory=list)  # the training curve from the log
+    scored: list[dict[str, Any]] = field(default_factory=list)  # the validation scores during training
+    wall_seconds: float = 0.0  # wall time since the run was last started or resumed
+    host: str = ""  # the machine's name
+    error: dict[str, Any] | None = None  # the kind, message and traceback if the run failed; None otherwise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run finished and has scores."""
+        return self.status == "done"
+
+    @property
+    def task_name(self) -> str:
+        """The task's name for people: for custom data, that of the file or data set."""
+        return self.run.task if self.run.task != CUSTOM_TASK else data_name(self.config.get("data") or {})
+
+    @property
+    def split(self) -> str | None:
+        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
+        return next((split for split in self.scores if split.startswith("validation")), None)
+
+    def result(self) -> RunResult:
+        """Return the run's result, without the fields that the comparison adds."""
+        names = (part.name for part in dataclasses.fields(RunResult))
+        return RunResult(**{name: getattr(self, name) for name in names})
+
+    def to_json(self) -> str:
+        """Return the record as JSON; NaN becomes null."""
+        return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def load(cls, file: str | Path) -> RunRecord:
+        """Read the record of one run."""
+        try:
+            text = read_text(Path(file))
+        except (OSError, ValueError) as error:
+            raise _no_record(str(file), error) from error
+        return cls.from_json(text, str(file))
+
+    @classmethod
+    def from_json(cls, text: str, where: str, cure: str = _RUN_AGAIN) -> RunRecord:
+        """Parse the record of one run from the output of `to_json`."""
+        try:
+            content = parse_json(text)
+            if (found := content.pop("format", None)) != _FORMAT:
+                raise ValueError(f"of another format: got {str(found)[:20]!r}, expected {_FORMAT}")
+            check_fields(cls, content)
+            check_fields(Run, content["run"])
+            if content["status"] not in STATUSES:
+                raise ValueError(f"its status is {str(content['status'])[:40]!r}")
+            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
+            if elsewhere:
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
+            return cls(**{**content, "run": Run(**content["run"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_record(where, error, cure) from error
+
+
+def _no_record(where: str, error: Exception, cure: str = _RUN_AGAIN) -> CheckpointError:
+    return CheckpointError(f"{where}: is no record of a run ({error}). {cure}")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Labels and predictions of one run on one split."""
+
+    ids: tuple[str, ...]  # the ids of the rows
+    names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
+    labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones
+    predictions_N: np.ndarray  # predictions in the format of `labels_N`
+
+
+def score_to_compare_by(
+    scores: dict[str, dict[str, float | None]], wanted: str | None
+) -> tuple[str | None, float | None]:
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined."""
+    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
+    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
+    return metric, None if metric is None else validation.get(metric)
+
+
+def log_facts(folder: Path) -> dict[str, Any]:
+    """Return the entries of a run's log by kind; empty if there is no log. Reading stops at an incomplete line."""
+    lines: list[dict[str, Any]] = []
+    try:
+        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
+            line = parse_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
+                raise ValueError("not a line of the log")
+            lines.append(line)
+    except (OSError, ValueError):
+        pass
+    return {
+        "labels_by_epoch": [{"epoch": line.get("epoch"), **line["labels"]} for line in lines if "labels" in line],
+        "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
+        "scored": [
+            {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line
+        ],
+    }
+
+
+def record_file(folder: Path, run: Run) -> Path:
+    """Return the path of a run's record in a comparison's folder."""
+    return folder / "records" / f"{run.name}.json"
+
+
+def is_packed(folder: Path) -> bool:
+    """Return whether this folder holds a packed comparison."""
+    return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
+
+
+def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
+    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed."""
+    if is_packed(folder):
+        records = list(_packed_records(folder / PACKED_RUNS_FILE))
+    else:
+        records = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
+    return sorted(records, key=lambda pair: _order(pair[0]))
+
+
+def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
+    known: set[Run] = set()
+    for number, line in enumerate(_lines(file), start=1):
+        record = RunRecord.from_json(line, f"{file}, line {number}", _NOT_PACKED)
+        if record.run in known:
+            raise CheckpointError(f"{file}, line {number}: has {record.run.name} a second time. Delete one of the two.")
+        known.add(record.run)
+        yield record, file
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        return [line for line in read_gzip(file).split("\n") if line]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read the labels and predictions in a file of predictions."""
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
+        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
+        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
+        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
+            raise ValueError(f"its columns are {', '.join(header[:3])}")
+        several = header[1] == "labels"
+        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_CURE}") from error
+
+
+def read_probabilities(file: Path) -> np.ndarray:
+    """Read the (N, C) probabilities in a file of predictions; (N, 0) for regression."""
+    try:
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
+        columns = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
+        return np.array([[float(row[number]) for number in columns] for row in rows], dtype=np.float64)
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise CheckpointError(f"{file}: holds no probabilities ({error}). {_CURE}") from error
+
+
+def pack_records(folder: Path, target: Path) -> int:
+    """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
+
+    `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
+    rows that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
+    `hans.json` and `layers.json` are copied.
+    """
+    records = [record for record, _ in read_records(folder)]
+    if not records:
+        raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
+    if (target / "records").exists():
+        raise CheckpointError(f"{target}: is the folder of a comparison. Name another folder with --pack.")
+    lines: list[dict[str, Any]] = []
+    known: dict[str, int] = {}
+    packed = read_packed_predictions(folder) if is_packed(folder) else {}
+    for record in records:
+        predictions, name = packed.get(record.run), record.predictions.get(record.split or "")
+        if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
+            predictions = read_predictions(file)
+        if predictions is None:
+            continue
+        rows = {"names": predictions.names, "ids": predictions.ids, "labels": predictions.labels_N.tolist()}
+        key = _line(rows)
+        if key not in known:
+            lines.append({"rows": len(known), **rows})
+        number = known.setdefault(key, len(known))
+        run = dataclasses.asdict(record.run)
+        lines.append({"run": run, "rows": number, "predictions": predictions.predictions_N.tolist()})
+    copied = {path: path.read_bytes() for path in _report_files(folder)}
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_bytes(target / PACKED_PREDICTIONS_FILE, _compressed(lines))
+    for path, content in copied.items():
+        copy = target / path.relative_to(folder)
+        with storage_errors(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(copy, _line(json.loads(content)).encode())
+    # Written last: this file marks the packed comparison as complete.
+    lines = [{"format": _FORMAT, **dataclasses.asdict(record)} for record in records]
+    write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
+    return len(records)
+
+
+def _compressed(lines: list[dict[str, Any]]) -> bytes:
+    return gzip.compress("".join(map(_line, lines)).encode(), mtime=0)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _report_files(folder: Path) -> Iterator[Path]:
+    for name in REPORT_FILES:
+        yield from (path for path in (folder / name, *folder.glob(f"runs/*/*/*/seed-*/{name}")) if path.is_file())
+
+
+def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
+    """Read the `predictions.jsonl.gz` of a packed comparison; return an empty mapping if there is no such file."""
+    file = folder / PACKED_PREDICTIONS_FILE
+    if not file.exists():
+        return {}
+    rows: dict[int, tuple[tuple[str, ...], tuple[str, ...], np.ndarray]] = {}
+    predictions: dict[Run, Predictions] = {}
+    for number, line in enumerate(_lines(file), start=1):
+        try:
+            content = parse_json(line)
+            if "run" not in content:
+                names, ids = tuple(content["names"]), tuple(content["ids"])
+                rows[content["rows"]] = (names, ids, _packed_values(content["labels"], names, len(ids)))
+                continue
+            check_fields(Run, content["run"])
+            names, ids, labels_N = rows[content["rows"]]
+            values_N = _packed_values(content["predictions"], names, len(ids))
+            if values_N.shape != labels_N.shape:
+                raise ValueError(f"{values_N.shape} predictions for {labels_N.shape} labels")
+            predictions[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{file}, line {number}: holds no predictions ({error}). {_PACK_AGAIN}") from error
+    return predictions
+
+
+def _packed_values(values: list[Any], names: tuple[str, ...], rows: int) -> np.ndarray:
+    values_N = np.array([np.nan if value is None else value for value in values], dtype=None if names else np.float64)
+    if len(values_N) != rows:
+        raise ValueError(f"{len(values_N)} values for {rows} rows")
+    if names and (values_N.dtype != np.int64 or values_N.min() < 0 or values_N.max() >= len(names)):
+        raise ValueError(f"expected numbers of {len(names)} classes")
+    return values_N
+
+
+def _order(record: RunRecord) -> tuple[Any, ...]:
+    run = record.run
+    return (run.task, run.train_size is None, run.train_size or 0, run.method, run.seed)
+
+
+def unpaired(records: Iterable[RunRecord]) -> list[str]:
+    """Return a message for each task, size and seed whose methods were not trained and scored on the same rows.
+
+    Rows of extra training files belong to the method and are ignored.
+    """
+    seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
+    for record in records:
+        if record.is_done:
+            prints = dict(record.data_fingerprint)
+            prints |= {"train": train_print} if (train_print := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
+            rows = json.dumps(prints, sort_keys=True)
+            key = (record.task_name, record.run.size, record.run.seed)
+            seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)
+    return [
+        f"{task}, {size} rows, seed {seed}: {' | '.join(', '.join(methods) for methods in by_rows.values())}"
+        for (task, size, seed), by_rows in seen.items()
+        if len(by_rows) > 1
+    ]

@@ -1,0 +1,254 @@
+"""A distilled model learns an ensemble's out-of-fold predictions, and says what that costs and saves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentune import Predictor, evaluate
+from attentune.automl import distill as module
+from attentune.automl.distill import (
+    Alternative,
+    OutOfTime,
+    distill,
+    predicted_targets,
+    soft_targets,
+    student_config,
+)
+from attentune.config import Config, load_config, to_yaml
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.load import load_data
+from attentune.errors import ConfigError, DataError
+from attentune.inference.ensemble import save_ensemble
+from attentune.inference.fusion import Fusion
+from attentune.inference.predictor import ModelPredictor, predict_rows
+from attentune.metrics.metrics import probabilities_of
+from attentune.results import RunResult
+from attentune.training.progress import ProgressDisplay
+from helpers.ensembles import saved_ensemble, saved_model, write_run_config
+from helpers.samples import settings
+
+QUIET = ProgressDisplay(quiet=True)
+SPACES = {
+    "classification": LabelSpace("classification", ("a", "b", "c")),
+    "multi_label": LabelSpace("multi_label", ("a", "b", "c")),
+    "regression": LabelSpace("regression"),
+}
+
+
+def hard_target(kind: str, labels: np.ndarray, row: int, column: int) -> float:
+    if kind == "regression":
+        return float(labels[row])
+    return float(labels[row, column]) if kind == "multi_label" else float(labels[row] == column)
+
+
+def soft_target(kind: str, logits: np.ndarray, column: int) -> float:
+    if kind == "regression":
+        return float(logits[column])
+    if kind == "multi_label":
+        return float(1 / (1 + np.exp(-logits[column])))
+    return float(np.exp(logits[column]) / np.exp(logits).sum())
+
+
+@pytest.mark.parametrize("kind", sorted(SPACES))
+def test_targets_mix_labels_and_out_of_fold_predictions(kind):
+    space, draw = SPACES[kind], np.random.default_rng(1)
+    logits_NC = draw.normal(size=(4, space.num_labels))
+    logits_NC[3] = np.nan
+    labels = {"multi_label": draw.integers(0, 2, (4, 3)), "regression": draw.normal(size=4)}.get(kind, np.arange(4) % 3)
+    rows = TextRows(tuple("1234"), tuple("abcd"), None, labels, "here")
+    targets_NC = soft_targets(rows, logits_NC, space, label_share=0.25)
+    for row in range(4):
+        for column in range(space.num_labels):
+            hard = hard_target(kind, labels, row, column)
+            expected = hard if row == 3 else 0.25 * hard + 0.75 * soft_target(kind, logits_NC[row], column)
+            assert targets_NC[row, column] == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tiny, tmp_path_factory) -> Path:
+    """An ensemble of untrained models, whose settings train a student quickly."""
+    run = saved_ensemble(tmp_path_factory.mktemp("teacher") / "run", tiny)
+    for place in run.glob("members/*/*"):
+        write_run_config(
+            place, {"name_or_path": str(tiny("bert"))}, num_train_epochs=12.0, learning_rate=3e-3,
+            per_device_train_batch_size=8,
+        )  # fmt: skip
+    return run
+
+
+@pytest.fixture
+def task(tiny, tmp_path) -> tuple[Config, TaskData, np.ndarray]:
+    """Settings, rows, and out-of-fold logits with a probability of 0.6 for the right class."""
+    config = load_config(overrides=settings(tmp_path, tiny("bert")))
+    data = load_data(config.data, seed=1)
+    return config, data, 0.4 * np.eye(2)[data.splits["train"].labels] - 0.2
+
+
+@pytest.mark.integration
+def test_the_estimate_on_held_out_rows(ensemble, task, tmp_path):
+    config, data, out_of_fold = task
+    single = tmp_path / "single"
+    result = distill(ensemble, data, config, out_of_fold=out_of_fold, output_dir=single, display=QUIET)
+    saved = Predictor.load(single)
+    assert isinstance(saved, ModelPredictor)
+    facts = result.train["distillation"]
+    assert (facts["metric"], facts["estimate"], facts["rows"]) == ("accuracy", "held-out rows", 20)
+    for name, folder in (("ensemble", ensemble), ("single", single)):
+        assert facts[name] == evaluate(folder, config.data)["validation"]["accuracy"]
+    assert result.scores["validation"]["accuracy"] == facts["single"]
+    assert facts["ensemble_seconds"] > facts["single_seconds"] > 0
+    assert result.notes[-1].startswith(f"Distilled from an ensemble: accuracy {facts['single']:.4f}, the ensemble")
+    assert RunResult.load(single / "run.json").train["distillation"] == facts
+    # It learned the probabilities, not only the classes.
+    rows = data.splits["train"]
+    expected = soft_targets(rows, out_of_fold, data.label_space, label_share=0.5)
+    assert np.abs(probabilities_of(predict_rows(saved, rows), data.label_space) - expected).mean() < 0.1
+    again = replace(config, training=replace(config.training, resume=True))
+    resumed = distill(ensemble, data, again, out_of_fold=out_of_fold, output_dir=single, display=QUIET)
+    assert (resumed.scores, len(resumed.notes)) == (result.scores, len(result.notes))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("splits", [("train",), ("train", "validation")])
+def test_the_student_has_the_ensembles_decision_thresholds(ensemble, task, tmp_path, splits):
+    config, data, out_of_fold = task
+    teacher = Path(shutil.copytree(ensemble, tmp_path / "teacher"))
+    content = json.loads((teacher / "ensemble.json").read_text())
+    content["label_space"]["thresholds"] = [0.999]
+    (teacher / "ensemble.json").write_text(json.dumps(content))
+    data = replace(data, splits={name: data.splits[name] for name in splits})
+    single = tmp_path / "single"
+    result = distill(teacher, data, config, out_of_fold=out_of_fold, output_dir=single, display=QUIET)
+    assert Predictor.load(single).label_space.thresholds == (0.999,)
+    facts = result.train["distillation"]
+    # With that threshold nearly every row is of the first class, for the ensemble and for the student.
+    labels = data.splits[splits[-1]].labels
+    assert facts["ensemble"] == pytest.approx(np.mean(labels == 0), abs=0.15)
+    assert facts["single"] == pytest.approx(facts["ensemble"], abs=0.15)
+
+
+@pytest.mark.integration
+def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
+    config, data, out_of_fold = task
+    data = replace(data, splits={"train": data.splits["train"]})
+    out_of_fold[0] = np.nan  # never scored
+    out_of_fold[4] *= -1  # the ensemble is wrong here
+    single, folds = tmp_path / "single", np.arange(48) % 4
+    result = distill(ensemble, data, config, out_of_fold=out_of_fold, folds=folds, output_dir=single, display=QUIET)
+    facts = result.train["distillation"]
+    assert (facts["estimate"], facts["rows"], facts["ensemble"]) == ("out of fold", 11, pytest.approx(10 / 11))
+    without = RunResult.load(single / "estimate" / "run.json")
+    assert without.data_fingerprint != result.data_fingerprint
+    scored = data.splits["train"].take(np.arange(4, 48, 4))
+    predicted = predict_rows(single / "estimate", replace(scored, labels=None)).argmax(axis=1)
+    assert facts["single"] == pytest.approx(np.mean(predicted == scored.labels))
+    assert "did not see" in result.notes[-1]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_an_alternative_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
+    config, data, out_of_fold = task
+    data = replace(data, splits={"train": data.splits["train"]})
+    labels, folds = data.splits["train"].labels, np.arange(48) % 4
+    logits_NC = np.eye(2)[labels if kind == "right" else 1 - labels]
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds, "display": QUIET}
+    other = Alternative(kind, logits_NC, data.label_space)
+    result = distill(ensemble, data, config, alternative=other, output_dir=tmp_path / "single", **options)
+    facts = result.train["distillation"]
+    assert (facts["alternative"], facts["alternative_score"]) == (kind, float(kind == "right"))
+    assert facts["alternative_is_better"] is (kind == "right")
+
+
+@pytest.mark.integration
+def test_the_time_may_be_up_before_the_comparison_or_before_the_encoder_is_trained(ensemble, task, tmp_path):
+    config, data, out_of_fold = task
+    data = replace(data, splits={"train": data.splits["train"]})
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "max_steps": 5, "display": QUIET}
+    asked = iter([1.0] * 7 + [0.0] * 10)
+    single = tmp_path / "single"
+    result = distill(ensemble, data, config, output_dir=single, left_s=lambda: next(asked), **options)
+    assert len(list(asked)) == 9  # five updates, then three of the run without a fold
+    assert result.train["steps"] == 5
+    assert "distillation" not in result.train
+    assert RunResult.load(single / "run.json").notes[-1] == (
+        "Distilled from an ensemble; no time was left to compare the two."
+    )
+    assert isinstance(Predictor.load(single), ModelPredictor)
+    with pytest.raises(OutOfTime):
+        distill(ensemble, data, config, output_dir=tmp_path / "none", left_s=lambda: 0.0, **options)
+
+
+@pytest.mark.integration
+def test_unlabelled_rows_have_the_ensembles_predictions_as_targets(ensemble, task, tmp_path, monkeypatch):
+    config, data, out_of_fold = task
+    seen: list[TextRows] = []
+    original = module.train
+
+    def train(config: Config, *, data: TaskData, **options: Any) -> RunResult:
+        seen.append(data.splits["train"])
+        return original(config, data=data, **options)
+
+    monkeypatch.setattr(module, "train", train)
+    known = data.splits["train"].texts[0]
+    more = TextRows(("0", "1", "2"), ("a fine story", known, "a dull film"), None, None, "more.csv")
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "display": QUIET}
+    result = distill(ensemble, data, config, unlabeled=more, output_dir=tmp_path / "s", **options)
+    assert result.train["distillation"]["unlabeled_rows"] == 2
+    (rows,) = seen
+    assert rows.texts[48:] == ("a fine story", "a dull film")
+    assert rows.ids[48:] == ("unlabeled-0", "unlabeled-2")
+    logits_NC = predict_rows(ensemble, more.take([0, 2]))
+    np.testing.assert_allclose(rows.targets[48:], predicted_targets(logits_NC, data.label_space), rtol=1e-5)
+    assert rows.labels[48:].tolist() == logits_NC.argmax(axis=1).tolist()
+    pairs = replace(more, pairs=("x", "y", "z"))
+    with pytest.raises(DataError, match="got pairs of texts, but the training rows are single texts"):
+        distill(ensemble, data, config, unlabeled=pairs, output_dir=tmp_path / "p", **options)
+
+
+def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
+    run = saved_ensemble(tmp_path / "run", tiny)
+    overrides = {"data.max_length": 48, "training.output_dir": "somewhere", "training.learning_rate": 2e-4}
+    for name, head in (("bert", "mean"), ("roberta", "cls")):
+        changes = {"model.head.kind": head, "objective.loss": "focal", "objective.class_weights": "balanced"}
+        for place in (run / "members" / name).iterdir():
+            (place / "config.yaml").write_text(to_yaml(load_config(overrides=overrides | changes)))
+    mine = load_config(overrides={"training.seed": 9, "training.use_cpu": True, "data.train_file": "mine.csv"})
+    student = student_config(Predictor.load(run), mine, tmp_path / "out")
+    assert student.model.head.kind == "mean"
+    assert (student.training.learning_rate, student.training.seed, student.training.use_cpu) == (2e-4, 9, True)
+    assert (student.objective.loss, student.objective.class_weights) == ("auto", None)
+    assert (student.data.train_file, student.data.max_length) == ("mine.csv", 48)
+    assert (student.training.output_dir, student.training.eval_strategy) == (str(tmp_path / "out"), "no")
+
+
+def test_what_does_not_fit_is_refused(ensemble, task, tmp_path):
+    config, data, out_of_fold = task
+    with pytest.raises(DataError, match=r"got out-of-fold logits of shape \(3, 2\), expected \(48, 2\)"):
+        distill(ensemble, data, config, out_of_fold=out_of_fold[:3], output_dir=tmp_path / "s")
+    with pytest.raises(ConfigError, match=r"label_share: got 1\.5, expected a number from 0 to 1"):
+        distill(ensemble, data, config, out_of_fold=out_of_fold, output_dir=tmp_path / "s", label_share=1.5)
+    empty = TaskData("t", data.label_space, (), {})
+    with pytest.raises(DataError, match="has no labelled rows to train on"):
+        distill(ensemble, empty, config, out_of_fold=out_of_fold, output_dir=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_ensemble_of_one_model_teaches_too(tiny, tmp_path, task):
+    config, data, out_of_fold = task
+    run = tmp_path / "one"
+    model = saved_model(run / "members" / "bert", tiny("bert"), data.label_space)
+    save_ensemble(
+        run, {"bert": [model]}, Fusion.weighted("single", {"bert": 1.0}, "classification"), data.label_space, False
+    )
+    write_run_config(model, {"name_or_path": str(tiny("bert"))}, num_train_epochs=1.0)
+    result = distill(run, data, config, out_of_fold=out_of_fold, output_dir=tmp_path / "s", display=QUIET)
+    assert result.train["distillation"]["label_share"] == 0.5
+    assert result.train["distillation"]["unlabeled_rows"] == 0

@@ -1,0 +1,182 @@
+"""The estimate for new rows: chance for random labels, and intervals that cover the score on held-out rows."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from attentune.automl.estimate import choose_effort, estimate_score
+from attentune.automl.fusion import fit_fusion
+from attentune.automl.thresholds import fit_thresholds
+from attentune.data.dataset import LabelSpace
+from attentune.metrics.intervals import score_interval
+from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.stats.estimate import wilson_interval
+
+BINARY = LabelSpace("classification", ("no", "yes"))
+SIGNALS = (0.2, 0.5, 0.5, 0.0)
+
+
+def draw(count, generator, positive=0.3):
+    """Labels and the logits of members of different quality, which all lean towards the first class."""
+    labels = (generator.random(count) < positive).astype(np.int64)
+    logits = {}
+    for place, signal in enumerate(SIGNALS):
+        second = signal * (2 * labels - 1) * 2 - 0.3 + generator.normal(size=count)
+        logits[f"m{place}"] = np.column_stack([np.zeros(count), second])
+    return logits, labels
+
+
+def covered(runs, rows, metric, kinds, first_seed=0):
+    """Count the runs whose interval has the delivered model's score on 10,000 new rows."""
+    hits, gaps = 0, []
+    for seed in range(first_seed, first_seed + runs):
+        generator = np.random.default_rng(seed)
+        logits, labels = draw(rows, generator)
+        folds, options = np.arange(rows) % 4, {"metric": METRICS[metric], "kinds": kinds}
+        found = estimate_score(logits, labels, BINARY, folds=folds, seed=seed, resamples=200, **options)
+        fitted = fit_fusion(logits, labels, BINARY, folds=folds, seed=seed, **options)
+        space = fit_thresholds(fitted.logits, labels, BINARY, metric=METRICS[metric], folds=folds).label_space
+        new, truth = draw(10_000, generator)
+        score = METRICS[metric].score(truth, predictions_of(fitted.fusion.apply(new), space))
+        hits += found.low <= score <= found.high
+        gaps.append(found.value - score)
+    return hits, np.array(gaps)
+
+
+@pytest.mark.integration
+def test_the_interval_covers_the_score_on_new_rows():
+    hits, gaps = covered(40, 150, "accuracy", ("single", "weights"))
+    # A coverage of 0.93 has fewer hits than this once in a thousand times.
+    assert hits >= binom.ppf(0.001, 40, 0.93)
+    assert abs(gaps.mean()) < 3.5 * gaps.std() / np.sqrt(40) + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("metric", "rows"), [("accuracy", 300), ("f1", 300), ("matthews_correlation", 600)])
+def test_the_coverage_is_about_95_percent(metric, rows):
+    hits, gaps = covered(150, rows, metric, ("single", "greedy", "weights", "linear"), first_seed=1000)
+    assert binom.ppf(0.001, 150, 0.93) <= hits <= binom.ppf(0.999, 150, 0.97)
+    assert abs(gaps.mean()) < 0.02
+
+
+@pytest.mark.integration
+def test_random_labels_have_a_chance_estimate():
+    """Choosing the best of many members, kinds and thresholds does not make the estimate optimistic."""
+    values = []
+    for seed in range(6):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, 2, 120)
+        logits = {f"m{i}": generator.normal(size=(120, 2)) for i in range(8)}
+        folds, metric = np.arange(120) % 4, METRICS["matthews_correlation"]
+        found = estimate_score(
+            logits, labels, BINARY, metric=metric, folds=folds, seed=seed, kinds=("single", "weights"), resamples=10
+        )
+        values.append(found.value)
+    assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
+
+
+@pytest.mark.integration
+def test_the_estimate_is_made_without_the_fold_that_is_scored():
+    """Changed labels of a fold leave its own nested predictions as they were."""
+    generator = np.random.default_rng(1)
+    logits, labels = draw(100, generator)
+    folds, metric = np.arange(100) % 10, METRICS["f1"]
+    changed = np.where(folds == 2, 1 - labels, labels)
+    first, second = (
+        estimate_score(logits, values, BINARY, metric=metric, folds=folds, seed=0, resamples=10)
+        for values in (labels, changed)
+    )
+    np.testing.assert_array_equal(first.predictions[folds == 2], second.predictions[folds == 2])
+    assert first.value == metric.score(labels, first.predictions)
+    assert first.rows == 100
+
+
+def test_rows_without_predictions_are_left_out():
+    logits, labels = draw(120, np.random.default_rng(2))
+    folds = np.arange(120) % 2
+    for values in logits.values():
+        values[folds == 1] = np.nan
+    metric = METRICS["accuracy"]
+    found = estimate_score(logits, labels, BINARY, metric=metric, folds=folds, seed=0, kinds=("single",), resamples=10)
+    assert found.places.tolist() == list(range(0, 120, 2))
+    assert found.low < found.value < found.high
+
+
+def test_intervals_of_accuracy_and_of_groups():
+    generator = np.random.default_rng(3)
+    groups = np.repeat(np.arange(40), 5)
+    right_G = generator.random(40) < 0.7
+    labels = np.ones(200, dtype=np.int64)
+    predictions = right_G.astype(np.int64)[groups]
+    metric = METRICS["accuracy"]
+    value, low, high = score_interval(metric, labels, predictions, generator=generator)
+    assert (value, low, high) == (predictions.mean(), *wilson_interval(int(predictions.sum()), 200))
+    _, group_low, group_high = score_interval(metric, labels, predictions, generator=generator, groups=groups)
+    # Five equal rows count as one: the interval is wider by the root of five.
+    assert (group_high - group_low) / (high - low) == pytest.approx(np.sqrt(5), rel=0.15)
+
+
+def test_intervals_of_correlations_are_bootstrap_intervals():
+    generator = np.random.default_rng(4)
+    labels = generator.normal(size=300)
+    predictions = labels + generator.normal(size=300)
+    value, low, high = score_interval(METRICS["pearson"], labels, predictions, generator=generator)
+    # Fisher's interval.
+    wanted = np.tanh(np.arctanh(value) + np.array([-1.96, 1.96]) / np.sqrt(297))
+    np.testing.assert_allclose([low, high], wanted, atol=0.03)
+
+
+def test_few_rows_are_divided_into_ten_parts_that_keep_groups_together():
+    """Changed labels of a group leave its own nested predictions as they were."""
+    generator = np.random.default_rng(5)
+    logits, labels = draw(120, generator)
+    groups, metric = np.arange(120) // 3, METRICS["f1"]
+    folds = groups % 3
+    inside = groups == 7
+    changed = np.where(inside, 1 - labels, labels)
+    first, second = (
+        estimate_score(
+            logits, values, BINARY, metric=metric, folds=folds, seed=0, groups=groups, resamples=10, kinds=("single",)
+        )
+        for values in (labels, changed)
+    )
+    np.testing.assert_array_equal(first.predictions[inside], second.predictions[inside])
+
+
+def test_the_interval_is_wider_where_choices_vary():
+    """A clear best member is chosen without any part; of two equal members with other scores it varies."""
+    generator = np.random.default_rng(6)
+    labels = generator.integers(0, 2, 200)
+    clear = {name: np.column_stack([np.zeros(200), 2 * labels - 1 + 0.8 * generator.normal(size=200)]) for name in "ab"}
+    clear["b"] = generator.normal(size=(200, 2))
+    options = {"metric": METRICS["accuracy"], "folds": np.arange(200) % 5, "seed": 0, "kinds": ("single",)}
+    found = estimate_score(clear, labels, BINARY, **options)
+    plain = wilson_interval(round(found.value * 200), 200)
+    np.testing.assert_allclose((found.low, found.high), plain)
+    alike = {
+        name: np.column_stack([np.zeros(200), 0.4 * (2 * labels - 1) + generator.normal(size=200)]) for name in "abc"
+    }
+    found = estimate_score(alike, labels, BINARY, **options)
+    low, high = wilson_interval(round(found.value * 200), 200)
+    assert found.low < low
+    assert found.high > high
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (100, (4, None, None)),  # 2 s for all 4,000 rows, ten times for the estimate: all of it
+        (15, (4, None, 3000)),  # a sample of the rows
+        (1.2, (2, None, 1200)),  # without the kinds whose fits take long
+        (0.001, (1, 5, 100)),
+    ],
+)
+def test_fusing_and_estimating_are_cheapened_until_they_fit(seconds, expected):
+    def seconds_of(kinds, rows):
+        return rows * (5e-4 if "linear" in kinds else 1e-4)
+
+    effort = choose_effort(seconds_of, rows=4000, folds=5, fuse_s=seconds, estimate_s=seconds)
+    assert (len(effort.kinds), effort.parts) == expected[:2]
+    assert effort.max_rows == pytest.approx(expected[2], rel=0.05) if expected[2] else effort.max_rows is None
+    if seconds > 0.1:
+        assert (effort.parts or 10) * effort.seconds <= seconds * 1.01

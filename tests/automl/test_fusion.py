@@ -1,0 +1,376 @@
+"""Fits of fusions: against plain references, without leaks, and with members of every kind."""
+
+import itertools
+import time
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+from attentune.automl import fusion
+from attentune.automl.estimate import estimate_score
+from attentune.automl.fusion import _choose_kind, _cross_fit, _fit_single, _Problem, fit_fusion
+from attentune.data.dataset import LabelSpace
+from attentune.errors import ConfigError
+from attentune.inference.fusion import FUSION_KINDS
+from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
+from attentune.stats.calibration import fit_temperature
+
+BINARY = LabelSpace("classification", ("no", "yes"))
+SPACES = {
+    "accuracy": LabelSpace("classification", ("x", "y", "z")),
+    "f1": BINARY,
+    "quadratic_weighted_kappa": LabelSpace("ordinal", ("low", "middle", "high")),
+    "f1_macro": LabelSpace("multi_label", ("x", "y", "z")),
+    "pearson": LabelSpace("regression"),
+}
+
+
+def labels_of(space, count, generator):
+    if space.task_type == "regression":
+        return generator.normal(size=count)
+    if space.is_multilabel:
+        return (generator.random((count, space.num_labels)) < 0.4).astype(np.int64)
+    return generator.integers(0, space.num_labels, count)
+
+
+def member(space, labels, signal, generator):
+    """Logits with a signal about the labels and standard normal noise."""
+    if space.task_type == "regression":
+        clean_NC = labels[:, None]
+    else:
+        clean_NC = 2.0 * (labels if space.is_multilabel else np.eye(space.num_labels)[labels]) - 1
+    return signal * clean_NC + generator.normal(size=clean_NC.shape)
+
+
+def fit(logits, labels, space, metric, **options):
+    folds = np.arange(len(labels)) % 5
+    return fit_fusion(logits, labels, space, metric=METRICS[metric], folds=folds, seed=0, **options)
+
+
+@pytest.mark.parametrize("metric", SPACES)
+@pytest.mark.parametrize("kind", ["greedy", "weights", "linear"])
+def test_fusing_complementary_members_beats_each(metric, kind):
+    generator, space = np.random.default_rng(0), SPACES[metric]
+    labels = labels_of(space, 300, generator)
+    logits = {f"m{i}": member(space, labels, 0.8, generator) for i in range(3)}
+    result = fit(logits, labels, space, metric, kinds=(kind,))
+    assert result.fusion.kind == kind
+    assert result.scores[kind] > max(result.member_scores.values()) + 0.02
+    fresh = labels_of(space, 400, generator)
+    held_out = {name: member(space, fresh, 0.8, generator) for name in logits}
+    score = METRICS[metric].score
+    fused = score(fresh, predictions_of(result.fusion.apply(held_out), space))
+    assert fused > max(score(fresh, predictions_of(values, space)) for values in held_out.values()) + 0.02
+    assert f"({kind}) is delivered" in result.reason
+
+
+@pytest.mark.parametrize("metric", SPACES)
+def test_noise_members_do_not_hurt(metric):
+    generator, space = np.random.default_rng(1), SPACES[metric]
+    labels = labels_of(space, 300, generator)
+    logits = {f"noise{i}": member(space, labels, 0.0, generator) for i in range(4)}
+    logits["good"] = member(space, labels, 1.0, generator)
+    result = fit(logits, labels, space, metric)
+    assert result.simplest_member == "good"
+    alone = result.member_scores["good"]
+    assert METRICS[metric].score(labels, predictions_of(result.logits, space)) > alone - 0.03
+    assert all(score > alone - 0.1 for score in result.scores.values())
+    assert "good" in result.fusion.members
+
+
+def members_of_one_fold(labels, folds, generator):
+    """Members that know the labels of one fold each, and nothing of the others."""
+    logits = {}
+    for fold in np.unique(folds):
+        noise_NC = 3 * generator.normal(size=(len(labels), 2))
+        logits[f"m{fold}"] = np.where((folds == fold)[:, None], 6.0 * np.eye(2)[labels] - 3.0, noise_NC)
+    return logits
+
+
+@pytest.mark.parametrize("kind", FUSION_KINDS)
+def test_labels_known_through_their_own_fold_only_gain_nothing(kind):
+    """Without cross-fitting all members together would know a part of every label."""
+    scores = []
+    for seed in range(3):
+        generator = np.random.default_rng(seed)
+        labels, folds = generator.integers(0, 2, 500), np.arange(500) % 5
+        logits = members_of_one_fold(labels, folds, generator)
+        result = fit_fusion(logits, labels, BINARY, metric=METRICS["accuracy"], folds=folds, seed=seed, kinds=(kind,))
+        scores.append(result.scores[kind])
+    assert np.mean(scores) < 0.5 + 3 * 0.5 / np.sqrt(3 * 500)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", FUSION_KINDS)
+def test_random_labels_have_chance_scores(kind):
+    scores = []
+    for seed in range(6):
+        generator = np.random.default_rng(100 + seed)
+        labels = generator.integers(0, 2, 200)
+        logits = {f"m{i}": 2 * generator.normal(size=(200, 2)) for i in range(5)}
+        scores.append(fit(logits, labels, BINARY, "accuracy", kinds=(kind,)).scores[kind])
+    assert abs(np.mean(scores) - 0.5) < 3.5 * 0.5 / np.sqrt(6 * 200)
+
+
+def test_weights_minimise_the_cross_entropy():
+    generator = np.random.default_rng(2)
+    labels = generator.integers(0, 3, 200)
+    logits = {f"m{i}": member(SPACES["accuracy"], labels, 0.3 + 0.2 * i, generator) for i in range(3)}
+    found = fit(logits, labels, SPACES["accuracy"], "accuracy", kinds=("weights",), standard_errors=-9).fusion
+    shares = [np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in logits.values()]
+
+    def loss(weights):
+        mean = sum(w * share for w, share in zip(weights, shares, strict=True))
+        return -np.mean([np.log(mean[row, label]) for row, label in enumerate(labels)])
+
+    wanted = optimize.minimize(
+        loss, [1 / 3] * 3, bounds=[(0, 1)] * 3, constraints={"type": "eq", "fun": lambda w: sum(w) - 1}, method="SLSQP"
+    ).x
+    weights = found.member_weights()
+    # Weights below 2 % are left out.
+    np.testing.assert_allclose([weights.get(name, 0.0) for name in logits], wanted, atol=0.03)
+    assert loss([weights.get(name, 0.0) for name in logits]) < loss(wanted) + 1e-3
+
+
+def test_weights_of_scores_minimise_the_squared_error():
+    generator, space = np.random.default_rng(3), SPACES["pearson"]
+    labels = generator.normal(size=150)
+    logits = {f"m{i}": labels[:, None] + generator.normal(size=(150, 1)) * (1 + i) for i in range(3)}
+    weights = fit(logits, labels, space, "mean_squared_error", kinds=("weights",)).fusion.member_weights()
+    step = 0.02
+    grid = [(a, b, 1 - a - b) for a, b in itertools.product(np.arange(0, 1 + step, step), repeat=2) if a + b <= 1]
+    stacked = np.stack([logits[name][:, 0] for name in logits])
+    errors = [np.mean((np.array(w) @ stacked - labels) ** 2) for w in grid]
+    mine = np.mean((np.array([weights.get(name, 0.0) for name in logits]) @ stacked - labels) ** 2)
+    assert mine < min(errors) + 1e-3
+
+
+def test_greedy_selection_is_that_of_a_plain_loop():
+    generator = np.random.default_rng(4)
+    labels = generator.integers(0, 2, 120)
+    logits = {f"m{i}": member(BINARY, labels, 0.3 + 0.1 * i, generator) for i in range(4)}
+    found = fit(logits, labels, BINARY, "accuracy", kinds=("greedy",), standard_errors=-9).fusion
+    shares = {name: np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for name, z in logits.items()}
+
+    def quality(names):
+        mean = sum(shares[name] for name in names) / len(names)
+        right = sum(int(mean[row].argmax() == label) for row, label in enumerate(labels)) / len(labels)
+        return right, np.mean([np.log(mean[row, label]) for row, label in enumerate(labels)])
+
+    chosen, best = [], ((-1.0, 0.0), [])
+    for _ in range(20):
+        chosen = [*chosen, max(logits, key=lambda name: quality([*chosen, name]))]
+        if quality(chosen) > best[0]:
+            best = quality(chosen), chosen
+        elif len(chosen) - len(best[1]) >= 5:
+            break
+    assert found.member_weights() == pytest.approx({n: best[1].count(n) / len(best[1]) for n in set(best[1])})
+
+
+def test_one_member_is_delivered_as_it_is():
+    generator = np.random.default_rng(5)
+    labels = generator.integers(0, 2, 20)
+    result = fit({"only": member(BINARY, labels, 1.0, generator)}, labels, BINARY, "accuracy")
+    assert (result.fusion.kind, result.fusion.members, set(result.scores)) == ("single", ("only",), {"single"})
+    assert "the only member" in result.reason
+
+
+def test_the_cheaper_of_equal_members_is_delivered():
+    generator = np.random.default_rng(6)
+    labels = generator.integers(0, 2, 300)
+    logits = member(BINARY, labels, 1.0, generator)
+    logits = {"bad": -logits, "cheap": logits, "dear": logits * 1.01}
+    result = fit(logits, labels, BINARY, "accuracy", kinds=("greedy", "weights"))
+    assert (result.fusion.kind, result.fusion.members) == ("single", ("cheap",))
+    assert result.reason.startswith("cheap is delivered")
+
+
+def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
+    """Folds choose one of two members of about equal worth, of which one is unsure and the other certain."""
+    generator = np.random.default_rng(8)
+    space = SPACES["accuracy"]
+    labels = labels_of(space, 300, generator)
+    logits = {name: scale * member(space, labels, 0.3, generator) for name, scale in (("unsure", 0.1), ("sure", 10.0))}
+    folds = np.arange(300) % 5
+    problem = _Problem(logits, labels, folds, space, METRICS["accuracy"], 0, 0.0)
+    chosen = {fold: _fit_single(problem.take(np.flatnonzero(folds != fold))).members[0] for fold in range(5)}
+    assert set(chosen.values()) == {"unsure", "sure"}
+    _, losses_N = _cross_fit("single", problem)
+    for fold, name in chosen.items():
+        inside = folds == fold
+        temperature = fit_temperature(logits[name][~inside], labels[~inside])
+        shares_NC = probabilities_of(logits[name][inside] / temperature, space)
+        for loss, share_C, label in zip(losses_N[inside], shares_NC, labels[inside], strict=True):
+            assert loss == pytest.approx(-np.log(share_C[label]))
+    assert losses_N.mean() < np.log(3)  # not worse than knowing nothing
+
+
+def test_members_without_all_rows_are_dropped():
+    generator = np.random.default_rng(7)
+    labels = generator.integers(0, 2, 100)
+    logits = {name: member(BINARY, labels, 1.0, generator) for name in ("a", "b", "part")}
+    logits["part"][80:] = np.nan
+    result = fit(logits, labels, BINARY, "accuracy")
+    assert result.dropped == ("part",)
+    assert np.isfinite(result.logits).all()
+    assert set(result.member_scores) == {"a", "b"}
+
+
+def test_rows_of_one_finished_fold_are_enough():
+    generator = np.random.default_rng(8)
+    labels, folds = generator.integers(0, 2, 200), np.arange(200) % 2
+    logits = {name: member(BINARY, labels, 1.0, generator) for name in ("a", "b")}
+    for values in logits.values():
+        values[folds == 1] = np.nan
+    result = fit_fusion(logits, labels, BINARY, metric=METRICS["accuracy"], folds=folds, seed=0)
+    assert np.isfinite(result.logits[folds == 0]).all()
+    assert np.isnan(result.logits[folds == 1]).all()
+    assert set(result.scores) == set(FUSION_KINDS)
+
+
+@pytest.mark.integration
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(SPACES)), st.integers(2, 12), st.integers(0, 99), st.booleans())
+def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_constant):
+    generator, space = np.random.default_rng(seed), SPACES[metric]
+    labels = labels_of(space, count, generator)
+    logits = {name: member(space, labels, 1.0, generator) for name in ("a", "b")}
+    if has_constant:
+        logits["constant"] = np.zeros_like(logits["a"])
+    result = fit(logits, labels, space, metric)
+    assert np.isfinite(result.logits).all()
+    assert np.isfinite(result.fusion.apply(logits)).all()
+    again = fit(logits, labels, space, metric)
+    assert again.fusion == result.fusion
+    np.testing.assert_array_equal(again.logits, result.logits)
+
+
+def test_certain_and_wrong_members_and_absent_classes():
+    labels = np.array([0, 1] * 30)
+    certain = np.where(np.eye(3)[labels] == 1, 800.0, -800.0)
+    certain[7] = certain[8]
+    other = np.random.default_rng(9).normal(size=(60, 3))
+    for kind in ("greedy", "weights", "linear"):
+        score = fit({"other": other, "certain": certain}, labels, SPACES["accuracy"], "accuracy", kinds=(kind,)).scores
+        assert score[kind] > 0.95
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("metric", SPACES)
+def test_the_loss_chooses_where_the_score_of_few_rows_cannot(metric):
+    """Two members with errors of their own: their mean has a lower loss in most draws of 60 rows."""
+    chosen = []
+    for seed in range(8):
+        generator, space = np.random.default_rng(seed), SPACES[metric]
+        labels = labels_of(space, 60, generator)
+        logits = {name: member(space, labels, 1.0, generator) for name in ("a", "b")}
+        result = fit(logits, labels, space, metric)
+        chosen.append(result.fusion.kind)
+        if result.fusion.kind != "single":
+            is_lower = result.losses[result.fusion.kind] < result.losses["single"]
+            assert ("its loss is lower" if is_lower else "not clearly above") in result.reason
+        else:
+            assert "no fusion of several members is better" in result.reason
+    assert sum(kind != "single" for kind in chosen) >= 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "gap", "expected"), [(149, 0.05, "weights"), (149, 0.3, "single"), (150, 0.05, "single")]
+)
+def test_few_rows_are_averaged_unless_one_member_is_clearly_better(rows, gap, expected):
+    """A mean whose loss is `gap` above that of a member alone, with a standard error of 0.08."""
+    labels = np.arange(rows) % 2
+    logits = np.stack([-1.0 * labels, 1.0 * labels], axis=1)
+    problem = _Problem({"a": logits, "b": logits}, labels, labels, BINARY, METRICS["accuracy"], 1, 1.0)
+    noise = np.random.default_rng(0).normal(size=rows)
+    noise = 0.08 * np.sqrt(rows) * (noise - noise.mean()) / noise.std(ddof=1)
+    losses = {"single": np.full(rows, 1.0), "weights": 1.0 + gap + noise}
+    assert _choose_kind({"single": logits, "weights": logits}, losses, problem) == expected
+
+
+def test_a_temperature_does_not_count_as_a_gain():
+    """A member that is eight times too certain has the loss of the same member without that."""
+    generator = np.random.default_rng(3)
+    labels = labels_of(SPACES["accuracy"], 400, generator)
+    logits = member(SPACES["accuracy"], labels, 1.0, generator)
+    losses = [fit({"a": scale * logits}, labels, SPACES["accuracy"], "accuracy").losses["single"] for scale in (1, 8)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_what_cannot_be_fused_is_refused():
+    empty = {"a": np.full((4, 2), np.nan)}
+    with pytest.raises(ConfigError, match="got no row with out-of-fold logits of its 1 members \\(a\\), expected"):
+        fit(empty, np.array([0, 1, 0, 1]), BINARY, "accuracy")
+    with pytest.raises(ConfigError, match="got 'vote', expected some of single, greedy, weights, linear"):
+        fit({"a": np.zeros((4, 2))}, np.array([0, 1, 0, 1]), BINARY, "accuracy", kinds=("vote",))
+
+
+def test_a_linear_fusion_gives_the_majority_no_weight_and_converges():
+    """Its log-odds differ between folds by the counts of classes only; blown up, they would slow the fit down."""
+    generator, space = np.random.default_rng(0), SPACES["accuracy"]
+    labels = labels_of(space, 300, generator)
+    shares_FC = np.stack([np.bincount(labels[np.arange(300) % 5 != fold], minlength=3) for fold in range(5)]) / 240
+    logits = {f"m{i}": member(space, labels, 0.8, generator) for i in range(2)}
+    logits["majority"] = np.log(shares_FC)[np.arange(300) % 5]
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion.warnings, "simplefilter", lambda *_: None)
+        warnings.simplefilter("error")
+        result = fit(logits, labels, space, "accuracy", kinds=("linear",))
+    assert "majority" not in result.fusion.members
+    # The constant part of a member is in the bias: the fused probabilities are those of the two others.
+    alone = fit({name: logits[name] for name in ("m0", "m1")}, labels, space, "accuracy", kinds=("linear",))
+    assert np.abs(result.fusion.apply(logits) - alone.fusion.apply(logits)).max() < 0.1
+
+
+def many_classes(rows, classes, members=4):
+    generator = np.random.default_rng(0)
+    labels = np.arange(rows) % classes
+    return labels, {
+        f"m{i}": generator.normal(size=(rows, classes)) + (2 + 0.2 * i) * np.eye(classes)[labels]
+        for i in range(members)
+    }
+
+
+def test_many_classes_have_a_weight_for_each_member():
+    """Time and memory grow with rows and classes: no coefficient for each pair of classes, no copy for each cell."""
+    space = LabelSpace("classification", tuple(map(str, range(150))))
+    labels, logits = many_classes(1500, 150)
+    tracemalloc.start()
+    result = fit(logits, labels, space, "f1_macro")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert set(result.scores) == {"single", "weights"}
+    assert (result.fusion.kind, result.fusion.coefficients) == ("weights", ())
+    assert result.scores["weights"] > max(result.member_scores.values()) + 0.05
+    assert peak < 8 * sum(values.nbytes for values in logits.values())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("rows", "classes"), [(400, 2), (1000, 20), (3000, 150), (5000, 500)])
+def test_the_estimate_of_many_classes_needs_time_in_proportion_and_little_memory(rows, classes):
+    space = LabelSpace("classification", tuple(map(str, range(classes))))
+    labels, logits = many_classes(rows, classes)
+    given = {"metric": METRICS["accuracy"], "folds": np.arange(rows) % 5, "seed": 0}
+    began = time.thread_time()
+    tracemalloc.start()
+    result = estimate_score(logits, labels, space, **given)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result.low <= result.value <= result.high
+    assert peak < 2e9
+    # Some 2 s here; with a coefficient for each pair of 150 classes it took more than 20 minutes.
+    assert time.thread_time() - began < 60
+
+
+def test_fitting_on_a_sample_predicts_all_rows():
+    space = LabelSpace("classification", ("x", "y", "z"))
+    labels, logits = many_classes(600, 3)
+    result = fit(logits, labels, space, "accuracy", max_rows=200)
+    assert result.rows == 200
+    assert np.isfinite(result.logits).all()
+    assert METRICS["accuracy"].score(labels, predictions_of(result.logits, space)) > max(result.member_scores.values())

@@ -1,0 +1,239 @@
+"""The order of members, and their updates when time gets short, with plain numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from attentune.automl.budget import BudgetPlan, EncoderSpeed, SpeedModel
+from attentune.automl.members import ADAPTATION, FOLD_FILE, MemberState, fold_folder
+from attentune.automl.portfolio import Member
+from attentune.automl.schedule import Schedule
+
+FOLDS = (1, 2, 3, 4, 5)
+
+
+@pytest.fixture
+def schedule(tmp_path):
+    """A baseline and two fine-tuned members; a fold of the first takes 10 seconds, one of the second 20."""
+    speed = SpeedModel({"tiny": EncoderSpeed(train_tokens_per_s=800.0, predict_tokens_per_s=1e9, overhead_s=0.0)})
+    plan = BudgetPlan(folds=5, train_rows=80, held_rows=20, updates=100, batch_size=16)
+    made = Schedule(plan, speed, tokens_per_row=5.0)
+    for name, kind, cost in (
+        ("tfidf-linear", "baseline", 1.0),
+        ("bert", "fine-tuned", 1.0),
+        ("sesame", "fine-tuned", 2.0),
+    ):
+        member = Member(name, kind, name, encoder=None if kind == "baseline" else "tiny", cost=cost)
+        made.states.append(MemberState(member, tmp_path / name, FOLDS, list(FOLDS)))
+    return made
+
+
+def finish(state: MemberState, *folds: int) -> None:
+    for fold in folds:
+        state.waiting.remove(fold)
+        folder = fold_folder(state.folder, fold)
+        folder.mkdir(parents=True)
+        (folder / FOLD_FILE).write_text(json.dumps({"seconds": 1.0, "rows": 20}))
+
+
+def begin(state: MemberState, fold: int) -> None:
+    state.waiting.remove(fold)
+    state.running.add(fold)
+
+
+def test_a_fold_takes_what_its_tokens_take(schedule):
+    _, bert, sesame = schedule.states
+    assert schedule.remaining(bert) == pytest.approx([10] * 5, rel=0.01)
+    assert schedule.remaining(sesame, 50) == pytest.approx([10] * 5, rel=0.01)
+
+
+def test_a_running_fold_counts_half(schedule):
+    bert = schedule.states[1]
+    begin(bert, 1)
+    assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
+
+
+def adapted(state: MemberState) -> MemberState:
+    """Make a member one whose encoder is adapted first."""
+    state.member = replace(state.member, adapted=True)
+    state.waiting.insert(0, ADAPTATION)
+    return state
+
+
+def test_the_adaptation_of_an_encoder_takes_what_its_updates_take(schedule):
+    bert = adapted(schedule.states[1])
+    # 300 updates of which a fold has 100.
+    assert schedule.remaining(bert) == pytest.approx([30] + [10] * 5, rel=0.01)
+    assert schedule.remaining(bert, 50) == pytest.approx([30] + [5] * 5, rel=0.01)
+
+
+def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(bert)
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(100.0, 2) is bert
+    begin(bert, ADAPTATION)
+    # A free worker takes a fold of another member meanwhile.
+    assert schedule.next_member(1000.0, 2) is sesame
+    assert schedule.next_member(10.0, 2) is None
+    bert.running.clear()
+    assert schedule.next_member(100.0, 2) is bert
+
+
+def test_an_adapted_member_that_does_not_fit_with_its_adaptation_is_not_begun(schedule):
+    tfidf, bert, _ = schedule.states
+    adapted(bert)
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(82.0, 1) is bert
+    # 30 seconds and five folds with half of the updates.
+    assert schedule.next_member(50.0, 1) is None
+
+
+def test_an_adapted_member_with_fewer_updates_goes_before_others(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(sesame)
+    sesame.member = replace(sesame.member, cost=1.0)
+    schedule.states[1:] = [sesame, bert]
+    finish(tfidf, *FOLDS)
+    # It needs 80 seconds, bert 50.
+    assert schedule.next_member(70.0, 1) is sesame
+    assert 50 <= sesame.updates < 100
+
+
+def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
+    tfidf, bert, sesame = schedule.states
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(1000, 1) is bert
+    begin(sesame, 1)
+    assert schedule.next_member(1000, 1) is sesame
+
+
+def test_a_member_that_fits_goes_before_one_that_needs_fewer_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    schedule.states.sort(key=lambda state: state is not sesame)
+    assert schedule.next_member(60, 1) is bert
+    assert (bert.updates, sesame.updates) == (0, 0)
+
+
+def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    finish(bert, *FOLDS)
+    schedule.observe(bert, updates=100, seconds=10.0)
+    assert schedule.next_member(80, 1) is sesame
+    assert schedule.updates_of(sesame) == pytest.approx(0.95 * 80, abs=2)
+    assert sum(schedule.remaining(sesame)) <= 80
+
+
+def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule):
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    # All updates need 50 of 52 seconds, of which the prediction may fill 85 %.
+    assert schedule.next_member(52, 1) is bert
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 52 / 50 * 100, abs=1)
+
+
+def test_no_member_has_less_than_half_of_the_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    finish(bert, *FOLDS)
+    assert schedule.next_member(50, 1) is None
+    assert sesame.updates == 0
+
+
+def test_epochs_that_a_user_sets_are_kept(schedule):
+    schedule.has_fixed_updates = True
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(49, 1) is None
+    assert schedule.lower_plan(20, 1) is None
+    finish(bert, 1)
+    schedule.give_up_late_members(30, 1)
+    assert bert.note.startswith("given up: its other folds need about 40 s, 30 s were left")
+
+
+def test_a_member_that_is_late_goes_on_with_fewer_updates(schedule):
+    bert = schedule.states[1]
+    finish(bert, 1)
+    schedule.observe(bert, updates=100, seconds=10.0)
+    schedule.give_up_late_members(30, 1)
+    assert not bert.note
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 30 / 40 * 100, abs=2)
+
+
+def test_a_member_that_is_far_too_late_is_given_up(schedule):
+    bert = schedule.states[1]
+    finish(bert, 1)
+    schedule.give_up_late_members(15, 1)
+    assert not bert.note  # with a quarter of the updates the others fit
+    assert 25 <= schedule.updates_of(bert) < 50
+    schedule.give_up_late_members(8, 1)
+    assert bert.note.startswith("given up: its other folds need about")
+
+
+def test_a_fold_that_took_longer_raises_the_prediction_of_the_others(schedule):
+    bert = schedule.states[1]
+    schedule.observe(bert, updates=50, seconds=10.0)
+    assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
+
+
+def test_a_member_without_disk_space_is_left_out(schedule):
+    tfidf, bert, sesame = schedule.states
+    schedule.speed.encoders["tiny"] = replace(schedule.speed.encoders["tiny"], disk_bytes=10_000_000)
+    schedule.free_bytes = 90_000_000
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(1000, 1) is bert
+    finish(bert, *FOLDS)
+    assert schedule.next_member(1000, 1) is None
+    assert sesame.note == "left out: its folds need about 50 MB of disk space, 40 MB are left"
+
+
+def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule):
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    assert schedule.lower_plan(60, 1) is None
+    assert "instead of 100" in schedule.lower_plan(35, 1)
+    assert schedule.plan.updates == pytest.approx(0.85 * 35 / 50 * 100, abs=1)
+    begin(bert, 1)
+    assert schedule.lower_plan(10, 1) is None
+
+
+def test_a_late_fold_may_end_early_after_a_quarter_of_its_updates(schedule):
+    _, bert, sesame = schedule.states
+    assert schedule.fewest_updates(bert) == 25
+    sesame.updates = 61
+    assert schedule.fewest_updates(sesame) == 16
+    schedule.has_fixed_updates = True
+    assert schedule.fewest_updates(bert) is None
+
+
+def test_what_follows_the_last_update_is_saving_and_predicting(schedule):
+    _, bert, _ = schedule.states
+    schedule.speed.encoders["tiny"] = EncoderSpeed(800.0, predict_tokens_per_s=50.0, overhead_s=3.0)
+    assert schedule.ending_seconds(bert) == pytest.approx(3 + 2)  # 20 rows of 5 tokens at 50 tokens/s
+    assert schedule.speed.tokens_per_s(bert.member) == 800
+    assert schedule.speed.tokens_per_s(schedule.states[2].member) == 400
+
+
+def test_a_baseline_that_seems_too_long_is_tried_before_time_is_left_unused(schedule):
+    tfidf, _, _ = schedule.states
+    frozen = MemberState(
+        Member("frozen-linear", "baseline", "frozen-linear", encoder="tiny"),
+        tfidf.folder.parent / "f",
+        FOLDS,
+        list(FOLDS),
+    )
+    schedule.states.insert(1, frozen)
+    finish(tfidf, *FOLDS)
+    needed_s = sum(schedule.remaining(frozen))
+    assert schedule.next_member(needed_s / 2, 1) is None
+    assert schedule.last_try(needed_s / 2) is frozen
+    assert schedule.last_try(needed_s / 5) is None
+    begin(frozen, 1)
+    assert schedule.last_try(needed_s / 2) is None

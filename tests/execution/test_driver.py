@@ -1,0 +1,229 @@
+"""The driver of a command's runs: order, killed workers, workers that outlive their command, stop requests."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.errors import CheckpointError, StorageError
+from attentune.execution.executor import Slots, WorkerKilled
+from attentune.execution.local import LocalExecutor
+from attentune.runs.driver import ComparisonStopped, Driver, only_driver
+from attentune.runs.grid import Run
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore
+from attentune.runs.worker import RunTask, execute_run
+from attentune.training.signals import StopRequest
+from helpers.small_runs import RUNS, names, noted, sleeping_plan, small_record
+
+
+@dataclass
+class Here:
+    """An executor that executes tasks in this process, when their futures are waited for."""
+
+    size: int = 1
+    act: Callable[[RunTask], Any] = lambda task: None  # called with each task instead of executing it
+    order: list[Run] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def room(self, expected_bytes: int) -> int:
+        return self.size
+
+    def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
+        return [self._done(function, *call) for call in calls]
+
+    def _done(self, function: Callable[..., Any], task: RunTask) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.order.append(task.run)
+        try:
+            given = self.act(task)
+            future.set_result(function(task, stop=StopRequest()) if given is None else given)
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def request_stop(self) -> None:
+        self.is_stopped = True
+
+    def shutdown(self, *, wait_s: float | None = None) -> None:
+        self.is_stopped = True
+
+
+def drive(folder: Path, executor: Any, runs: Sequence[Run] = RUNS, **options: Any) -> Driver:
+    plan = sleeping_plan(folder, runs)
+    driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True), **options)
+    driver.run(StopRequest())
+    return driver
+
+
+def recorded(folder: Path) -> set[str]:
+    return {record.run.name for record in RecordStore(folder).records()}
+
+
+@pytest.mark.integration
+def test_every_run_is_recorded_once_by_processes_of_this_machine(tmp_path):
+    folder = tmp_path / "comparison"
+    drive(folder, LocalExecutor(Slots(2, 1), folder / "logs"))
+    assert recorded(folder) == names()
+    assert noted(folder, "began") == dict.fromkeys(names(), 1)
+    assert not (folder / "runs").exists()
+
+
+def test_one_run_of_each_kind_comes_first_and_then_the_longest(tmp_path):
+    folder = tmp_path / "comparison"
+    seconds = {"bert": 3.0, "sesame": 7.0}
+    executor = Here(act=lambda task: small_record(task.run, seconds=seconds[task.run.method]))
+    drive(folder, executor)
+    assert [run.method for run in executor.order] == ["bert", *["sesame"] * 6, *["bert"] * 5]
+    assert recorded(folder) == names()
+    # With records from before, the order is known from the start.
+    more = tuple(replace(run, seed=run.seed + 10) for run in RUNS)
+    executor = Here(act=executor.act)
+    drive(folder, executor, (*RUNS, *more))
+    assert [run.method for run in executor.order] == ["sesame"] * 6 + ["bert"] * 6
+
+
+@pytest.mark.integration
+def test_a_run_whose_worker_is_killed_three_times_is_recorded_as_failed(tmp_path):
+    kills = deque(["signal 9"] * 5)
+
+    def act(task: RunTask) -> None:
+        if task.run in RUNS[:2] and kills:
+            raise WorkerKilled(f"killed by {kills.popleft()}")
+
+    executor = Here(act=act)
+    drive(tmp_path / "comparison", executor)
+    records = {record.run: record for record in RecordStore(tmp_path / "comparison").records()}
+    failed = [run for run, record in records.items() if record.status == "failed"]
+    assert len(failed) == 1  # three kills of one, and two of the other
+    error = records[failed[0]].error
+    assert error is not None
+    assert error["kind"] == "WorkerKilled"
+    assert "was killed by signal 9, 3 times in all; if memory ran out, give fewer --jobs" in error["message"]
+    assert len(executor.order) == len(RUNS) + 4
+
+
+@pytest.mark.integration
+def test_a_run_that_a_worker_of_a_killed_command_still_saves_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr("attentune.runs.driver._REFRESH_S", 0.0)
+    folder = tmp_path / "comparison"
+    plan, store = sleeping_plan(folder), RecordStore(folder)
+    orphan = store.lock(RUNS[0])
+    assert orphan.take()
+    executor = Here()
+
+    def act(task: RunTask) -> None:
+        if len(executor.order) == len(RUNS) - 2:  # the orphan ends last
+            store.write_draft(small_record(RUNS[0], score=0.75))
+            orphan.free()
+
+    executor.act = act
+    execute_run(plan.task(RUNS[1]), stop=StopRequest())  # its command was killed before it wrote the record
+    drive(folder, executor)
+    assert RUNS[0] not in executor.order
+    assert RUNS[1] not in executor.order
+    assert store.load(RUNS[0]).score == 0.75
+    assert recorded(folder) == names()
+
+
+@pytest.mark.integration
+def test_the_folder_of_a_recorded_run_goes_if_the_command_was_killed_before_it_went(tmp_path):
+    folder, run = tmp_path / "comparison", RUNS[0]
+    sleeping_plan(folder)
+    store = RecordStore(folder)
+    store.write_draft(small_record(run))
+    store.write(small_record(run), store.run_folder(run))
+    drive(folder, Here())
+    assert recorded(folder) == names()
+    assert not (folder / "runs").exists()
+    store.write_draft(small_record(run))
+    drive(folder, Here(), keep_runs=True)
+    assert store.run_folder(run).exists()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), CheckpointError("not seen from here")])
+def test_what_would_fail_again_ends_the_command_and_keeps_what_is_done(tmp_path, error):
+    folder = tmp_path / "comparison"
+
+    def act(task: RunTask) -> None:
+        if task.run == RUNS[2]:
+            raise error
+
+    executor = Here(act=act)
+    with pytest.raises(type(error), match=str(error)):
+        drive(folder, executor)
+    assert executor.is_stopped
+    assert RUNS[2].name not in recorded(folder)
+    assert len(recorded(folder)) == len(executor.order) - 1
+    drive(folder, Here())
+    assert recorded(folder) == names()
+
+
+def test_a_bug_in_a_worker_names_its_log(tmp_path):
+    def act(task: RunTask) -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(RuntimeError, match=r"seed-1: its worker failed; logs are in .*logs"):
+        drive(tmp_path / "comparison", Here(act=act))
+
+
+def test_a_stop_request_ends_with_what_is_recorded(tmp_path):
+    folder, stop = tmp_path / "comparison", StopRequest()
+    executor = Here()
+
+    def act(task: RunTask) -> None:
+        stop.requested = len(executor.order) == 3
+
+    executor.act = act
+    driver = Driver(sleeping_plan(folder), RecordStore(folder), executor, ComparisonProgress(quiet=True))
+    with pytest.raises(ComparisonStopped, match="stopped with 3 of 12 runs recorded"):
+        driver.run(stop)
+    assert executor.is_stopped
+    assert len(recorded(folder)) == 3
+
+
+def test_a_second_command_is_refused(tmp_path):
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    with only_driver(folder), pytest.raises(CheckpointError) as caught, only_driver(folder):
+        pass
+    assert "another command (process " in str(caught.value)
+    assert "is working in this folder. Wait for it, or stop it with Ctrl-C" in str(caught.value)
+    with only_driver(folder):
+        pass
+
+
+def test_memory_that_runs_have_needed_is_expected_of_further_ones(tmp_path):
+    asked: list[int] = []
+
+    class Watched(Here):
+        def room(self, expected_bytes: int) -> int:
+            asked.append(expected_bytes)
+            return 1
+
+    peaks = iter([2e9, 5e9, 3e9])
+    act = lambda task: replace(small_record(task.run), train={"peak_memory_bytes": int(next(peaks))})  # noqa: E731
+    drive(tmp_path / "comparison", Watched(act=act), RUNS[:3])
+    assert asked == [1_000_000_000, 2_000_000_000, 5_000_000_000]
+
+
+@pytest.mark.integration
+def test_the_records_are_those_of_a_single_process(tmp_path):
+    for name, executor in (("one", Here()), ("two", LocalExecutor(Slots(2, 1), tmp_path / "two/logs"))):
+        drive(tmp_path / name, executor)
+    texts = []
+    for name in ("one", "two"):
+        content = {}
+        for file in (tmp_path / name / "records").rglob("*.json"):
+            record = json.loads(file.read_text())
+            content[file.name, record["run"]["method"]] = {key: record[key] for key in ("run", "status", "scores")}
+        texts.append(content)
+    assert texts[0] == texts[1]

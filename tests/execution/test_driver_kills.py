@@ -1,0 +1,177 @@
+"""Workers and commands that are killed again and again, and a full disk: every run is recorded exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from attentune.errors import StorageError
+from attentune.execution import make_executor
+from attentune.execution.executor import ExecutorOptions
+from attentune.runs.driver import Driver
+from attentune.runs.grid import Run
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore
+from attentune.training.signals import StopRequest
+from helpers.comparisons import is_alive
+from helpers.disks import Disk
+from helpers.slurm import running_slurm
+from helpers.small_runs import LOG, names, noted, sleeping_plan
+
+pytestmark = pytest.mark.slow
+# More runs than kills, as a busy machine ends some before their kill comes. On a cluster each starts a process that
+# imports everything, which takes seconds.
+RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 51) for method in ("bert", "sesame"))
+CLUSTER_RUNS = RUNS[:45]
+RUN_S, WORKERS = 0.3, 3
+KILLS, COMMAND_KILLS = 50, 10
+
+
+@pytest.fixture(scope="module", params=["local", "ray", "slurm"])
+def options(request, tmp_path_factory) -> Iterator[ExecutorOptions]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", _path())
+        if request.param == "local":
+            yield ExecutorOptions(jobs=WORKERS)
+        elif request.param == "ray":
+            ray = pytest.importorskip("ray")
+            ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
+            yield ExecutorOptions("ray", jobs=WORKERS, ray_address=ray.get_runtime_context().gcs_address)
+            ray.shutdown()
+        else:
+            pytest.importorskip("submitit")
+            with running_slurm(tmp_path_factory.mktemp("slurm")):
+                yield ExecutorOptions("slurm", jobs=WORKERS, slurm=(("timeout_min", 30),))
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def runs_of(options: ExecutorOptions) -> tuple[Run, ...]:
+    return RUNS if options.executor == "local" else CLUSTER_RUNS
+
+
+class Killer(threading.Thread):
+    """Kills the worker that began a run last, somewhere within the run or right after; each run twice at most."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._most, self._draw = folder, most, random.Random(4)
+        self.kills, self.is_over = 0, False
+
+    def run(self) -> None:
+        killed: dict[str, int] = {}
+        seen = 0
+        while self.kills < self._most and not self.is_over:
+            time.sleep(0.02)
+            file = self._folder / LOG
+            lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+            began = [line for line in lines if line[0] == "began"]
+            if len(began) <= seen:
+                continue
+            seen = len(began)
+            _, name, pid = began[-1]
+            if killed.get(name, 0) >= 2:  # the third kill would be recorded as a failure
+                continue
+            time.sleep(self._draw.random() * 1.2 * RUN_S)
+            if is_alive(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+                killed[name] = killed.get(name, 0) + 1
+                self.kills += 1
+
+
+def check(folder: Path, runs: Sequence[Run]) -> None:
+    records = RecordStore(folder).records()
+    assert sorted(record.run.name for record in records) == sorted(names(runs))
+    assert {record.status for record in records} == {"done"}
+    assert not (folder / "runs").exists()
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_killed_workers(options, tmp_path, record_property):
+    folder = tmp_path / "comparison"
+    runs = runs_of(options)
+    plan = sleeping_plan(folder, runs, seconds=RUN_S)
+    killer = Killer(folder, KILLS)
+    killer.start()
+    executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
+    Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
+    killer.is_over = True
+    killer.join()
+    check(folder, runs)
+    record_property("kills", killer.kills)
+    assert killer.kills >= KILLS // 2
+    # A run that has ended is not repeated, except if its worker was killed before it left the record.
+    assert sum(noted(folder, "ended").values()) <= len(runs) + killer.kills
+
+
+_COMMAND = """
+import sys
+from pathlib import Path
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore
+from attentune.runs.driver import Driver, only_driver
+from attentune.execution.executor import ExecutorOptions
+from attentune.execution import make_executor
+from attentune.training.signals import StopRequest
+from execution.test_driver_kills import RUN_S, runs_of
+from helpers.small_runs import sleeping_plan
+folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))
+plan = sleeping_plan(folder, runs_of(options), seconds=RUN_S)
+with only_driver(folder):
+    executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
+    Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
+"""
+
+
+def test_ten_killed_commands(options, tmp_path):
+    folder, draw = tmp_path / "comparison", random.Random(5)
+    line = [sys.executable, "-c", _COMMAND, str(folder), repr(vars(options))]
+    for _ in range(COMMAND_KILLS):
+        before = sum(noted(folder, "began").values())
+        process = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": _path()})
+        while sum(noted(folder, "began").values()) < before + 3 and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(draw.random() * 2 * RUN_S)
+        process.kill()
+        process.wait()
+    # The next command starts while workers of the last one may still save.
+    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=1200).returncode == 0
+    runs = runs_of(options)
+    check(folder, runs)
+    ended = noted(folder, "ended")
+    # Runs that ended and were killed before they left a record.
+    assert sum(ended.values()) - len(runs) <= COMMAND_KILLS * WORKERS
+
+
+def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
+    disk = Disk(tmp_path / "disk", 300)
+    try:
+        folder, plan = disk.folder / "comparison", None
+        runs = runs_of(options)
+        for size in (7 * len(runs), 12 * len(runs), 100_000):
+            disk.resize(size)
+            plan = sleeping_plan(folder, runs)
+            executor = make_executor(options, tmp_path / "logs", [{"training.use_cpu": True}])
+            driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True))
+            if size < 100_000:
+                with pytest.raises(StorageError, match="free some space"):
+                    driver.run(StopRequest())
+                records = RecordStore(folder).records()  # all can be read
+                assert {record.status for record in records} <= {"done"}
+                assert len(records) < len(runs)
+            else:
+                driver.run(StopRequest())
+        check(folder, runs)
+    finally:
+        disk.remove()

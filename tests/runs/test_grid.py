@@ -1,0 +1,171 @@
+"""Which runs a comparison has, with which settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attentune.config import load_config, to_dict
+from attentune.data.load import load_data
+from attentune.errors import ConfigError
+from attentune.runs.grid import Run, plan_grid
+from attentune.runs.grid import Method, methods_from, read_methods, select_methods
+from helpers.samples import write_reviews
+
+FOLDER = Path("somewhere")
+
+
+def plan(*methods: str | Method, **options):
+    given = {"tasks": ["cola", "rte"], "seeds": [1, 2], **options}
+    return plan_grid(methods=[name if isinstance(name, Method) else Method(name, name) for name in methods], **given)
+
+
+def test_every_task_method_size_and_seed_is_there_once_and_a_seed_is_done_before_the_next():
+    grid = plan("bert", "sesame", train_sizes=[250, None])
+    expected = [
+        Run(task, size, method, seed)
+        for seed in (1, 2)
+        for size in (250, None)
+        for task in ("cola", "rte")
+        for method in ("bert", "sesame")
+    ]
+    assert list(grid.runs) == expected
+    assert len({run.name for run in grid.runs}) == 16
+    assert grid.runs[0].name == "cola/250/bert/seed-1"
+
+
+def test_a_run_has_the_settings_that_a_training_with_these_flags_would_have():
+    overrides = {"training.learning_rate": "2e-5", "data.data_dir": "glue"}
+    grid = plan("bert", "ssa-hybrid", train_sizes=[250], overrides=overrides)
+    for run in grid.runs:
+        expected = load_config(
+            preset=run.method,
+            overrides={
+                **overrides,
+                "data.task": run.task,
+                "data.max_train_samples": 250,
+                "training.seed": run.seed,
+                "training.output_dir": "somewhere",
+                # The rows that are reported choose no checkpoint.
+                "training.load_best_model_at_end": False,
+            },
+        )
+        assert to_dict(grid.config(run, FOLDER)) == to_dict(expected)
+
+
+def test_methods_of_a_seed_see_the_same_rows_and_seeds_see_others(tmp_path):
+    write_reviews(tmp_path / "train.csv", 60)
+    overrides = {"data.train_file": str(tmp_path / "train.csv"), "data.max_eval_samples": 4}
+    grid = plan("bert", "sesame", tasks=None, train_sizes=[20, None], overrides=overrides)
+    found: dict[tuple[int | None, int], list[dict[str, str]]] = {}
+    for run in grid.runs:
+        config = grid.config(run, FOLDER)
+        rows = load_data(config.data, seed=config.training.seed)
+        assert run.train_size is None or len(rows.splits["train"]) == 20
+        found.setdefault((run.train_size, run.seed), []).append(rows.fingerprint())
+    assert len(found) == 4
+    for both in found.values():
+        assert both[0] == both[1]
+    assert len({both[0]["train"] for both in found.values()}) == 4
+
+
+def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_path):
+    (tmp_path / "methods.yaml").write_text(
+        "quick: {preset: bert-mean, set: {training: {learning_rate: 1.0e-3}, objective.class_weights: {a: 1, b: 2}},"
+        " tasks: {RTE: {training.learning_rate: 2.0e-3}}}\nplain:\n"
+    )
+    named = read_methods(tmp_path / "methods.yaml")
+    common = {"training.learning_rate": 1e-4, "training.num_train_epochs": 2}
+    by_task = {"sst2": {"training.num_train_epochs": 9}, "rte": {"training.num_train_epochs": 5}}
+    given = {**common, "data.task_settings": by_task}
+    grid = plan(*named.values(), overrides=given, seeds=[7])
+    text = "{sst2: {training.num_train_epochs: 9}, RTE: {training: {num_train_epochs: 5}}}"
+    assert plan(*named.values(), overrides={**given, "data.task_settings": text}, seeds=[7]) == grid
+    found = {
+        (run.method, run.task): (
+            grid.config(run, FOLDER).training.learning_rate,
+            grid.config(run, FOLDER).training.num_train_epochs,
+        )
+        for run in grid.runs
+    }
+    assert found == {
+        ("quick", "cola"): (1e-3, 2),
+        ("quick", "rte"): (2e-3, 5),
+        ("plain", "cola"): (1e-4, 2),
+        ("plain", "rte"): (1e-4, 5),
+    }
+    config = grid.config(grid.runs[0], FOLDER)
+    assert config.objective.class_weights == {"a": 1, "b": 2}
+    assert config.model.head.kind == "mean"
+
+
+def test_a_file_s_preset_gives_way_to_a_method_s_and_its_other_settings_stay(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("preset: bert-mean\nmodel: {dropout: 0.2}\ndata: {task: rte, max_train_samples: 99}\n")
+    grid = plan("bert-cls-mean", tasks=None, file=file, seeds=[1])
+    config = grid.config(grid.runs[0], FOLDER)
+    assert grid.runs == (Run("rte", 99, "bert-cls-mean", 1),)
+    assert (config.model.head.kind, config.model.dropout, config.preset) == ("cls-mean", 0.2, "bert-cls-mean")
+
+
+def test_tasks_may_be_named_by_the_settings_and_other_spellings_are_the_same_task():
+    assert [run.task for run in plan("bert", tasks=None, overrides={"data.tasks": "STS-B, cola"}, seeds=[1]).runs] == [
+        "stsb",
+        "cola",
+    ]
+    own = plan("bert", tasks=None, overrides={"data.train_file": "mine.csv"}, seeds=[1])
+    assert own.runs == (Run("own", None, "bert", 1),)
+
+
+def test_presets_are_looked_up_in_the_file_first():
+    named = methods_from({"bert": {"preset": "bert", "set": {"training.seed_": 1}}, "other": None}, "x")
+    assert select_methods(["bert", "sesame"], named) == [named["bert"], Method("sesame", "sesame")]
+    assert select_methods([], named) == list(named.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ({"overrides": {"training.seed": 3}}, ["training.seed: give --seeds"]),
+        ({"overrides": {"training.multi_task": True}}, ["training.multi_task: a comparison trains on each"]),
+        ({"tasks": ["cola", "CoLA"]}, ["task cola: is named more than once"]),
+        ({"tasks": ["coal"]}, ["there is no task 'coal'"]),
+        ({"seeds": [1, 1]}, ["seed 1: is named more than once"]),
+        ({"train_sizes": [9, None, None]}, ["train size all: is named more than once"]),
+        ({"overrides": {"training.learning_rat": 1}}, ["training.learning_rat: there is no such setting"]),
+        ({"overrides": {"data.task_settings": {"cola": {"training.seed": 1}}}},
+         ["data.task_settings.cola: training.seed is the same for all"]),
+        ({"overrides": {"data.task_settings": 7}}, ["data.task_settings: got 7, expected settings"]),
+        ({"overrides": {"data.task_settings": "{cola: "}}, ["data.task_settings: got '{cola: ', expected settings"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_all_told_and_each_once(options, messages):
+    with pytest.raises(ConfigError) as caught:
+        plan("bert", "bert-mean", **options)
+    assert len(caught.value.problems) == len(messages)
+    for problem, message in zip(caught.value.problems, messages, strict=True):
+        assert problem.startswith(message) or message in problem
+
+
+def test_a_problem_of_one_method_names_it():
+    with pytest.raises(ConfigError, match=r"^bert on cola \(and 1 more\): labels.generator: flip makes token labels"):
+        plan("bert", "ssa-co", overrides={"labels.generator": "flip"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a/b": None}, "x: a/b: a method's name has letters"),
+        ({"..": None}, r"x: \.\.: a method's name"),
+        ({"a": 1}, "x: a: got 1, expected preset:, set: and tasks:"),
+        ({"a": {"sett": {}}}, "x: a.sett: there is no such key. Did you mean 'set'"),
+        ({"a": {"set": 3}}, "x: a.set: got 3, expected settings"),
+        ({"a": {"set": {"training": {"seed": 3}}}}, "x: a.set: training.seed is the same for all"),
+        ({"a": {"set": {"data.max_train_samples": 3}}}, "data.max_train_samples is the same for all"),
+        ({"a": {"tasks": {"colaa": {}}}}, "x: a.tasks: data.task: there is no task 'colaa'"),
+    ],
+)
+def test_mistakes_in_a_file_of_methods(content, message):
+    with pytest.raises(ConfigError, match=message):
+        methods_from(content, "x")

@@ -1,0 +1,77 @@
+"""The expected time of a comparison's runs, before they start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attentune.runs import timing
+from attentune.runs.grid import plan_grid
+from attentune.runs.grid import Method
+from attentune.runs.records import RecordStore
+from attentune.runs.timing import RowSize, epochs_of, planned_runs
+from helpers.comparisons import command
+from helpers.samples import settings
+from helpers.small_runs import small_record
+
+
+def test_passes_follow_from_the_settings():
+    size = RowSize(1000, 20.0)
+    assert epochs_of({"training.num_train_epochs": 3}, size) == 3.0
+    assert epochs_of({"training.max_steps": 500, "training.per_device_train_batch_size": 16}, size) == 8.0
+    assert epochs_of({"training.max_steps": -1, "training.num_train_epochs": 0.5}, size) == 0.5
+    assert epochs_of({}, size) > 0  # the default, which depends on the rows
+
+
+def test_recorded_runs_say_how_long_further_ones_take_and_others_are_predicted(tiny, tmp_path, monkeypatch):
+    values = settings(tmp_path, tiny("bert"), training__num_train_epochs=2)
+    del values["training.output_dir"]
+    methods = [Method("bert", "bert"), Method("sesame", "sesame"), Method("majority", "majority")]
+    grid = plan_grid(tasks=None, methods=methods, seeds=[1, 2, 3], overrides=values)
+    folder, timed = tmp_path / "comparison", []
+    for run in grid.runs[:1]:
+        record = replace(small_record(run, seconds=36.0), config={"baseline": None})
+        RecordStore(folder).write(record, folder)
+    monkeypatch.setattr(timing, "seconds_per_token", lambda flat: 0.25)
+    found = {one.method: one for one in planned_runs(folder, grid, timed.append)}
+    bert, sesame, majority = found["bert"], found["sesame"], found["majority"]
+    assert (bert.runs, bert.done, bert.seconds, bert.is_measured) == (3, 1, 36.0, True)
+    assert bert.hours == pytest.approx(2 * 36 / 3600)
+    tokens = timing.size_of(grid.config(grid.runs[0], folder), None)
+    assert sesame.seconds == pytest.approx(2 * tokens.rows * tokens.mean_tokens * 0.25)
+    assert (sesame.done, sesame.is_measured) == (0, False)
+    assert (majority.seconds, majority.hours) == (0.0, 0.0)
+    assert timed == ["timing sesame on 128 rows of train.csv"]
+
+
+def test_methods_are_timed_on_the_threads_of_a_run(tiny, tmp_path, monkeypatch):
+    values = settings(tmp_path, tiny("bert"))
+    del values["training.output_dir"]
+    used = []
+    train = timing.train
+    monkeypatch.setattr(
+        timing, "train", lambda *given, **named: used.append(torch.get_num_threads()) or train(*given, **named)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert timing.seconds_per_token(values, "bert") > 0
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1]
+
+
+@pytest.mark.integration
+def test_the_plan_is_printed_and_nothing_is_written(attentune, tiny, tmp_path):
+    words = command(tmp_path, tiny("bert"), "--presets", "bert,majority", "--seeds", "4", "--plan", "--jobs", "3")
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["task", "rows", "preset", "runs", "done", "seconds", "hours", "left"]
+    assert [line[:5] for line in lines[2:4]] == [["train.csv", "all", name, "4", "0"] for name in ("bert", "majority")]
+    assert "8 runs are left, about 0.0" in out
+    assert "hours with 3 at a time, by short runs on this machine" in out
+    assert not (tmp_path / "comparison").exists()
