@@ -87,15 +87,12 @@ def run(arguments: Sequence[str]) -> int:
     check_named(parsed)
     check_columns(parsed.input_file, data, keep=columns_to_keep(parsed))
 
-    from attentune.models.light_imports import import_lightly, without_collection
+    # Imported late, so that mistakes are reported without delay.
+    from attentune.data.readers.table import CHUNK
+    from attentune.inference.predictor import Predictor
+    from attentune.inference.streaming import predictions_in_chunks
 
-    with without_collection():
-        import_lightly()
-        from attentune.data.readers.table import CHUNK
-        from attentune.inference.predictor import Predictor
-        from attentune.inference.streaming import predictions_in_chunks
-
-        saved = Predictor.load(parsed.run, data.task)
+    saved = Predictor.load(parsed.run, data.task)
     chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=columns_to_keep(parsed))
     tell_job(saved)
     tell_notes(chunks)

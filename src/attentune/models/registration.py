@@ -10,10 +10,9 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
@@ -52,59 +51,25 @@ def _import_follower(name: str) -> None:
         )
 
 
-class NotifyingFinder(MetaPathFinder, ABC):
-    """Finds watched modules by the other finders, and is told when one of them is loaded."""
-
-    @abstractmethod
-    def watches(self, name: str) -> bool:
-        """Whether this module is to be reported."""
-
-    @abstractmethod
-    def loaded(self, name: str) -> None:
-        """React to a watched module, which is now loaded; called by the loader."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if not self.watches(fullname):
-            return None
-        for finder in list(sys.meta_path):
-            if isinstance(finder, type(self)) or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _NotifyingLoader(spec.loader, self)
-                return spec
-        return None
-
-
-class ImportHook(NotifyingFinder):
-    """Imports what registers with a module of transformers as soon as it is loaded."""
+class ImportHook(MetaPathFinder):
+    """Finds the modules of `_FOLLOWERS` by the other finders, and imports ours once they are loaded."""
 
     def __init__(self) -> None:
         self._loaded: set[str] = set()
 
-    def watches(self, name: str) -> bool:
-        return name in _FOLLOWERS and name not in self._loaded
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname not in _FOLLOWERS or fullname in self._loaded:
+            return None
+        others = (one for one in sys.meta_path if not isinstance(one, ImportHook) and hasattr(one, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = partial(self._execute, loader.exec_module)
+        return spec
 
-    def loaded(self, name: str) -> None:
-        self._loaded.add(name)
-        if all(watched in sys.modules for watched in _FOLLOWERS) and self in sys.meta_path:
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        self._loaded.add(module.__name__)
+        if all(name in sys.modules for name in _FOLLOWERS) and self in sys.meta_path:
             sys.meta_path.remove(self)
-        _import_follower(name)
-
-
-class _NotifyingLoader(Loader):
-    """Delegates to another loader and then notifies the finder."""
-
-    def __init__(self, loader: Any, finder: NotifyingFinder) -> None:
-        self._loader, self._finder = loader, finder
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._finder.loaded(module.__name__)
+        _import_follower(module.__name__)
