@@ -88,19 +88,9 @@ screenshots: $(STAMP)  ## make the pictures of pages in docs/images/ with Chromi
 .PHONY: bench
 bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.roofline
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.peers
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 500
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 300 --predict ours
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 300 --predict pipeline
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_curves
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_speed
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.predict
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.serve
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.scale
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.stream
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.many_rows
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost labels
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost sesame
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost cross-attention
@@ -117,7 +107,7 @@ reference: $(STAMP)  ## compare losses, weights, predictions and verdicts bit fo
 .PHONY: mutants
 mutants: $(STAMP)  ## put small faults into stats, labels and nn, and count those their own tests notice
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[mutation]'
-	for package in stats token_labels nn; do $(BIN)/python -m benchmarks.quality.mutants $$package || exit 1; done
+	for package in stats token_labels nn; do $(BIN)/python -m benchmarks.mutants $$package || exit 1; done
 
 # Python is not built with AddressSanitizer, so its library is loaded first; torch leaks a little at its end.
 .PHONY: sanitize

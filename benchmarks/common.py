@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import functools
 import json
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from attentune.results import versions
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "bench"
-# Records of many rows and many runs, a line for each module and processor.
-MANY = RECORDS / "many.jsonl"
 
 
 def data_dir() -> Path:
@@ -46,38 +43,6 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     facts = {**record, "processor": processor(), "versions": versions()}
     file.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def measure_tasks(
-    module: str,
-    description: str | None,
-    file: Path,
-    *,
-    tasks: Sequence[str],
-    measure: Callable[[str], list[dict[str, Any]]],
-    tables: Callable[[Sequence[dict[str, Any]]], list[str]],
-    facts: dict[str, Any] | None = None,
-) -> None:
-    """Run a benchmark that measures one task after the other: `python -m MODULE [--tasks A,B]`.
-
-    The results of tasks that are not measured again stay in the record, so a long benchmark may be run in parts.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(tasks))
-    chosen = parser.parse_args().tasks.split(",")
-    before = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
-    results = [result for result in before if result["task"] not in chosen]
-    for task in chosen:
-        results += measure(task)
-    measured = list(dict.fromkeys(result["task"] for result in results))
-    record = {
-        "command": command_of(module, ["--tasks", ",".join(measured)]),
-        "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
-        **(facts or {}),
-        "results": results,
-    }
-    write_record(file, record)
-    print("\n".join(tables(results)))
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:

@@ -66,11 +66,6 @@ def test_a_preset_outside_of_the_tolerance_makes_the_status_1(
     assert "2 problems" in said
 
 
-@pytest.mark.integration
-def test_two_processes_train_the_run_of_one(gpu: ModuleType, without_gpu: None, tmp_path: Path, capsys) -> None:
-    assert gpu.main(["--parts", "processes"], tmp_path / "gpu.jsonl") == 0, capsys.readouterr().out
-
-
 def test_an_error_of_a_part_is_a_problem_and_the_others_run(
     gpu: ModuleType, without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ) -> None:

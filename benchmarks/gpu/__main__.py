@@ -7,7 +7,6 @@
 | labels | an epoch of SSA with flip, released and gradient labels against one of `bert` |
 | explanations | texts/s of explanations on the GPU and on the CPU, and that their scores are equal |
 | presets | logits, losses, gradients and token labels of every preset on the GPU against the CPU, in float32 |
-| processes | two processes that share the GPU train the run that one process trains |
 | resume | a run that is killed and resumed is the run that was not |
 
 Texts are the sentences of `attentune demo`, and paragraphs of ten of them. Each part prints a table and leaves a line
@@ -38,7 +37,6 @@ PARTS: dict[str, Callable[[Workload], Iterable[Part]]] = {
     "labels": training.labels,
     "explanations": prediction.explanations,
     "presets": correctness.presets,
-    "processes": processes.two_processes,
     "resume": processes.resume,
 }
 

@@ -1,4 +1,4 @@
-"""Runs in processes of their own: two that share a GPU, and one that is killed and resumed."""
+"""A run in a process of its own that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from benchmarks.common import ROOT, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 
 WORKER = "benchmarks.gpu.worker"
-# As docs/several-processes.md says of two processes on a CPU: weights within 1e-4, scores and labels equal.
 WEIGHT_TOLERANCE = 1e-4
 LOG_TOLERANCE = 2e-4
 _WAIT_S = 600
@@ -52,12 +50,12 @@ def run_here(settings: dict[str, Any]) -> Path:
     return Path(settings["training.output_dir"])
 
 
-def run_apart(settings: dict[str, Any], *flags: str, launcher: Sequence[str] = ()) -> tuple[int, str]:
-    """Train in a process of its own, or in several that a launcher starts; return its status and what it said."""
+def run_apart(settings: dict[str, Any], *flags: str) -> tuple[int, str]:
+    """Train in a process of its own; return its status and what it said."""
     file = Path(settings["training.output_dir"]).with_suffix(".json")
     file.write_text(json.dumps(settings), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, *launcher, "-m", WORKER, str(file), *flags],
+        [sys.executable, "-m", WORKER, str(file), *flags],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -125,23 +123,6 @@ def compared(name: str, one: Path, two: Path, *, weights: float, log: float) -> 
 def lines_of(found: dict[str, dict[str, Any]]) -> list[str]:
     rows = [[name, f"{one['weights']:.1e}", f"{one['log']:.1e}", str(one["scores"][1])] for name, one in found.items()]
     return table(("", "weights differ by", "log differs by", "scores"), rows)
-
-
-def two_processes(work: Workload) -> list[Part]:
-    """Train SSA with flip labels in two processes with batches of 4, and in one with batches of 8, without dropout."""
-    method = {"preset": "ssa-co", "model__dropout": 0, "model__head__dropout": 0}
-    two = run_settings(work, work.folder / "two", **method, training__per_device_train_batch_size=4)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    status, said = run_apart(two, *(["--share_gpu"] if work.is_measurement else []), launcher=launcher)
-    if status != 0:
-        shown = "\n".join(said.splitlines()[-20:])
-        return [Part("processes", {}, shown.splitlines(), [f"two processes ended with status {status}"])]
-    one = run_here(run_settings(work, work.folder / "one", **method))
-    facts, problems = compared("two processes", one, work.folder / "two", weights=WEIGHT_TOLERANCE, log=LOG_TOLERANCE)
-    count = json.loads((work.folder / "two/run.json").read_text(encoding="utf-8"))["train"]["processes"]
-    if count != 2:
-        problems.append(f"the run says that {count} processes trained it, expected 2")
-    return [Part("processes", {"two processes against one": facts}, lines_of({"two against one": facts}), problems)]
 
 
 def resume(work: Workload) -> list[Part]:

@@ -1,7 +1,7 @@
-"""One process of a run: `python -m benchmarks.gpu.worker SETTINGS.json [--die_after STEP] [--share_gpu]`.
+"""One process of a run: `python -m benchmarks.gpu.worker SETTINGS.json [--die_after STEP]`.
 
 SETTINGS.json has overrides for `load_config`. With --die_after the process kills itself after this step, as a power cut
-would. With --share_gpu, under torchrun, all processes use the first GPU; NCCL refuses that, so they talk through gloo.
+would.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 from attentune.config import load_config
 from attentune.training.callbacks import TrainingCallback
@@ -33,21 +31,11 @@ class DieAfter(TrainingCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def share_gpu() -> None:
-    """Make Accelerate use the first GPU in every process, and gloo between them."""
-    os.environ["LOCAL_RANK"] = "0"
-    torch.cuda.set_device(0)
-    torch.distributed.init_process_group("gloo")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", type=Path)
     parser.add_argument("--die_after", type=int)
-    parser.add_argument("--share_gpu", action="store_true")
     given = parser.parse_args()
-    if given.share_gpu:
-        share_gpu()
     callbacks = [] if given.die_after is None else [DieAfter(given.die_after)]
     config = load_config(overrides=json.loads(given.settings.read_text(encoding="utf-8")))
     train(config, display=ProgressDisplay(quiet=True), callbacks=callbacks, with_baselines=False)

@@ -34,17 +34,45 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import RECORDS, ROOT, command_of, processor, table, write_record
-from benchmarks.speed.stream import texts
 
 TARGET = RECORDS / "serve.json"
 BATCHED, ALONE = "attentune serve", "attentune serve, one at a time"
 PIPELINE_BATCHED, PIPELINE_ALONE = "pipeline, batched", "pipeline, one at a time"
 CONTENDERS = (BATCHED, ALONE, PIPELINE_BATCHED, PIPELINE_ALONE)
 MAX_BATCH = 32
+WORDS = [
+    "the",
+    "a",
+    "film",
+    "story",
+    "was",
+    "is",
+    "not",
+    "never",
+    "so",
+    "quite",
+    "very",
+    "good",
+    "bad",
+    "dull",
+    "fine",
+    "great",
+    "awful",
+    "music",
+    "plot",
+    "end",
+]
 TRAIN_ROWS = 64
 _MOST_REQUESTS = 20_000  # of one measurement, whatever its time
 _HEAD = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 _ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)/")
+
+
+def texts(rows: int) -> Iterator[str]:
+    """So many made-up short texts, of 3 to 12 words and a number each."""
+    generator, words = random.Random(0), WORDS.split()
+    for row in range(rows):
+        yield f"{' '.join(generator.choices(words, k=generator.randint(3, 12)))} {row}"
 
 
 def trained_run(folder: Path) -> Path:

@@ -103,7 +103,7 @@ def parser() -> Parser:
     made.add_argument(
         "--pack",
         metavar="DIR",
-        help="also write the comparison's records to runs.jsonl and predictions.jsonl, which this command can read",
+        help="also pack the records into runs.jsonl.gz and predictions.jsonl.gz, which this command reads",
     )
     return made
 

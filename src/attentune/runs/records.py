@@ -468,8 +468,8 @@ def pack_records(folder: Path, target: Path) -> int:
     """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
 
     `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
-    rows that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
-    `hans.json` and `layers.json` are copied.
+    rows that several runs share are stored once. Class probabilities and other splits are omitted. Of
+    `compare.json` the order of methods is kept; `hans.json` and `layers.json` are copied.
     """
     records = [record for record, _ in read_records(folder)]
     if not records:
@@ -500,11 +500,20 @@ def pack_records(folder: Path, target: Path) -> int:
         copy = target / path.relative_to(folder)
         with storage_errors(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(copy, _line(json.loads(content)).encode())
+        write_bytes(copy, _order_of_methods(content) if path.name == "compare.json" else content)
     # Written last: this file marks the packed comparison as complete.
     lines = [{"format": _FORMAT, **dataclasses.asdict(record)} for record in records]
     write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
     return len(records)
+
+
+def _order_of_methods(manifest: bytes) -> bytes:
+    """Keep of a manifest the names of methods and their tasks, by which a report is ordered."""
+    try:
+        methods = json.loads(manifest)["methods"]
+        return _line({"methods": {name: {"tasks": list(one["tasks"])} for name, one in methods.items()}}).encode()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return manifest
 
 
 def _compressed(lines: list[dict[str, Any]]) -> bytes:

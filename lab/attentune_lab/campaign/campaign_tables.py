@@ -1,7 +1,7 @@
-"""Tables and tests of the packed records of `benchmarks.quality.campaign`.
+"""Tables and tests of the packed records of `attentune_lab.campaign.campaign`.
 
-    python -m benchmarks.quality.campaign_tables results/auto [--rows 1000] [--tasks cola,rte] [--baseline bert]
-    python -m benchmarks.quality.campaign_tables results/auto results/auto/last-version --draws 5
+    python -m attentune_lab.campaign.campaign_tables results/auto [--rows 1000] [--tasks cola,rte] [--baseline bert]
+    python -m attentune_lab.campaign.campaign_tables results/auto results/auto/last-version --draws 5
 
 Prints Markdown: how many draws each contender has and on which processors; then, for dev rows and for rows that no draw
 uses, the mean score of each contender on each task; the difference of each contender to the baseline on each
@@ -24,8 +24,7 @@ from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.estimate import mean_over_seeds
-from benchmarks.common import table
-from benchmarks.quality.campaign import CONTENDERS, TASKS, packed_runs
+from attentune_lab.campaign.campaign import CONTENDERS, TASKS, packed_runs, table
 
 RESAMPLES = 2000
 # The first metric of each task whose metric is not accuracy.
@@ -34,9 +33,6 @@ METRICS = {
     "mrpc": "f1",
     "stsb": "pearson",
     "sick-r": "pearson",
-    "word-order": "matthews_correlation",
-    "blimp": "matthews_correlation",
-    "blimp-uneven": "matthews_correlation",
 }
 
 
@@ -149,7 +145,7 @@ class Records:
         Of S draws S - 1 are resampled: with S of S the variance would be a factor (S - 1) / S too small, a third with
         three draws (J. N. K. Rao and C. F. J. Wu, 1988, Resampling inference with complex survey data).
         """
-        tasks = []
+        tasks: list[Any] = []
         for task in self.tasks:
             draws = sorted(self.of(task, name, part).keys() & self.of(task, baseline, part).keys())
             keys = [[f"{self.rows}/{task}/{draw}/{who}/{part}" for draw in draws] for who in (name, baseline)]

@@ -1,9 +1,9 @@
 """Compare `attentune auto` with tuned models, baselines and other libraries, at equal CPU time, on six tasks.
 
-    python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5]
+    python -m attentune_lab.campaign.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5]
         [--rows 1000] [--contenders auto,bert] [--seconds 300] [--jobs 2]
-    python -m benchmarks.quality.campaign --output_dir ../campaign --pack results/auto
-    python -m benchmarks.quality.campaign_tables results/auto
+    python -m attentune_lab.campaign.campaign --output_dir ../campaign --pack results/auto
+    python -m attentune_lab.campaign.campaign_tables results/auto
 
 The protocol is in results/auto/README.md. Each cell (rows, task, draw, contender) is one process with one thread;
 `--jobs` cells run side by side. A cell that has its record, in `cells/` of the output folder or in the packed records
@@ -14,6 +14,7 @@ Needs the tasks' files: $ATTENTUNE_DATA, else ../shared/data; SetFit for the con
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import resource
@@ -32,11 +33,12 @@ from typing import Any
 import numpy as np
 
 from attentune.config.schema import BASELINE_NAMES
-from benchmarks.common import data_dir, processor
+from attentune.io.files import read_gzip
+from attentune.nn.cpu.native import processor_name
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
-DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp", "blimp-uneven", "sick-5")
+DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora")
 # The draws of the protocol. Rows that none of them uses are scored beside the official dev set, up to UNUSED_ROWS.
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
@@ -110,14 +112,32 @@ class Cell:
         return folder / "cells" / f"{str(self).replace(',', '/')}.json"
 
 
+def data_dir() -> Path:
+    """Return the folder of the data sets: $ATTENTUNE_DATA, by default ../shared/data."""
+    return Path(os.environ.get("ATTENTUNE_DATA", "../shared/data")).absolute()
+
+
+def processor() -> str:
+    """Return the processor's name and what makes bf16 products fast, such as "AMD EPYC, avx512_bf16"."""
+    lines = [line for line in processor_name().splitlines() if line.startswith("model name")]
+    fast = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in processor_name().split()]
+    return ", ".join([*(line.split(":", 1)[1].strip() for line in lines), *fast[:1]])
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
 def packed_runs(folder: Path) -> list[dict[str, Any]]:
     """Return the records that `pack` has written."""
-    file = folder / "runs.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    file = folder / "runs.jsonl.gz"
+    return [json.loads(line) for line in read_gzip(file).splitlines()] if file.is_file() else []
 
 
 def pack(output_dir: Path, folder: Path) -> int:
-    """Add finished cells to runs.jsonl and predictions.npz; return the number of all.
+    """Add finished cells to runs.jsonl.gz and predictions.npz; return the number of all.
 
     In predictions.npz, ROWS/TASK/DRAW/CONTENDER/PART has class ids or scores, ROWS/TASK/labels/PART the labels.
     """
@@ -136,7 +156,8 @@ def pack(output_dir: Path, folder: Path) -> int:
                 sys.exit(f"{record} was scored on other rows of {cell.task} than the records in {folder}: run it again")
             arrays[key] = values
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "runs.jsonl").write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
+    lines = "".join(json.dumps(runs[name]) + "\n" for name in sorted(runs))
+    (folder / "runs.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     np.savez_compressed(file, **{name: arrays[name] for name in sorted(arrays)})
     return len(runs)
 
@@ -144,7 +165,7 @@ def pack(output_dir: Path, folder: Path) -> int:
 def run_process(cell: Cell, given: argparse.Namespace) -> None:
     """Run one cell in a process of its own, with one thread."""
     settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    words = [sys.executable, "-m", "benchmarks.quality.campaign", "--cell", str(cell)]
+    words = [sys.executable, "-m", "attentune_lab.campaign.campaign", "--cell", str(cell)]
     words += ["--output_dir", str(given.output_dir), "--seconds", str(given.seconds)]
     log = cell.file(given.output_dir).with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -208,14 +229,7 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
 
-    made = {
-        "uci": uci_sentences,
-        "word-order": word_order,
-        "blimp": blimp,
-        "blimp-uneven": lambda: blimp(bad=3, good=7),
-        "sick-5": sick_classes,
-    }
-    data = made[cell.task]() if cell.task in made else published(cell.task)
+    data = uci_sentences() if cell.task == "uci" else published(cell.task)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
     drawn = {
@@ -254,73 +268,6 @@ def uci_sentences() -> Any:
     kept, held = stratified_split(labels, 1 / 3, "campaign uci")
     splits = {"train": rows.take(kept), "validation": rows.take(held)}
     return TaskData("uci", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits)
-
-
-def sick_classes() -> Any:
-    """Return SICK's relatedness scores rounded to five ordered classes, scored by accuracy."""
-    from attentune.data.dataset import LabelSpace, TaskData
-
-    data = published("sick-r")
-    splits = {
-        name: replace(rows, labels=np.clip(np.rint(rows.labels).astype(np.int64) - 1, 0, 4))
-        for name, rows in data.splits.items()
-    }
-    return TaskData("sick-5", LabelSpace("ordinal", ("1", "2", "3", "4", "5")), ("accuracy",), splits)
-
-
-def word_order() -> Any:
-    """Return questions of Quora, three in ten of which have two neighbouring words exchanged, scored by Matthews.
-
-    A development task of grammar: like CoLA's, its labels do not follow from what a sentence is about.
-    """
-    from attentune.data.dataset import LabelSpace, TaskData
-    from attentune.data.splits import stratified_split
-    from attentune.seeding import numpy_generator
-
-    rows = published("quora").splits["train"]
-    first = {text: place for place, text in enumerate(rows.texts) if 4 <= len(text.split()) <= 16}
-    rows = rows.take(np.array(sorted(first.values()))[:12_000])
-    generator = numpy_generator("campaign word order")
-    labels = (generator.random(len(rows)) >= 0.3).astype(np.int64)
-    texts = [
-        text if label else exchanged(text, int(generator.integers(len(text.split()) - 2)))
-        for text, label in zip(rows.texts, labels, strict=True)
-    ]
-    rows = replace(rows, texts=tuple(texts), pairs=None, labels=labels)
-    kept, held = stratified_split(labels, 1 / 4, "campaign word order")
-    splits = {"train": rows.take(kept), "validation": rows.take(held)}
-    space = LabelSpace("classification", ("exchanged", "original"))
-    return TaskData("word-order", space, ("matthews_correlation",), splits)
-
-
-def blimp(*, bad: int = 1, good: int = 1) -> Any:
-    """Return one sentence of each minimal pair of BLiMP, acceptable or not, 12,000 in all, scored by Matthews.
-
-    A development task of grammar. Its files (Warstadt et al. 2020, CC BY 4.0) are read from the folder $BLIMP.
-    """
-    from attentune.data.dataset import LabelSpace, TaskData, TextRows
-    from attentune.data.splits import stratified_split
-    from attentune.seeding import numpy_generator
-
-    texts, labels = [], []
-    for file in sorted(Path(os.environ["BLIMP"]).glob("*.jsonl")):
-        for line in map(json.loads, file.read_text().splitlines()):
-            label = int(numpy_generator("blimp", file.stem, line["pairID"]).integers(bad + good) >= bad)
-            texts.append(line[("sentence_bad", "sentence_good")[label]])
-            labels.append(label)
-    chosen = numpy_generator("blimp sample").permutation(len(texts))[:12_000]
-    ids = tuple(map(str, range(len(chosen))))
-    rows = TextRows(ids, tuple(texts[place] for place in chosen), None, np.array(labels)[chosen], "blimp")
-    kept, held = stratified_split(rows.labels, 1 / 4, "campaign blimp")
-    splits = {"train": rows.take(kept), "validation": rows.take(held)}
-    return TaskData("blimp", LabelSpace("classification", ("bad", "good")), ("matthews_correlation",), splits)
-
-
-def exchanged(text: str, place: int) -> str:
-    """Exchange the word at this place with the next one."""
-    words = text.split()
-    words[place : place + 2] = reversed(words[place : place + 2])
-    return " ".join(words)
 
 
 def settings_for(data: Any, folder: Path, draw: int, **more: Any) -> dict[str, Any]:
@@ -423,7 +370,8 @@ def bag(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     """Average `bert` runs of other seeds, with the default settings, as many as the time allows."""
     from attentune.metrics.metrics import probabilities_of
 
-    began, parts, longest = cpu_seconds(), [], 0.0
+    parts: list[Predict] = []
+    began, longest = cpu_seconds(), 0.0
     while not parts or cpu_seconds() - began + longest < seconds:
         started = cpu_seconds()
         parts.append(trained_run(data, folder / f"run-{len(parts)}", 1000 * draw + len(parts), "bert"))
@@ -477,7 +425,7 @@ def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     if data.label_space.task_type == "regression":
         return None
     from datasets import Dataset
-    from setfit import SetFitModel, Trainer, TrainingArguments
+    from setfit import SetFitModel, Trainer, TrainingArguments  # type: ignore[import-not-found]
 
     from attentune.models.build import resolve_encoder
 
@@ -529,7 +477,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int
             deliver=deliver,
             jobs=1,
         )
-        forkserver._forkserver._stop()  # its processes' time counts once it has ended
+        vars(forkserver)["_forkserver"]._stop()  # its processes' time counts once it has ended
         saved = Predictor.load(folder / "auto")
         # Without paths of this machine.
         text = (folder / "auto" / "auto" / "leaderboard.json").read_text().replace(str(folder / "auto"), "RUN")

@@ -1,6 +1,6 @@
 """Error rates of the intervals and tests of `attentune.stats`, by simulation.
 
-    python -m benchmarks.statistics.error_rates [--plays 4000]
+    python -m attentune_lab.campaign.error_rates [--plays 4000]
 
 Simulates many experiments with the models of `simulation.py`, where the true difference is known: two methods, a few
 seeds, right or wrong answers to the same examples. Counts false alarms (a difference is found where there is none),
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
+from attentune.results import versions
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_mean
 from attentune.stats.compare import holm
@@ -25,10 +28,10 @@ from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods
-from benchmarks.common import RESULTS, command_of, table, write_record
-from benchmarks.statistics.simulation import SCENARIOS, Scenario, batches, differences, matthews_values
+from attentune_lab.campaign.campaign import processor, table
+from attentune_lab.campaign.simulation import SCENARIOS, Scenario, batches, differences, matthews_values
 
-RECORD = RESULTS / "stats" / "rates.json"
+RECORD = Path("results/stats/rates.json")
 SEEDS = (3, 5, 10)
 GAP = 0.02
 LEVEL = 0.05
@@ -47,7 +50,7 @@ def estimates(ask: Callable[[np.ndarray], Estimate]) -> Callable[[np.ndarray], t
     return ends
 
 
-def resampled(over: str) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+def resampled(over: Literal["seeds", "examples", "both"]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     def ends(values_PSN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found = [
             bootstrap_mean(
@@ -295,9 +298,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plays", type=int, default=4000, help="experiments a rate; slow ones: an eighth")
     given = parser.parse_args()
-    command = command_of("benchmarks.statistics.error_rates", ["--plays", str(given.plays)])
-    record = {"command": command} | measure(given.plays)
-    write_record(RECORD, record)
+    command = f"python -m attentune_lab.campaign.error_rates --plays {given.plays}"
+    record = {"command": command} | measure(given.plays) | {"processor": processor(), "versions": versions()}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for title, lines in tables(record).items():
         print(f"\n{title}\n\n{lines}")
 

@@ -1,6 +1,6 @@
 """False alarms of tests over the folds of cross-validation, by simulation.
 
-    python -m benchmarks.statistics.fold_rates [PLAYS]
+    python -m attentune_lab.campaign.fold_rates [PLAYS]
 
 Two learners that are equally good by construction - nearest class mean on one half of the features, or on the other -
 are cross-validated on made-up rows, again and again. One JSON object on standard output.

@@ -1,6 +1,6 @@
 """Mutation testing with mutmut: how many small faults in a package its own tests detect.
 
-    python -m benchmarks.quality.mutants stats
+    python -m benchmarks.mutants stats
 
 It copies the project into `build/mutants/stats`, lets mutmut change one operator,
 name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
@@ -29,10 +29,10 @@ SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/"]
 only_mutate = ["src/attentune/{package}/*"]
-pytest_add_cli_args_test_selection = ["tests/{package}"]
+pytest_add_cli_args_test_selection = ["tests/{package}", "lab/tests/test_rates.py"]
 pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow"]
 process_isolation = "forkserver"
-also_copy = ["benchmarks", "docs", "examples", "results", "Makefile", "README.md"]
+also_copy = ["lab", "docs", "examples", "results", "Makefile", "README.md"]
 """
 # mutmut's words for a mutant that its tests fail on; one that runs on for ever is noticed too.
 NOTICED = ("killed", "timeout", "segfault")
@@ -65,7 +65,7 @@ def main() -> None:
     mutmut(folder, "run", *names, "--max-children", str(given.max_children))
     records[given.package] = record = {
         "record": given.package,
-        "command": command_of("benchmarks.quality.mutants", sys.argv[1:]),
+        "command": command_of("benchmarks.mutants", sys.argv[1:]),
         "seconds": round(time.perf_counter() - started),
         **outcome(folder),
         "versions": versions(),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+
+from attentune_lab.campaign import error_rates
+from attentune_lab.campaign.fold_rates import play as play_folds
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVEL = 0.05
@@ -23,38 +23,26 @@ LEVEL = 0.05
 PLAYS = 1500
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    """The module behind `python -m benchmarks.statistics.error_rates`."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks.statistics import error_rates
-
-        yield error_rates
-    finally:
-        sys.path.remove(str(ROOT))
-
-
 def slack(rate: float, plays: int) -> float:
     return 4 * math.sqrt(rate * (1 - rate) / plays)
 
 
-def scenario(bench: ModuleType, **changes):
-    return bench.Scenario(**({"examples": 120, "accuracy": 0.7, "interaction_sd": 0.7} | changes))
+def scenario(**changes):
+    return error_rates.Scenario(**({"examples": 120, "accuracy": 0.7, "interaction_sd": 0.7} | changes))
 
 
-def rates(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> dict[str, float]:
-    return bench.rates((name,), of, seeds, plays, "test")[name]
+def rates(name: str, of, seeds: int, plays: int = PLAYS) -> dict[str, float]:
+    return error_rates.rates((name,), of, seeds, plays, "test")[name]
 
 
-def alarms(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> float:
+def alarms(name: str, of, seeds: int, plays: int = PLAYS) -> float:
     """Slow procedures see an eighth of the plays."""
-    return bench.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
+    return error_rates.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_the_primary_interval_holds_the_level_and_the_truth(bench: ModuleType, seeds: int) -> None:
-    found = rates(bench, bench.PRIMARY, scenario(bench), seeds)
+def test_the_primary_interval_holds_the_level_and_the_truth(seeds: int) -> None:
+    found = rates(error_rates.PRIMARY, scenario(), seeds)
     assert found["false_alarms"] <= LEVEL + slack(LEVEL, PLAYS)
     assert found["coverage"] >= 1 - LEVEL - slack(LEVEL, PLAYS)
     # Cautious, and not so much that it never speaks.
@@ -63,97 +51,95 @@ def test_the_primary_interval_holds_the_level_and_the_truth(bench: ModuleType, s
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_the_t_interval_is_right_for_the_examples_at_hand(bench: ModuleType, seeds: int) -> None:
+def test_the_t_interval_is_right_for_the_examples_at_hand(seeds: int) -> None:
     """Methods with the same tastes are equal on these very examples, too: that is the null hypothesis over seeds."""
-    found = rates(bench, "t over seeds", scenario(bench, interaction_sd=0.0), seeds)
+    found = rates("t over seeds", scenario(interaction_sd=0.0), seeds)
     assert found["false_alarms"] == pytest.approx(LEVEL, abs=slack(LEVEL, PLAYS))
     # The gap moves a little with the examples drawn, which the interval over seeds does not know of.
     assert found["coverage"] == pytest.approx(1 - LEVEL, abs=slack(LEVEL, PLAYS) + 0.01)
 
 
-def test_the_t_interval_takes_these_examples_for_all_and_the_primary_one_does_not(bench: ModuleType) -> None:
-    tasteful = scenario(bench, interaction_sd=1.5)
-    assert alarms(bench, "t over seeds", tasteful, 10) > 0.15
-    assert alarms(bench, bench.PRIMARY, tasteful, 10) <= LEVEL + slack(LEVEL, PLAYS)
+def test_the_t_interval_takes_these_examples_for_all_and_the_primary_one_does_not() -> None:
+    tasteful = scenario(interaction_sd=1.5)
+    assert alarms("t over seeds", tasteful, 10) > 0.15
+    assert alarms(error_rates.PRIMARY, tasteful, 10) <= LEVEL + slack(LEVEL, PLAYS)
 
 
 @pytest.mark.parametrize(("seeds", "reachable"), [(3, 0.0), (5, 0.0), (10, 50 / 1024)])
 @pytest.mark.parametrize("name", ["sign-flip over seeds", "Wilcoxon over seeds"])
-def test_tests_over_seeds_never_reject_below_six_seeds(
-    bench: ModuleType, name: str, seeds: int, reachable: float
-) -> None:
-    found = alarms(bench, name, scenario(bench, interaction_sd=0.0), seeds)
+def test_tests_over_seeds_never_reject_below_six_seeds(name: str, seeds: int, reachable: float) -> None:
+    found = alarms(name, scenario(interaction_sd=0.0), seeds)
     assert found == pytest.approx(reachable, abs=slack(reachable, PLAYS) + 0.005 * (seeds == 10))
     assert seeds == 10 or found == 0.0
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_bootstraps_of_few_seeds_are_too_narrow(bench: ModuleType, seeds: int) -> None:
+def test_bootstraps_of_few_seeds_are_too_narrow(seeds: int) -> None:
     """Why verdicts do not rest on them; the rates that the page states."""
     plays = 400
-    over_seeds = rates(bench, "bootstrap over seeds", scenario(bench, interaction_sd=0.0), seeds, 8 * plays)
+    over_seeds = rates("bootstrap over seeds", scenario(interaction_sd=0.0), seeds, 8 * plays)
     assert over_seeds["coverage"] < 0.9 - slack(0.1, plays)
-    both = rates(bench, "bootstrap over both", scenario(bench), seeds, 8 * plays)
+    both = rates("bootstrap over both", scenario(), seeds, 8 * plays)
     assert both["coverage"] > over_seeds["coverage"] + 0.05
 
 
 @pytest.mark.integration
-def test_tests_over_examples_take_one_seed_for_all(bench: ModuleType) -> None:
-    calm = scenario(bench, interaction_sd=0.0, own_seed_sd=0.0, shared_seed_sd=0.0)
-    lucky = scenario(bench, interaction_sd=0.0, own_seed_sd=0.6)
+def test_tests_over_examples_take_one_seed_for_all() -> None:
+    calm = scenario(interaction_sd=0.0, own_seed_sd=0.0, shared_seed_sd=0.0)
+    lucky = scenario(interaction_sd=0.0, own_seed_sd=0.6)
     plays = 600
     for name in ("McNemar, first seed", "paired bootstrap, first seed"):
-        assert alarms(bench, name, calm, 2, 8 * plays) <= LEVEL + slack(LEVEL, plays)
-        assert alarms(bench, name, calm, 2, 8 * plays) > 0.01
-        assert alarms(bench, name, lucky, 2, 8 * plays) > 0.1
+        assert alarms(name, calm, 2, 8 * plays) <= LEVEL + slack(LEVEL, plays)
+        assert alarms(name, calm, 2, 8 * plays) > 0.01
+        assert alarms(name, lucky, 2, 8 * plays) > 0.1
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_holm_keeps_the_level_of_a_family(bench: ModuleType, seeds: int) -> None:
+def test_holm_keeps_the_level_of_a_family(seeds: int) -> None:
     plays = 500
-    found = bench.family(scenario(bench, interaction_sd=0.2), 6, seeds, plays, "test")
+    found = error_rates.family(scenario(interaction_sd=0.2), 6, seeds, plays, "test")
     assert found["with_holm"] <= LEVEL + slack(LEVEL, plays)
     assert found["without_holm"] > found["with_holm"] + 0.02
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("tasks", "methods"), [(3, 3), (6, 5)])
-def test_equal_methods_are_rarely_ranked_apart(bench: ModuleType, tasks: int, methods: int) -> None:
+def test_equal_methods_are_rarely_ranked_apart(tasks: int, methods: int) -> None:
     plays = 600
-    found = bench.ranking(tasks, methods, plays)
+    found = error_rates.ranking(tasks, methods, plays)
     assert found["friedman"] <= LEVEL + slack(LEVEL, plays)
     assert found["any_pair"] <= found["friedman"]
     assert tasks == 3 or found["friedman"] > 0.02
 
 
-def test_a_detectable_difference_is_detected(bench: ModuleType) -> None:
-    found = bench.detectable(scenario(bench), 5, PLAYS, "test")
+def test_a_detectable_difference_is_detected() -> None:
+    found = error_rates.detectable(scenario(), 5, PLAYS, "test")
     # Its spreads are estimated, and a part below zero counts as zero: a little too large, never too small.
     assert 0.8 - slack(0.8, PLAYS) <= found["power"] < 0.92
 
 
-def test_matthews_correlation_goes_through_its_jackknife_values(bench: ModuleType) -> None:
+def test_matthews_correlation_goes_through_its_jackknife_values() -> None:
     from attentune.metrics.metrics import METRICS
     from attentune.stats.paired_tests import jackknife_values
 
     generator = np.random.default_rng(1)
     labels, right = generator.random((2, 30)) < 0.7, generator.random((2, 3, 30)) < 0.6
-    found = bench.matthews_values(labels, right)
+    found = error_rates.matthews_values(labels, right)
     score = METRICS["matthews_correlation"].score
     for play, seed in np.ndindex(2, 3):
         gold = labels[play].astype(int)
         guess = np.where(right[play, seed], gold, 1 - gold)
         one = jackknife_values(lambda rows, gold=gold, guess=guess: score(gold[rows], guess[rows]), 30)
         assert found[play, seed] == pytest.approx(one, abs=1e-9)
-    rate = bench.matthews(scenario(bench), 5, PLAYS, "test")["false_alarms"]
+    rate = error_rates.matthews(scenario(), 5, PLAYS, "test")["false_alarms"]
     assert 0.01 < rate <= LEVEL + slack(LEVEL, PLAYS)
 
 
-def test_the_page_has_the_tables_of_the_record(bench: ModuleType) -> None:
+def test_the_page_has_the_tables_of_the_record() -> None:
     record = json.loads((ROOT / "results" / "stats" / "rates.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
-    for title, table in bench.tables(record).items():
+    for title, table in error_rates.tables(record).items():
         assert table in page, title
 
 
@@ -169,11 +155,18 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("key", ["277 examples", "872 examples, same tastes", "277 examples, 1 run in 10 collapses"])
-def test_the_primary_interval_holds_in_the_scenarios_of_the_page(bench: ModuleType, key: str, seeds: int) -> None:
+def test_the_primary_interval_holds_in_the_scenarios_of_the_page(key: str, seeds: int) -> None:
     plays = 6000
-    found = rates(bench, bench.PRIMARY, bench.SCENARIOS[key], seeds, plays)
+    found = rates(error_rates.PRIMARY, error_rates.SCENARIOS[key], seeds, plays)
     assert found["false_alarms"] <= LEVEL + slack(LEVEL, plays)
     # Collapses are rare and large, so a few seeds often miss them.
     assert found["coverage"] >= (0.93 if "collapses" in key else 1 - LEVEL) - slack(LEVEL, plays)
-    detected = bench.detectable(bench.SCENARIOS[key], seeds, plays, "slow")
+    detected = error_rates.detectable(error_rates.SCENARIOS[key], seeds, plays, "slow")
     assert detected["power"] > (0.6 if "collapses" in key else 0.8 - slack(0.8, plays))
+
+
+def test_the_corrected_test_keeps_to_its_level_where_the_plain_one_does_not() -> None:
+    found = play_folds(5, 2, 60, 300)
+    slack = 4 * math.sqrt(0.05 * 0.95 / 300)
+    assert found["corrected"] <= 0.05 + slack
+    assert found["plain"] > found["corrected"] + 0.05

@@ -1,0 +1,1 @@
+"""Campaigns with equal budgets, and simulations of the statistics."""
