@@ -36,7 +36,7 @@ FILES = {
     ("docs/configuration.md", "preset: bert-cls-mean"): "mine.yaml",
     ("docs/comparing.md", "ssa-hybrid:\n  preset"): "methods.yaml",
     ("docs/searching.md", "preset: ssa-hybrid\nset:"): "space.yaml",
-    ("docs/scores-and-order.md", "classes:"): "orders.yaml",
+    ("docs/pairs.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("lab/docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
     ("docs/many-rows.md", "apiVersion: batch/v1"): "job.yaml",
