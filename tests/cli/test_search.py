@@ -14,7 +14,9 @@ import attentune
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.selection import SelectionCriterion, part_scores
+from attentune.runs.records import read_predictions
+from attentune.runs.search_plan import part_scores
+from attentune.runs.search_settings import SelectionCriterion
 from helpers.comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
 from helpers.samples import settings
 
@@ -82,8 +84,8 @@ def test_the_best_is_written_as_a_configuration_to_train_with(whole, tiny):
 def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
     folder, found, _, _ = whole
     for trial in json.loads((folder / "search/trials.json").read_text())["trials"][:2]:
-        text = found[f"records/own/all/{trial['name']}/seed-5.validation.csv"]
-        assert trial["scores"] == pytest.approx(part_scores(text, "accuracy", 5))
+        predictions = read_predictions(folder / f"search/records/own/all/{trial['name']}/seed-5.validation.csv")
+        assert trial["scores"] == pytest.approx(part_scores(predictions, "accuracy", 5))
         assert trial["value"] == pytest.approx(SelectionCriterion("three-parts").value(trial["scores"]))
         mean = found[f"records/own/all/{trial['name']}/seed-5.json"]["score"]
         assert trial["mean"] == pytest.approx(mean)  # 24 rows: parts of the same size

@@ -11,7 +11,7 @@ from attentune.config import load_config
 from attentune.data.checks.doctor import examine
 from attentune.data.load import load_data
 from attentune.data.splits import normalised
-from attentune.runs.trial import Rows
+from attentune.runs.search_plan import Rows
 
 WORDS = ("warm", "cold", "kind", "rude", "quick", "slow", "lovely", "dull", "clean", "noisy")
 # Each text as it is, with other case and spaces, decomposed accents, and an invisible sign.

@@ -9,8 +9,7 @@ import pytest
 from attentune.config import load_config, to_dict
 from attentune.data.load import load_data
 from attentune.errors import ConfigError
-from attentune.runs.grid import Run, plan_grid
-from attentune.runs.grid import Method, methods_from, read_methods, select_methods
+from attentune.runs.grid import Method, Run, methods_from, plan_grid, read_methods, select_methods
 from helpers.samples import write_reviews
 
 FOLDER = Path("somewhere")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from attentune.runs.search_planning import PlannedSearch, plan_search
+from attentune.runs.search import PlannedSearch, plan_search
+from attentune.runs.search_settings import SearchSettings
 from helpers.samples import settings
 
 
@@ -27,7 +28,7 @@ def test_the_plan_of_a_grid_and_of_what_is_recorded(attentune, tiny, tmp_path):
         values.pop(name)  # a setting with a fixed value is not searched
     space = {"training.learning_rate": [1e-4, 1e-3], "training.num_train_epochs": [1, 4]}
     said: list[str] = []
-    planned = plan_search(tmp_path / "search", space=space, overrides=values, seeds=2, info=said.append)
+    planned = plan_search(tmp_path / "search", SearchSettings(space=space, overrides=values, seeds=2), said.append)
     assert (planned.trials, planned.seeds, planned.done, planned.runs) == (4, 2, 0, 8)
     # Both learning rates take the same time, four passes four times that of one.
     assert sorted(planned.seconds) == pytest.approx([planned.seconds[0]] * 2 + [4 * planned.seconds[0]] * 2)

@@ -12,9 +12,9 @@ import pytest
 import attentune.runs.records as ledger_module
 from attentune.config import load_config, to_dict
 from attentune.errors import CheckpointError
+from attentune.results import RunResult
 from attentune.runs.grid import Run
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of, unpaired
-from attentune.results import RunResult
 from helpers.interrupted import die, killed
 from helpers.small_runs import small_record
 

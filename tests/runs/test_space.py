@@ -8,14 +8,8 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.runs.search_settings import (
-    TrialSettings,
-    check_space,
-    checked_settings,
-    common_settings,
-    whole_space,
-)
-from attentune.runs.space import Dimension, dimension_of, load_space, space_from, space_names
+from attentune.runs.search_settings import CheckedSearch, SearchSettings, TrialSettings, check_search
+from attentune.runs.space import Dimension, Space, dimension_of, load_space, space_from, space_names
 
 
 def read(text: str) -> Dimension:
@@ -26,13 +20,16 @@ def read(text: str) -> Dimension:
     return found
 
 
-def tried(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object):
-    """The checked space that these flags ask for."""
+def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> CheckedSearch:
+    """The checked search that these flags ask for."""
     overrides = {name.replace("__", "."): value for name, value in fixed.items()}
-    given = None if named is None else load_space(named)
-    space, notes = whole_space(given, [read(text) for text in searched], overrides)
-    settings, _ = common_settings(overrides, space, None, preset)
-    return check_space(space, settings), notes
+    return check_search(SearchSettings(named, [read(text) for text in searched], preset=preset, overrides=overrides))
+
+
+def tried(*searched: str, **given: object) -> tuple[Space, list[str]]:
+    """Its space and notes."""
+    found = checked(*searched, **given)
+    return found.space, [*found.notes]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +107,6 @@ def test_mistakes_are_told_before_anything_is_trained(searched, message):
 # The grids as they are printed: SSA, section 4; SesameBERT, section 4; the poster's tables 2 and 3.
 GRIDS = {
     "ssa": ("ssa-hybrid", 2 * 2 * 3 * 2 * 3 * 3),
-    "ssa-co": ("ssa-co", 2 * 2 * 3 * 2 * 3),
-    "bert-mask": ("bert-mask", 2 * 2 * 3 * 3),
     "sesame": ("sesame", 4),
     "bert": ("bert", 3 * 2 * 2),
     "task-attention": ("task-attention", 2 * 2),
@@ -126,8 +121,8 @@ def test_the_papers_grids():
         points = space.points()
         assert points is not None
         assert (len(points), notes) == (size, [])
-        settings, _ = common_settings({}, space, None, None)
-        configs = [settings.config(space.settings_of(point)) for point in points]
+        trials = checked(named=name, preset=None).trials
+        configs = [trials.config(space.settings_of(point)) for point in points]
         assert {config.preset for config in configs} == {preset}
         assert len(set(map(repr, configs))) == size
     first = load_config(preset="ssa-hybrid", overrides={"training.learning_rate": 1e-5, "objective.alpha": 0.7})
@@ -140,9 +135,7 @@ def test_the_papers_grids():
         "model.token_gate.beta": 0.2,
         "labels.ratio": 0.6,
     }
-    sesame, _ = tried(named="sesame", preset=None)
-    config = common_settings({}, sesame, None, None)[0].config({})
-    training = config.training
+    training = checked(named="sesame", preset=None).trials.config({}).training
     assert (training.learning_rate, training.per_device_train_batch_size, training.num_train_epochs) == (3e-5, 32, 3)
     attention, _ = tried(named="task-attention", preset=None)
     assert attention.settings_of({"regime": "pretrain", "model.head.init": "uniform"}) == {
@@ -163,12 +156,9 @@ def test_flags_go_before_a_named_space():
     ]  # fmt: skip
     assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
     # Another method than the space's own, and another learning rate than the one that goes with it.
-    space, _ = tried(named="sesame", preset="blur-value", training__learning_rate="1e-4")
-    settings, seed = common_settings(
-        {"training.learning_rate": "1e-4", "training.seed": "7"}, space, None, "blur-value"
-    )
-    config = settings.config({})
-    assert (config.preset, config.training.learning_rate, seed) == ("blur-value", 1e-4, 7)
+    found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
+    config = found.trials.config({})
+    assert (config.preset, config.training.learning_rate, found.sampling.seed) == ("blur-value", 1e-4, 7)
     # One value of an alternative is enough to fix all of it.
     space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
     assert [part.name for part in space.dimensions] == ["model.head.init"]
@@ -219,15 +209,11 @@ def test_a_space_that_is_not_there(tmp_path: Path):
         load_space(str(tmp_path / "no.yaml"))
 
 
-@pytest.mark.parametrize("preset", ["bert-mask", "ssa-co"])
-def test_a_preset_without_token_head_or_beta_has_its_own_part_of_ssas_grid(preset):
-    ours, theirs = (
-        checked_settings(name, [], preset=chosen, file=None, overrides={})
-        for name, chosen in (("ssa", preset), (preset, None))
-    )
-    assert ours.space.points() == theirs.space.points()
-    assert any(note.startswith("model.token_gate.beta: is not varied, as") for note in ours.notes)
-    assert any(note.startswith("objective.alpha") for note in ours.notes) == (preset == "bert-mask")
-    asked = [dimension_of("model.token_gate.beta=0.2,1", [])]
-    varied = checked_settings("ssa", asked, preset="ssa-co", file=None, overrides={}).space.dimensions
+@pytest.mark.parametrize(("preset", "points"), [("bert-mask", 2 * 2 * 3 * 3), ("ssa-co", 2 * 2 * 3 * 2 * 3)])
+def test_a_preset_without_token_head_or_beta_has_its_own_part_of_ssas_grid(preset, points):
+    space, notes = tried(named="ssa", preset=preset)
+    assert len(space.points() or ()) == points
+    assert any(note.startswith("model.token_gate.beta: is not varied, as") for note in notes)
+    assert any(note.startswith("objective.alpha") for note in notes) == (preset == "bert-mask")
+    varied = tried("model.token_gate.beta=0.2,1", named="ssa", preset="ssa-co")[0].dimensions
     assert varied[-1].choices == (0.2, 1.0), "what the user varies stays"

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from attentune.errors import CheckpointError
-from attentune.runs.selection import SelectionCriterion
+from attentune.runs.search_settings import SamplerConfig, SelectionCriterion
 from attentune.runs.space import Dimension, Space
-from attentune.runs.study import JOURNAL_FILE, SamplerConfig, SearchStudy
+from attentune.runs.study import JOURNAL_FILE, SearchStudy
 
 GRID = Space((Dimension("a", (1, 2, 3)), Dimension("b", ("x", "y"))))
 RATE = Space((Dimension("rate", (), 1e-6, 1e-2, None, True), Dimension("kind", ("good", "bad"))))
-DONE = {"status": "done", "message": "", "seconds": 1.0}
 
 
 def play(
@@ -32,8 +31,7 @@ def play(
         if not study.add():
             break
         trial = study.trials()[-1]
-        study.note(trial.name, 42, {**DONE, "scores": [score(trial.params)]})
-        study.finish(trial.name, "done", score(trial.params))
+        study.finish(trial.name, "done", score(trial.params), scores=[score(trial.params)], seconds=1.0)
     return [trial.params for trial in study.trials()]
 
 
@@ -81,7 +79,7 @@ def test_a_small_space_is_not_tried_twice(tmp_path, sampler):
 
 def is_pruned(study: SearchStudy, name: str, step: int, score: float) -> bool:
     """Decide as a worker does, which only reads, and then store the score as the command does."""
-    reader = SearchStudy(study.folder, Space(), study.sampler_config, study.criterion, read_only=True)
+    reader = SearchStudy(study.folder, Space(), study.sampling, study.criterion, read_only=True)
     before = (study.folder / JOURNAL_FILE).read_bytes()
     is_worse = reader.is_worse(name, {step: score})
     assert (study.folder / JOURNAL_FILE).read_bytes() == before
@@ -100,8 +98,7 @@ def test_pruning_gives_up_what_is_worse_than_the_median(tmp_path):
     study.add()
     name = study.trials()[-1].name
     assert is_pruned(study, name, 1, 0.55)
-    study.note(name, 42, {"status": "pruned", "scores": [], "message": "worse", "seconds": 2.0})
-    study.finish(name, "pruned")
+    study.finish(name, "pruned", seconds=2.0, message="worse")
     last = study.trials()[-1]
     assert (last.status, last.value, last.message, last.seconds) == ("pruned", None, "worse", 2.0)
     study.add()
@@ -109,7 +106,7 @@ def test_pruning_gives_up_what_is_worse_than_the_median(tmp_path):
     assert not is_pruned(study, name, 1, 0.65)
     # What a resumed run reports again is ignored.
     study.report(name, {1: 0.01})
-    assert not SearchStudy(tmp_path, Space(), study.sampler_config, study.criterion, read_only=True).is_worse(name, {})
+    assert not SearchStudy(tmp_path, Space(), study.sampling, study.criterion, read_only=True).is_worse(name, {})
     # Where lower is better, higher is given up.
     lower = tmp_path / "lower"
     lower.mkdir()
@@ -155,15 +152,13 @@ def test_a_failed_trial_can_be_tried_again_at_its_point(tmp_path):
     study = SearchStudy(tmp_path, GRID, SamplerConfig("grid", trials=2), SelectionCriterion())
     study.add()
     first = study.trials()[0]
-    study.note(first.name, 42, {"status": "failed", "scores": [], "message": "no", "seconds": 1.0})
-    study.finish(first.name, "failed")
+    study.finish(first.name, "failed", seconds=1.0, message="no")
     assert [(trial.status, trial.message) for trial in study.trials()] == [("failed", "no")]
     study.retry(first.name)
     again = study.trials()
     assert [(trial.name, trial.params, trial.status, trial.message) for trial in again] == [
         (first.name, first.params, "running", "")
     ]
-    assert study.results(first.name) == {}
     assert study.add()
     assert not study.add()
     assert len({repr(trial.params) for trial in study.trials()}) == 2

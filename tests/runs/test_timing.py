@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from attentune.runs import timing
-from attentune.runs.grid import plan_grid
-from attentune.runs.grid import Method
+from attentune.runs.grid import Method, plan_grid
 from attentune.runs.records import RecordStore
 from attentune.runs.timing import RowSize, epochs_of, planned_runs
 from helpers.comparisons import command

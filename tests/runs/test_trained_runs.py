@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binomtest
 
 from attentune.errors import CheckpointError, ConfigError
-from attentune.runs.trained_runs import compare_trained_runs, read_run
 from attentune.metrics.metrics import METRICS
+from attentune.runs.trained_runs import compare_trained_runs, read_run
 from attentune.stats.compare import holm
 
 

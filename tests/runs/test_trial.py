@@ -10,14 +10,12 @@ import pytest
 
 from attentune.config import load_config, to_dict
 from attentune.errors import DataError
-from attentune.runs.worker import execute_run
-from attentune.runs.search_plan import SearchPlan
-from attentune.runs.selection import SelectionCriterion
-from attentune.runs.search_settings import TrialSettings
-from attentune.runs.space import Dimension, Space
-from attentune.runs.study import SamplerConfig, SearchStudy
-from attentune.runs.trial import Rows
 from attentune.results import SEARCH_FILE
+from attentune.runs.search_plan import Rows, SearchPlan
+from attentune.runs.search_settings import SamplerConfig, SelectionCriterion, TrialSettings
+from attentune.runs.space import Dimension, Space
+from attentune.runs.study import SearchStudy
+from attentune.runs.worker import execute_run
 from attentune.training.signals import StopRequest
 from helpers.samples import settings
 from helpers.small_runs import small_record
@@ -33,7 +31,7 @@ def plan_of(folder: Path, encoder: Path, space: Space, sampler_config: SamplerCo
 def work(plan: SearchPlan) -> None:
     """Execute what waits, in this process."""
     (plan.study.folder / SEARCH_FILE).touch()
-    for run in plan.grid.runs:
+    for run in plan.runs:
         record = execute_run(pickle.loads(pickle.dumps(plan.task(run))), stop=StopRequest())
         assert record is not None
         plan.record_store.write(record, plan.record_store.run_folder(run))
@@ -49,10 +47,9 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     # The first trial was right on all rows from the beginning.
     assert study.add()
     study.report("trial-0001", dict.fromkeys((1, 2, 3), 1.0))
-    study.note("trial-0001", 42, {"status": "done", "scores": [1.0], "message": "", "seconds": 1.0})
-    study.finish("trial-0001", "done", 1.0)
+    study.finish("trial-0001", "done", 1.0, scores=[1.0], seconds=1.0)
     plan.advance(2, ())
-    assert [run.name for run in plan.grid.runs] == ["own/all/trial-0002/seed-42"]
+    assert [run.name for run in plan.runs] == ["own/all/trial-0002/seed-42"]
     assert (len(plan.later), plan.is_complete) == (1, False)  # the other seed waits for the first one's word
     work(plan)
     plan.advance(2, ())
@@ -60,7 +57,7 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     assert trial.status == "pruned"
     assert trial.message.startswith("accuracy 0.")
     assert trial.message.endswith("when scored once, worse than others by then")
-    record = plan.record_store.load(plan.grid.runs[0])
+    record = plan.record_store.load(plan.runs[0])
     assert (record.status, record.score, record.is_done) == ("pruned", None, False)
     assert [line["step"] for line in record.curve][-1] == 3  # of nine
     assert record.error is not None
@@ -74,21 +71,19 @@ def test_records_are_taken_in_by_their_settings_when_the_study_is_lost(tiny, tmp
     space = Space((Dimension("training.learning_rate", (1e-4, 1e-3, 2e-3)),))
     plan = plan_of(tmp_path, tiny("bert"), space, SamplerConfig("grid", seed=1))
     plan.advance(2, ())
-    for run, rate in zip(plan.grid.runs, (None, 7e-3), strict=True):
-        flat = plan.grid.config(run, tmp_path)
-        config = to_dict(flat)
+    for run, rate in zip(plan.runs, (None, 7e-3), strict=True):
+        config = to_dict(plan.task(run).config())
         if rate is not None:  # of another draw
             config["training"]["learning_rate"] = rate
         record = replace(small_record(run, score=0.75), config=config)
         plan.record_store.write(record, tmp_path)
     plan.advance(2, ())
     first, second = plan.study.trials()
-    assert (first.status, plan.study.results(first.name)[42]["scores"]) == ("running", [0.75])  # one seed of two
-    assert (second.status, plan.study.results(second.name)) == ("running", {})
-    assert [run.name.split("/", 2)[2] for run in plan.grid.runs] == [
+    assert (first.status, second.status) == ("running", "running")  # the first has one seed of two
+    assert [run.name.split("/", 2)[2] for run in plan.runs] == [
         "trial-0001/seed-42", "trial-0001/seed-43", "trial-0002/seed-42",
     ]  # fmt: skip
-    assert not plan.record_store.has(plan.grid.runs[2])
+    assert not plan.record_store.has(plan.runs[2])
 
 
 def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
@@ -102,7 +97,7 @@ def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
     assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
     assert "gradient makes token labels" in failed[0].message
     assert len(trials) == 4
-    assert {run.method for run in plan.grid.runs} == {trial.name for trial in trials} - {failed[0].name}
+    assert {run.method for run in plan.runs} == {trial.name for trial in trials} - {failed[0].name}
 
 
 def test_rows_are_the_same_for_every_trial_and_dev_stays_out(tiny, tmp_path):

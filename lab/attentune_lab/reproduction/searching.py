@@ -87,7 +87,7 @@ def _space(chosen: RecipeSearch, method: str, encoder: str, overrides: Mapping[s
         for one in space.dimensions
         if not any(name in overrides for name in one.setting_names)
     )
-    return Space(dimensions, None, space.settings, space.source)
+    return Space(dimensions, None, space.settings)
 
 
 def run_searches(

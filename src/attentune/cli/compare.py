@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attentune.cli.early_checks import check_files_of_rows, check_output_folder
 from attentune.cli.executor_flags import add_executor_flags, executor_options
@@ -22,6 +22,10 @@ from attentune.cli.flags import (
     whole_number,
 )
 from attentune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attentune.runs.grid import RunGrid
+    from attentune.runs.progress import ComparisonProgress
 
 _EXAMPLES = """examples:
   attentune compare --tasks cola,rte --presets bert,ssa-hybrid,sesame --seeds 5 --output_dir comparisons/first
@@ -74,65 +78,71 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Compare; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    options = _options(parsed, problems)
+    options = _settings(parsed, problems)
+    where = executor_options(parsed, problems)
+    folder = options["overrides"].pop("training.output_dir", None)
+    if folder is None:
+        problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
     _check_baseline(parsed.baseline, options, problems)
     if problems:
         raise ConfigError(problems)
     check_files_of_rows(options["overrides"])
-    check_output_folder(options["output_dir"], "compare.json", "comparison")
+    check_output_folder(folder, "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.runs.compare import ComparisonStopped, compare
+    from attentune.runs.compare import CompareSettings, ComparisonStopped, compare
     from attentune.runs.progress import ComparisonProgress
 
+    display = ComparisonProgress(quiet=parsed.quiet)
     if parsed.plan:
-        print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
+        print(_plan_text(folder, CompareSettings(**options).grid(folder), where.jobs, display), end="")
         return 0
     try:
-        records = compare(**options, display=ComparisonProgress(quiet=parsed.quiet))
+        records = compare(
+            folder,
+            executor=where,
+            keep_runs=parsed.keep_runs,
+            keep_best=parsed.keep_best,
+            retry_failed=parsed.retry_failed,
+            display=display,
+            **options,
+        )
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "compare", *arguments])
         print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
         return 130
-    _print(records, options["output_dir"], parsed)
+    _print(records, folder, parsed)
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
             f"attentune: {len(failed)} of {len(records)} runs failed; their records under"
-            f" {options['output_dir']}/records have the reasons. The same command with --retry_failed repeats them.",
+            f" {folder}/records have the reasons. The same command with --retry_failed repeats them.",
             file=sys.stderr,
         )
         return 2
     return 0
 
 
-def _plan_text(options: dict[str, Any], display: Any) -> str:
+def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: ComparisonProgress) -> str:
     """Format the planned runs of each task, size and method, with their expected time."""
     from attentune.cli.output import table
     from attentune.execution.executor import default_slots
-    from attentune.runs.compare import comparison_grid
     from attentune.runs.timing import planned_runs
 
-    given = {
-        name: value
-        for name, value in options.items()
-        if name not in ("executor", "keep_runs", "keep_best", "retry_failed")
-    }
-    grid = comparison_grid(**given)
-    planned = planned_runs(Path(options["output_dir"]), grid, display.info)
+    planned = planned_runs(Path(folder), grid, display.info)
     rows = [
         (one.task, one.size, one.method, str(one.runs), str(one.done), f"{one.seconds:,.0f}", f"{one.hours:,.2f}")
         for one in planned
     ]
     header = ("task", "rows", "preset", "runs", "done", "seconds", "hours left")
     flat = [one for by_task in grid.configs.values() for one in by_task.values()]
-    jobs = default_slots(flat, options["executor"].jobs).count
+    slots = default_slots(flat, jobs).count
     hours, runs = sum(one.hours for one in planned), sum(one.runs - one.done for one in planned)
     longest = max((one.seconds / 3600 for one in planned if one.done < one.runs), default=0.0)
     # One long run may outlast all others.
-    left = max(hours / jobs, longest)
+    left = max(hours / slots, longest)
     source = "the recorded runs" if all(one.is_measured for one in planned) else "short runs on this machine"
     return (
-        f"{table(header, rows, right=range(3, 7))}\n\n{runs} runs are left, about {left:,.2f} hours with {jobs} at a"
+        f"{table(header, rows, right=range(3, 7))}\n\n{runs} runs are left, about {left:,.2f} hours with {slots} at a"
         f" time, by {source}; loading and scoring come on top.\n"
     )
 
@@ -142,10 +152,9 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
     if baseline is None or problems:
         return
     from attentune.config.parse import did_you_mean
-    from attentune.runs.grid import read_methods, select_methods
+    from attentune.runs.grid import methods_named
 
-    methods_of_file = {} if options["settings"] is None else read_methods(options["settings"])
-    methods = [method.name for method in select_methods(options["presets"], methods_of_file)]
+    methods = [method.name for method in methods_named(options["presets"], options["settings"])]
     if baseline not in methods:
         hint = did_you_mean(baseline, methods)
         problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
@@ -175,19 +184,15 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
         print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
 
 
-def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """Return the arguments of `compare`; append errors to `problems`."""
+def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """Return the fields of `CompareSettings`; append errors to `problems`."""
     overrides = overrides_of(parsed, problems)
     folds = overrides.pop("data.folds", None)
-    folder = overrides.pop("training.output_dir", None)
-    if folder is None:
-        problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
     if parsed.preset is not None:
         problems.append("--preset: is for single runs; name the presets to compare with --presets.")
     if parsed.train_size is not None and "data.max_train_samples" in overrides:
         problems.append("--max_train_samples and --train_size: choose one; expected --train_size.")
     return {
-        "output_dir": folder,
         "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
         "settings": parsed.settings,
         "seeds": None if parsed.seeds is None else seed_numbers(parsed.seeds, problems),
@@ -195,10 +200,6 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
         "config": parsed.config,
         "overrides": overrides,
-        "executor": executor_options(parsed, problems),
-        "keep_runs": parsed.keep_runs,
-        "keep_best": parsed.keep_best,
-        "retry_failed": parsed.retry_failed,
     }
 
 

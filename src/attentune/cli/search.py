@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.early_checks import check_data, check_files_of_rows, check_output_folder
@@ -24,8 +24,10 @@ from attentune.config.parse import coerce, did_you_mean
 from attentune.errors import ConfigError
 
 if TYPE_CHECKING:
+    from attentune.execution.executor import ExecutorOptions
     from attentune.runs.search import SearchResult
-    from attentune.runs.selection import TrialOutcome
+    from attentune.runs.search_settings import SearchSettings
+    from attentune.runs.study import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
@@ -112,7 +114,7 @@ def _add_search_flags(made: Parser) -> None:
     made.add_argument(
         "--space",
         metavar="NAME|FILE",
-        help="a paper's grid (bert, bert-mask, sesame, ssa, ssa-co, task-attention), or a YAML file",
+        help="a paper's grid (bert, sesame, ssa, task-attention), or a YAML file",
     )
     made.add_argument(
         "--search", action="append", default=[], metavar="NAME=VALUES", help="a setting to vary, and its values"
@@ -165,24 +167,39 @@ def _add_work_flags(made: Parser) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Search; return the exit status."""
+    from attentune.runs.search_settings import SearchSettings
+
     parsed, problems = parser().parse(arguments)
-    options = _options(parsed, problems)
+    options = _settings(parsed, problems)
+    where = executor_options(parsed, problems)
+    folder = options["overrides"].pop("training.output_dir", None)
+    if folder is None:
+        problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
     if problems:
         raise ConfigError(problems)
     check_files_of_rows(options["overrides"])
-    check_output_folder(options["output_dir"], "search.json", "search")
-    _check_settings(options)
+    check_output_folder(folder, "search.json", "search")
+    settings = SearchSettings(**options)
+    _check_settings(settings)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.results import to_json
     from attentune.runs.progress import ComparisonProgress
     from attentune.runs.search import ComparisonStopped, search
     from attentune.training.signals import Interrupted
 
+    display = ComparisonProgress(quiet=parsed.quiet)
     if parsed.plan:
-        print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
+        print(_plan_text(folder, settings, where, display), end="")
         return 0
     try:
-        result = search(**options, display=ComparisonProgress(quiet=parsed.quiet))
+        result = search(
+            folder,
+            executor=where,
+            retry_failed=parsed.retry_failed,
+            train_best=not parsed.settings_only,
+            display=display,
+            **options,
+        )
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "search", *arguments])
         print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
@@ -205,25 +222,21 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if result.best is not None else 2
 
 
-def _check_settings(options: Mapping[str, Any]) -> None:
+def _check_settings(settings: SearchSettings) -> None:
     """Check space, settings and rows before PyTorch is imported."""
-    from attentune.runs.search_settings import checked_settings
+    from attentune.runs.search_settings import check_search
 
-    names = ("preset", "overrides")
-    checked = checked_settings(
-        options["space"], options["vary"], file=options["config"], **{name: options[name] for name in names}
-    )
-    check_data(checked.trials.config({}).data, seed=checked.seed)
+    checked = check_search(settings)
+    check_data(checked.trials.config({}).data, seed=checked.sampling.seed)
 
 
-def _plan_text(options: dict[str, Any], display: Any) -> str:
+def _plan_text(folder: str, settings: SearchSettings, where: ExecutorOptions, display: Any) -> str:
     """Format the number of runs and their expected time."""
     from attentune.execution.executor import default_slots
-    from attentune.runs.search_planning import plan_search
+    from attentune.runs.search import plan_search
 
-    given = {name: value for name, value in options.items() if name not in ("executor", "retry_failed", "train_best")}
-    planned = plan_search(**given, info=display.info)
-    jobs = default_slots([options["overrides"]], options["executor"].jobs).count
+    planned = plan_search(folder, settings, display.info)
+    jobs = default_slots([dict(settings.overrides or {})], where.jobs).count
     source = "the recorded runs" if planned.is_measured else "short runs on this machine"
     trials = f"{planned.trials} trials with {planned.seeds} seed{'s' * (planned.seeds > 1)} each"
     return (
@@ -233,14 +246,11 @@ def _plan_text(options: dict[str, Any], display: Any) -> str:
     )
 
 
-def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """Return the arguments of `search`; append errors to `problems`."""
+def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """Return the fields of `SearchSettings`; append errors to `problems`."""
     from attentune.runs.space import dimension_of
 
     overrides = overrides_of(parsed, problems)
-    folder = overrides.pop("training.output_dir", None)
-    if folder is None:
-        problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
     dimensions = [dimension_of(with_section(text), problems) for text in parsed.search]
     known = to_flat(Config())
     for one in dimensions:
@@ -250,7 +260,6 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     if not dimensions and parsed.space is None:
         problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
     return {
-        "output_dir": folder,
         "space": parsed.space,
         "vary": [dimension for dimension in dimensions if dimension is not None],
         "sampler": parsed.sampler,
@@ -265,9 +274,6 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "preset": parsed.preset,
         "config": parsed.config,
         "overrides": overrides,
-        "executor": executor_options(parsed, problems),
-        "retry_failed": parsed.retry_failed,
-        "train_best": not parsed.settings_only,
     }
 
 

@@ -4,57 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.errors import AttentuneError, ConfigError
+from attentune.execution import make_executor
+from attentune.execution.executor import ExecutorOptions
+from attentune.runs.driver import ComparisonStopped, Driver, FixedPlan, only_driver
+from attentune.runs.grid import Run, RunGrid, methods_named, plan_grid, read_methods, select_methods
 from attentune.runs.manifest import (
     DataFingerprints,
     fingerprint_encoders,
     fingerprint_extra_rows,
     fingerprint_rows,
+    make_comparison_folder,
+    open_comparison,
     rows_of_task,
+    with_saved_choices,
 )
-from attentune.runs.grid import Run, RunGrid, plan_grid
-from attentune.runs.manifest import make_comparison_folder, open_comparison, with_saved_choices
-from attentune.runs.grid import methods_from, read_methods, select_methods
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore, RunRecord, unpaired
-from attentune.runs.driver import ComparisonStopped, Driver, FixedPlan, only_driver
-from attentune.execution.executor import ExecutorOptions
-from attentune.execution import make_executor
 from attentune.training.run_folder import check_feasible
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
 
 
-def compare(
-    output_dir: str | Path,
-    *,
-    presets: Sequence[str] = (),
-    settings: Mapping[str, Any] | str | Path | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Sequence[int] | None = None,
-    folds: int | None = None,
-    train_sizes: Sequence[int | None] | None = None,
-    config: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    jobs: int | None = None,
-    executor: ExecutorOptions | None = None,
-    keep_runs: bool = False,
-    keep_best: bool = False,
-    retry_failed: bool = False,
-    display: ComparisonProgress | None = None,
-) -> list[RunRecord]:
-    """Train every preset on every task with every seed, and write one record for each run to `output_dir`.
+@dataclass(frozen=True)
+class CompareSettings:
+    """The runs of a comparison.
 
-    Recorded runs are not repeated; interrupted ones resume from their last checkpoint.
-
-    Args:
-        output_dir: the comparison's folder.
+    Attributes:
         presets: names of presets or of methods in `settings`; if not given, all of `settings`.
         settings: methods by name, {"preset": NAME, "set": {...}, "tasks": {TASK: {...}}}, or a YAML file of them.
         tasks: names of built-in tasks; None for the data of `config` and `overrides`.
@@ -65,12 +48,55 @@ def compare(
         train_sizes: numbers of training rows, None for all. The rows of a seed are the same for every preset.
         config: a YAML file of settings for all runs.
         overrides: settings for all runs by dotted name; they override `config` and the presets.
+    """
+
+    presets: Sequence[str] = ()
+    settings: Mapping[str, Any] | str | Path | None = None
+    tasks: Sequence[str] | None = None
+    seeds: int | Sequence[int] | None = None
+    folds: int | None = None
+    train_sizes: Sequence[int | None] | None = None
+    config: str | Path | None = None
+    overrides: Mapping[str, Any] | None = None
+
+    def grid(self, folder: str | Path) -> RunGrid:
+        """Return the runs and their settings, of which those left open are as the comparison in the folder has them."""
+        grid = plan_grid(
+            tasks=self.tasks,
+            methods=methods_named(self.presets, self.settings),
+            seeds=_seeds(self.seeds, self.folds),
+            train_sizes=self.train_sizes,
+            file=self.config,
+            overrides=dict(self.overrides or {}) | ({} if self.folds is None else {"data.folds": self.folds}),
+        )
+        return with_saved_choices(Path(folder), grid)
+
+
+def compare(
+    output_dir: str | Path,
+    *,
+    jobs: int | None = None,
+    executor: ExecutorOptions | None = None,
+    keep_runs: bool = False,
+    keep_best: bool = False,
+    retry_failed: bool = False,
+    display: ComparisonProgress | None = None,
+    **settings: Any,
+) -> list[RunRecord]:
+    """Train every preset on every task with every seed, and write one record for each run to `output_dir`.
+
+    Recorded runs are not repeated; interrupted ones resume from their last checkpoint.
+
+    Args:
+        output_dir: the comparison's folder.
         jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
         executor: where runs are executed, if not on this machine.
         keep_runs: keep the run folders with their weights.
         keep_best: keep, of each preset on each task and size, the folder of the run with the best score.
         retry_failed: repeat runs that are recorded as failed.
         display: shows progress; on standard error if not given.
+        settings: the runs: the attributes of `attentune.runs.compare.CompareSettings`, such as `presets`, `tasks`,
+            `seeds` and `overrides`.
 
     Returns:
         The comparison's records in `output_dir`, failed runs included.
@@ -79,18 +105,7 @@ def compare(
         AttentuneError: an error that the user can correct. Errors of single runs are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
-    grid = comparison_grid(
-        output_dir,
-        presets=presets,
-        settings=settings,
-        tasks=tasks,
-        seeds=seeds,
-        folds=folds,
-        train_sizes=train_sizes,
-        config=config,
-        overrides=overrides,
-    )
-    options = executor or ExecutorOptions(jobs=jobs)
+    grid, options = CompareSettings(**settings).grid(output_dir), executor or ExecutorOptions(jobs=jobs)
     options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
     display.task_name = grid.task_name
@@ -99,39 +114,20 @@ def compare(
     make_comparison_folder(folder)
     with only_driver(folder):
         open_comparison(folder, grid, data_fingerprints)
-        if retry_failed:
-            _forget_failed(record_store, grid.runs)
+        for run in grid.runs if retry_failed else ():
+            if record_store.has(run) and not record_store.load(run).is_done:
+                record_store.forget(run)
         if not all(record_store.has(run) for run in grid.runs):
             flat = [one for by_task in grid.configs.values() for one in by_task.values()]
             workers = make_executor(options, folder / "logs", flat)
             with stop_on_signal() as stop:
                 Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, options, keep_best).run(stop)
-        return _records(record_store, grid, display, keep_runs=keep_runs, keep_best=keep_best)
-
-
-def comparison_grid(
-    output_dir: str | Path,
-    *,
-    presets: Sequence[str] = (),
-    settings: Mapping[str, Any] | str | Path | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Sequence[int] | None = None,
-    folds: int | None = None,
-    train_sizes: Sequence[int | None] | None = None,
-    config: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> RunGrid:
-    """Return the runs of a comparison and their settings; the arguments are those of `compare`."""
-    defined = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
-    grid = plan_grid(
-        tasks=tasks,
-        methods=select_methods(presets, defined),
-        seeds=_seeds(seeds, folds),
-        train_sizes=train_sizes,
-        file=config,
-        overrides=dict(overrides or {}) | ({} if folds is None else {"data.folds": folds}),
-    )
-    return with_saved_choices(Path(output_dir), grid)
+        for run in grid.runs:  # after killed commands
+            record_store.tidy(run, keep=keep_runs, keep_best=keep_best)
+        records = record_store.records(grid.runs)
+        for text in unpaired(records):
+            display.warning(f"{text}: were not trained and scored on the same rows, so they cannot be compared")
+        return records
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
@@ -209,21 +205,3 @@ def _misfits(name: str, config: Config, data: TaskData) -> list[str]:
     except ConfigError as error:
         return [f"{name}: {problem}" for problem in error.problems]
     return []
-
-
-def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
-    for run in runs:
-        if record_store.has(run) and not record_store.load(run).is_done:
-            record_store.forget(run)
-
-
-def _records(
-    record_store: RecordStore, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool, keep_best: bool
-) -> list[RunRecord]:
-    """Return the records, warn of unpaired ones, and clean up after killed commands."""
-    for run in grid.runs:
-        record_store.tidy(run, keep=keep_runs, keep_best=keep_best)
-    records = record_store.records(grid.runs)
-    for text in unpaired(records):
-        display.warning(f"{text}: were not trained and scored on the same rows, so they cannot be compared")
-    return records

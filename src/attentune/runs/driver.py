@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 from attentune.errors import AttentuneError, CheckpointError
+from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
+from attentune.io.locks import FileLock
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.manifest import LOCKS, MANIFEST_FILE
 from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of
 from attentune.runs.records import RecordStore, RunRecord, failed_record
-from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
 from attentune.runs.worker import RunTask, execute_run
-from attentune.io.locks import FileLock
 from attentune.training.signals import StopRequest
 
 # Seconds between looks at stop requests, and at runs that another process still saves.

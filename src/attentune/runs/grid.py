@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, flatten, load_config, load_preset, to_flat
+from attentune.config import Config, flatten, load_config, load_preset, preset_names, to_flat
+from attentune.config.parse import did_you_mean, mapping_from
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import data_name
 from attentune.errors import ConfigError
-from attentune.runs.records import Run
+from attentune.runs.records import CUSTOM_TASK, Run
 from attentune.training.defaults import ending_with_last_weights
-import dataclasses
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from attentune.config import flatten, preset_names
-from attentune.config.parse import did_you_mean, mapping_from
-from attentune.config.yaml_files import read_yaml
-from attentune.data.builtin import load_spec
-from attentune.errors import ConfigError
-from attentune.runs.records import CUSTOM_TASK
 
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
@@ -119,6 +109,13 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
         return value or {}
     problems.append(f"{where}: got {value!r}, expected settings and their values.")
     return {}
+
+
+def methods_named(names: Sequence[str], settings: Mapping[str, Any] | str | Path | None) -> list[Method]:
+    """Return the methods of these names, from presets and from the settings of methods, a mapping or a YAML file."""
+    if isinstance(settings, (str, Path)):
+        return select_methods(names, read_methods(settings))
+    return select_methods(names, methods_from(settings or {}, "settings"))
 
 
 def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:

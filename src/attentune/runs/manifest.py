@@ -5,25 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, to_flat
-from attentune.errors import CheckpointError
-from attentune.runs.grid import RunGrid
-from attentune.runs.grid import PER_RUN, WHICH_RUNS
-from attentune.runs.records import CUSTOM_TASK, LOCKS, is_packed
-from attentune.io.files import check_links, read_json, storage_errors, write_text
-from attentune.training.defaults import RULED
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-
-from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
-from attentune.runs.records import CUSTOM_TASK
+from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.results import ORIGINAL_TRAIN
+from attentune.runs.grid import PER_RUN, WHICH_RUNS, RunGrid
+from attentune.runs.records import CUSTOM_TASK, LOCKS, is_packed
+from attentune.training.defaults import RULED
 
 # Maps a name, such as "train rows of cola" or "encoder embedded", to the first digits of a SHA-256.
 DataFingerprints = dict[str, str]
@@ -172,11 +166,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST_FILE
     if not file.exists():
         return {"format": _FORMAT, "id": uuid.uuid4().hex, "data_fingerprints": {}, "methods": {}}
+    return read_manifest_file(file, _FORMAT, lambda content: _are_methods(content["methods"]))
+
+
+def read_manifest_file(file: Path, version: int, is_valid: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Read the manifest of a comparison or search."""
     try:
         content = read_json(file)
-        if content["format"] == _FORMAT and _are_methods(content["methods"]) and isinstance(content["id"], str):
+        if content["format"] == version and is_valid(content) and isinstance(content["id"], str) and content["id"]:
             return content
-        problem = f"is of format {repr(content['format'])[:40]} or holds other things, expected {_FORMAT}"
+        problem = f"is of format {repr(content['format'])[:40]} or holds other things, expected {version}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"cannot be read ({error})"
     raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
@@ -211,12 +210,17 @@ def check_same(before: Methods, now: Methods, where: str) -> None:
             compared = [] if old is None else [setting for setting in flat if setting not in MAY_DIFFER | ignored]
             changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
     if changes:
-        listed = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
         raise CheckpointError(
-            f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(listed)}. Go on"
-            " with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be"
+            f"{where}: was begun with other settings, so its runs could not be compared: {first_of(list(changes))}. Go"
+            " on with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be"
             " added."
         )
+
+
+def first_of(changes: Sequence[str]) -> str:
+    """Return the first few of these changes, and how many more there are."""
+    more = [f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
+    return "; ".join([*changes[:_SHOWN], *more])
 
 
 def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[Mapping[str, Any] | None, str, set[str]]:

@@ -7,6 +7,10 @@ import dataclasses
 import gzip
 import io
 import json
+import os
+import platform
+import shutil
+import traceback
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,26 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.dataset import data_name
-from attentune.errors import CheckpointError
-from attentune.inference.predictions import values_of
-from attentune.io.files import is_plain_name, parse_json, read_gzip, read_text, storage_errors, write_bytes
-from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
-import dataclasses
-import os
-import platform
-import shutil
-import traceback
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
-
 from attentune.config import Config, to_dict
+from attentune.data.dataset import data_name
 from attentune.errors import AttentuneError, CheckpointError
-from attentune.io.files import storage_errors, sync_file, sync_folder, write_bytes, write_text
+from attentune.inference.predictions import values_of
+from attentune.io.files import (
+    is_plain_name,
+    parse_json,
+    read_gzip,
+    read_text,
+    storage_errors,
+    sync_file,
+    sync_folder,
+    write_bytes,
+    write_text,
+)
 from attentune.io.locks import FileLock
 from attentune.metrics.metrics import METRICS
-from attentune.results import RunResult, versions
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
 from attentune.training.signals import Pruned
 
 # In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.

@@ -3,100 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import statistics
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.dataset import data_name
-from attentune.errors import CheckpointError, ConfigError
-from attentune.runs.manifest import make_folder
-from attentune.runs.progress import ComparisonProgress
-from attentune.runs.driver import ComparisonStopped, Driver, only_driver
-from attentune.execution.executor import ExecutorOptions
+from attentune.data.extra import with_extra
+from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.execution import make_executor
-from attentune.runs.search_plan import SearchPlan
-from attentune.runs.selection import SelectionCriterion, TrialOutcome, ranked
-from attentune.runs.search_setup import SearchOptions, open_search, set_up
-from attentune.runs.space import Dimension
-from attentune.runs.study import SearchStudy
-from attentune.runs.trial import Rows
+from attentune.execution.executor import ExecutorOptions
 from attentune.io.files import write_text
+from attentune.metrics.metrics import choose_metric
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE, WINNER_FILE, RunResult, to_json
+from attentune.runs.driver import ComparisonStopped, Driver, only_driver
+from attentune.runs.manifest import (
+    MAY_DIFFER,
+    fingerprint_encoders,
+    fingerprint_rows,
+    first_of,
+    make_folder,
+    read_manifest_file,
+)
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.records import RecordStore
+from attentune.runs.search_plan import PARTS, Rows, SearchPlan
+from attentune.runs.search_settings import CheckedSearch, SearchSettings, SelectionCriterion, check_search
+from attentune.runs.study import SearchStudy, TrialOutcome, ranked
+from attentune.runs.timing import epochs_of, seconds_per_token, size_of_rows
 from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 
-_POLL_S = 0.2
-
-
-def train_best_settings(
-    config: Config, *, executor: ExecutorOptions, logs: Path, display: ProgressDisplay | None = None
-) -> RunResult:
-    """Train the best trial's settings, in `config.training.output_dir`.
-
-    A finished run with these settings is kept, an interrupted one is resumed. A run with other settings, those of an
-    earlier best trial, is replaced.
-    """
-    config = _resumed_or_new(config)
-    if executor.executor == "local":
-        from attentune.training.train import train
-
-        return train(config, display=display)
-    _train_elsewhere(config, executor, logs)
-    return RunResult.load(Path(str(config.training.output_dir)) / RESULT_FILE)
-
-
-def _resumed_or_new(config: Config) -> Config:
-    """Return the settings with `resume` if the folder holds a run with these settings, else with `overwrite`."""
-    from attentune.training.run_folder import CONFIG_FILE, check_folder, config_for_run
-
-    if not (Path(str(config.training.output_dir)) / CONFIG_FILE).is_file():
-        return config
-    resumed = replace(config, training=replace(config.training, resume=True))
-    try:
-        resumed = config_for_run(resumed)
-        check_folder(resumed)
-    except CheckpointError:
-        return replace(config, training=replace(config.training, overwrite_output_dir=True))
-    return resumed
-
-
-def _train_elsewhere(config: Config, options: ExecutorOptions, logs: Path) -> None:
-    """Train in a worker of a cluster."""
-    folder, flat = str(config.training.output_dir), to_flat(config)
-    workers = make_executor(options, logs, [flat])
-    try:
-        with stop_on_signal() as stop:
-            (future,) = workers.submit(train_in_worker, [(flat,)])
-            was_told = False
-            while not future.done():
-                if stop.requested and not was_told:
-                    workers.request_stop()
-                    was_told = True
-                time.sleep(_POLL_S)
-            if future.cancelled() or not future.result():
-                raise Interrupted(folder, 0)
-    finally:
-        workers.shutdown()
-
-
-def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
-    """Train with these settings by dotted name; return False if a stop was requested and the run can be resumed."""
-    from attentune.training.train import train
-
-    if stop.requested:
-        return False
-    try:
-        train(load_config(overrides=flat))
-    except Interrupted:
-        return False
-    return True
-
-
 __all__ = ["ComparisonStopped", "SearchResult", "search"]
+
+_FORMAT = 1
+_POLL_S = 0.2
+# A comparison may have several values of these settings; a search has a single one.
+_DECIDES = ("data.task", "data.max_train_samples")
 
 
 @dataclass(frozen=True)
@@ -138,25 +88,12 @@ class SearchResult:
 def search(
     output_dir: str | Path,
     *,
-    space: str | Path | Mapping[str, Any] | None = None,
-    vary: Sequence[Dimension] = (),
-    sampler: str | None = None,
-    trials: int | None = None,
-    seeds: int = 1,
-    choose: str = "score",
-    k: float = 1.0,
-    score_on: str = "train",
-    search_share: float = 0.2,
-    pruner: str | None = None,
-    startup: int = 5,
-    preset: str | None = None,
-    config: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     executor: ExecutorOptions | None = None,
     retry_failed: bool = False,
     train_best: bool = True,
     display: ComparisonProgress | None = None,
+    **settings: Any,
 ) -> SearchResult:
     """Search for good settings, write the best as `config.yaml` in `output_dir`, and train a model with them in `best`.
 
@@ -164,52 +101,35 @@ def search(
 
     Args:
         output_dir: the search's folder.
-        space: the name of a paper's grid, a YAML file, or a mapping of settings to lists of values or {"low", "high",
-            "step", "log"}; also {"space": that mapping, "preset": ..., "set": {...}}.
-        vary: more dimensions; each replaces the space's dimension of the same setting.
-        sampler: "grid", "random" or "tpe"; if None, grid if the space is finite, else tpe.
-        trials: number of trials; if None, the whole grid, or 20. May be raised later.
-        seeds: the number of runs of each trial, with the settings' seed and those after it.
-        choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the scored
-            rows (after SSA, section 4.3; the formula is this library's).
-        k: the weight of the standard deviation.
-        score_on: "train" scores on held-out training rows, so that dev stays unseen; "dev" scores on dev.
-        search_share: the share of the training rows that is held out.
-        pruner: "none", "median" or "halving", on the first seed's scores during training; if None, "median" with tpe,
-            else "none".
-        startup: the number of finished trials before TPE models them, and before the median pruner prunes.
-        preset: the preset of all trials.
-        config: a file of settings of all trials, as for `load_config`.
-        overrides: settings of all trials by dotted name.
         jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
         executor: where runs are executed, if not on this machine.
         retry_failed: repeat trials that are recorded as failed.
         train_best: train a model with the best trial's settings on all training rows.
         display: shows progress.
+        settings: what is varied, and how trials are sampled, scored and ranked: the attributes of
+            `attentune.runs.search_settings.SearchSettings`, such as `space`, `sampler`, `trials` and `overrides`.
 
     Raises:
         AttentuneError: an error that the user can correct. Errors of single trials are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
         Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
-    options = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
-    setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
-    where = executor or ExecutorOptions(jobs=jobs)
+    setup = set_up(SearchSettings(**settings))
+    where, sampling = executor or ExecutorOptions(jobs=jobs), setup.checked.sampling
     where.check()
-    pruner = setup.sampler_config.pruner
-    if where.processes_per_run > 1 and pruner != "none":
+    if where.processes_per_run > 1 and sampling.pruner != "none":
         raise ConfigError(
-            f"--processes_per_run: got {where.processes_per_run}, but the pruner {pruner} stops only runs of one"
-            " process. Add --pruner none."
+            f"--processes_per_run: got {where.processes_per_run}, but the pruner {sampling.pruner} stops only runs of"
+            " one process. Add --pruner none."
         )
     display, folder = display or ComparisonProgress(), Path(output_dir)
     for note in setup.notes:
         display.info(note)
     make_folder(folder, SEARCH_FILE, "search")
     with only_driver(folder):
-        open_search(folder, setup.content)
-        study = SearchStudy(folder, setup.space, setup.sampler_config, setup.criterion)
-        plan = SearchPlan(study, setup.settings, setup.rows, setup.seeds)
+        _open(folder, setup.content)
+        study = SearchStudy(folder, setup.checked.space, sampling, setup.criterion)
+        plan = SearchPlan(study, setup.checked.trials, setup.rows, setup.seeds)
         if retry_failed:
             plan.retry_failed()
         plan.update_trials(())
@@ -223,12 +143,105 @@ def search(
             return result
         display.info(f"training the settings of {result.trials[0].name} on all training rows")
         best = _best_config(plan, result.trials[0], folder)
-        trained = train_best_settings(
-            best, executor=where, logs=folder / "logs", display=ProgressDisplay(quiet=display.is_quiet)
-        )
-        result = dataclasses.replace(result, model=folder / BEST_FOLDER, model_scores=trained.scores)
+        trained = _train_best(best, where, folder / "logs", ProgressDisplay(quiet=display.is_quiet))
+        result = replace(result, model=folder / BEST_FOLDER, model_scores=trained.scores)
         write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
         return result
+
+
+# Before the first trial.
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A search whose settings, rows and encoder have been checked."""
+
+    checked: CheckedSearch
+    criterion: SelectionCriterion
+    rows: Rows
+    seeds: Sequence[int]  # the seeds of each trial's runs
+    base: Config  # the configuration of one point of the space
+    notes: tuple[str, ...]  # notes to show to the user
+    content: Mapping[str, Any]  # the description of the search, which must stay the same when it is resumed
+
+
+def set_up(settings: SearchSettings) -> Setup:
+    """Check everything, and read the data once."""
+    from attentune.models.build import load_tokenizer
+
+    checked = check_search(settings)
+    space, sampling = checked.space, checked.sampling
+    rows = Rows(settings.score_on, settings.search_share, sampling.seed)
+    base = checked.trials.config(space.settings_of(space.first_point()))
+    if base.baseline is not None and all(part.name != "preset" for part in space.dimensions):
+        raise ConfigError(
+            f"--preset: got the baseline {base.baseline}, which has no settings to search; expected a preset that"
+            " trains, such as bert. attentune train and attentune compare fit baselines."
+        )
+    if sampling.pruner != "none" and base.training.eval_strategy == "no":
+        raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
+    data = with_extra(rows.load(base), base.data)
+    metric = choose_metric(base.training.metric_for_best_model, data.metrics, data.label_space).name
+    scored = next((part for name, part in data.splits.items() if name.startswith("validation")), None)
+    if scored is None or scored.labels is None or len(scored) < PARTS:
+        raise DataError(
+            f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
+        )
+    load_tokenizer(base.model)
+    options = ("seeds", "choose", "k", "score_on", "search_share", "startup")
+    facts = {
+        "metric": metric,
+        **{name: getattr(sampling, name) for name in ("seed", "sampler", "pruner")},
+        **{name: getattr(settings, name) for name in options},
+        **fingerprint_rows(data.name, data),
+        **fingerprint_encoders([base]),
+    }
+    return Setup(
+        checked=checked,
+        criterion=SelectionCriterion(settings.choose, settings.k, metric),
+        rows=rows,
+        seeds=range(sampling.seed, sampling.seed + settings.seeds),
+        base=base,
+        notes=(*checked.notes, *data.notes),
+        content=_description(checked, base, facts),
+    )
+
+
+def _description(checked: CheckedSearch, base: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a search, which must stay the same when it is resumed, as a flat mapping."""
+    varied = {name for part in checked.space.dimensions for name in part.setting_names}
+    fixed = {
+        name: value
+        for name, value in to_flat(base).items()
+        if name not in varied and (name not in MAY_DIFFER or name in _DECIDES)
+    }
+    parts = [dataclasses.asdict(part) for part in checked.space.dimensions]
+    space = {f"space {part.pop('name')}": part for part in parts}
+    return json.loads(json.dumps({**fixed, **space, **facts}))
+
+
+def _open(folder: Path, content: Mapping[str, Any]) -> None:
+    """Create a search in its folder, or continue the one that is there."""
+    file = folder / SEARCH_FILE
+    if not file.exists():
+        made = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content}
+        write_text(file, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+        return
+    before = read_manifest_file(file, _FORMAT, lambda saved: isinstance(saved["search"], dict))["search"]
+    changes = [
+        f"{name}: was {before.get(name, 'not there')!r}, now {content.get(name, 'not there')!r}"
+        for name in dict.fromkeys([*before, *content])
+        if before.get(name) != content.get(name)
+    ]
+    if changes:
+        raise CheckpointError(
+            f"{folder}: was begun as another search, so its trials could not be ranked together:"
+            f" {first_of(changes)}. Go on as it was begun, or name another --output_dir. Only --trials"
+            " may be raised."
+        )
+
+
+# After the last trial.
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:
@@ -236,13 +249,12 @@ def _result(plan: SearchPlan, folder: Path) -> SearchResult:
     study = plan.study
     importance, why = study.importance()
     trials = ranked(study.trials(), study.criterion, loss=plan.loss)
-    result = SearchResult(
-        data_name(vars(plan.settings.config({}).data)), study.criterion, plan.rows, trials, None, importance, why
-    )
+    task = data_name(vars(plan.settings.config({}).data))
+    result = SearchResult(task, study.criterion, plan.rows, trials, None, importance, why)
     if result.best is not None:
         file = folder / WINNER_FILE
         write_text(file, to_yaml(_best_config(plan, result.best, folder)))
-        result = dataclasses.replace(result, config=file)
+        result = replace(result, config=file)
     write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
     return result
 
@@ -251,3 +263,121 @@ def _best_config(plan: SearchPlan, best: TrialOutcome, folder: Path) -> Config:
     """Return the settings of the best trial, for a run on all training rows in the search's folder."""
     run_settings = {"training.output_dir": os.fspath(folder / BEST_FOLDER), "training.seed": plan.rows.seed}
     return plan.settings.config({**best.settings, **run_settings})
+
+
+def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: ProgressDisplay) -> RunResult:
+    """Train the best trial's settings.
+
+    A finished run with these settings is kept, an interrupted one is resumed. A run with other settings, those of an
+    earlier best trial, is replaced.
+    """
+    from attentune.training.train import train
+
+    config = _resumed_or_new(config)
+    if options.executor == "local":
+        return train(config, display=display)
+    folder, flat = str(config.training.output_dir), to_flat(config)
+    workers = make_executor(options, logs, [flat])
+    try:
+        with stop_on_signal() as stop:
+            (future,) = workers.submit(train_in_worker, [(flat,)])
+            while not future.done() and not stop.requested:
+                time.sleep(_POLL_S)
+            if stop.requested:
+                workers.request_stop()
+            if future.cancelled() or not future.result():
+                raise Interrupted(folder, 0)
+    finally:
+        workers.shutdown()
+    return RunResult.load(Path(folder) / RESULT_FILE)
+
+
+def _resumed_or_new(config: Config) -> Config:
+    """Return the settings with `resume` if the folder holds a run with these settings, else with `overwrite`."""
+    from attentune.training.run_folder import CONFIG_FILE, check_folder, config_for_run
+
+    if not (Path(str(config.training.output_dir)) / CONFIG_FILE).is_file():
+        return config
+    resumed = replace(config, training=replace(config.training, resume=True))
+    try:
+        resumed = config_for_run(resumed)
+        check_folder(resumed)
+    except CheckpointError:
+        return replace(config, training=replace(config.training, overwrite_output_dir=True))
+    return resumed
+
+
+def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
+    """Train with these settings by dotted name; return False if a stop was requested and the run can be resumed."""
+    from attentune.training.train import train
+
+    if stop.requested:
+        return False
+    try:
+        train(load_config(overrides=flat))
+    except Interrupted:
+        return False
+    return True
+
+
+# What a search will take.
+
+
+@dataclass(frozen=True)
+class PlannedSearch:
+    """The runs of a search and their expected time."""
+
+    trials: int
+    seeds: int  # the runs of each
+    done: int  # how many runs are recorded
+    seconds: tuple[float, ...]  # the expected time of a run of each trial that is left, at most
+    is_measured: bool  # whether that is the mean time of recorded runs, rather than predicted from short ones
+
+    @property
+    def runs(self) -> int:
+        """The runs that are left."""
+        return max(0, self.trials * self.seeds - self.done)
+
+    def hours(self, jobs: int) -> float:
+        """The expected time with this many runs at a time."""
+        if not self.seconds or not self.runs:
+            return 0.0
+        return max(self.runs * statistics.fmean(self.seconds) / jobs, *self.seconds) / 3600
+
+
+def plan_search(output_dir: str | Path, settings: SearchSettings, info: Callable[[str], None]) -> PlannedSearch:
+    """Predict the time of a search, from its records or else from short runs on this machine.
+
+    A trial that is pruned takes less. Of a sampler that learns from scores, the settings are those of random trials.
+    """
+    setup = set_up(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        study = SearchStudy(Path(folder), setup.checked.space, setup.checked.sampling, setup.criterion)
+        while study.add():
+            pass
+        trials = [trial.settings for trial in study.trials()]
+    records = RecordStore(Path(output_dir)).records() if Path(output_dir).is_dir() else []
+    if records:
+        seconds = [statistics.fmean(record.wall_seconds for record in records)]
+    else:
+        seconds = _predicted(setup, trials, info)
+    return PlannedSearch(len(trials), len(setup.seeds), len(records), tuple(seconds), bool(records))
+
+
+def _predicted(setup: Setup, trials: Sequence[Mapping[str, Any]], info: Callable[[str], None]) -> list[float]:
+    """Predict the seconds of a run of each trial; each preset is timed once."""
+    rows = setup.rows.load(setup.base).splits["train"]
+    size = size_of_rows(rows, setup.base, len(rows))
+    token_s: dict[str | None, float] = {}
+    seconds = []
+    for trial in trials:
+        try:
+            config = setup.checked.trials.config(trial)
+        except ConfigError:  # such a trial fails before it trains
+            continue
+        flat = to_flat(config)
+        if config.preset not in token_s:
+            info(f"timing {config.preset or 'the settings'} on a few rows")
+            token_s[config.preset] = seconds_per_token(flat)
+        seconds.append(size.rows * size.mean_tokens * token_s[config.preset] * epochs_of(flat, size))
+    return seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,10 +52,6 @@ class Dimension:
         """Return the settings that a value sets, by dotted name."""
         return dict(self.alternatives[value]) if self.alternatives else {self.name: value}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Space:
@@ -65,7 +60,10 @@ class Space:
     dimensions: tuple[Dimension, ...] = ()  # the dimensions that are varied
     preset: str | None = None  # the default preset of the trials
     settings: Mapping[str, Any] = field(default_factory=dict)  # fixed settings of the trials; flags override them
-    source: str = ""  # the paper or file that it comes from
+
+    def first_point(self) -> dict[str, Any]:
+        """Return the first value of each dimension."""
+        return {part.name: (*part.choices, part.low)[0] for part in self.dimensions}
 
     def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a point, by dotted name."""
@@ -133,9 +131,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
     if problems:
         raise ConfigError(problems)
     dimensions = tuple(dimension for dimension in parsed if dimension is not None)
-    return Space(
-        dimensions, None if preset is None else str(preset), flatten(common), str(content.get("source", source))
-    )
+    return Space(dimensions, None if preset is None else str(preset), flatten(common))
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

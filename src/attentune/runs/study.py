@@ -9,55 +9,78 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import statistics
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from attentune.errors import CheckpointError
-from attentune.runs.selection import SelectionCriterion, TrialOutcome
-from attentune.runs.space import Dimension, Space
 from attentune.io.files import storage_errors
+from attentune.runs.search_settings import SamplerConfig, SelectionCriterion
+from attentune.runs.space import Dimension, Space
 from attentune.seeding import derive_key, numpy_generator
 
 JOURNAL_FILE = "trials.journal"
 _STUDY = "search trials"
-SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
 # The minimum number of finished trials for an estimate of importance.
 MIN_FOR_IMPORTANCE = 10
 # What Optuna raises on invalid lines of a journal.
 _INVALID_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeError, RecursionError, OverflowError)
-_STATES = {
-    TrialState.COMPLETE: "done",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-    TrialState.WAITING: "running",
-}
+_STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 @dataclass(frozen=True)
-class SamplerConfig:
-    """How trials are sampled and pruned."""
+class TrialOutcome:
+    """The outcome of a trial."""
 
-    sampler: str = "tpe"  # one of `SAMPLERS`
-    pruner: str = "none"  # one of `PRUNERS`
-    startup: int = 5  # the number of finished trials before TPE models them, and before the median pruner prunes
-    trials: int | None = None  # the number of trials; None for the whole grid
-    seed: int = 42  # the seed of the sampler
+    name: str  # "trial-0001" and so on
+    params: dict[str, Any]  # the point of the space
+    settings: dict[str, Any]  # the point's settings, by dotted name
+    status: str  # "done", "pruned", "failed" or "running"
+    scores: tuple[float, ...] = ()  # the scores of each seed, or of each seed's parts
+    value: float | None = None  # the ranking value; None if the trial is not done or its score is undefined
+    seconds: float = 0.0  # the wall time of all its runs
+    message: str = ""  # why it failed, or its score when it was pruned
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.scores) if self.scores else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of its scores (n - 1)."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def ranked(
+    trials: Sequence[TrialOutcome],
+    criterion: SelectionCriterion,
+    *,
+    loss: Callable[[TrialOutcome], float | None] = lambda trial: None,
+) -> list[TrialOutcome]:
+    """Sort trials: best first, of equal values the lowest loss first, those without a value last."""
+    order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
+    times = Counter(trial.value for trial in trials)
+
+    def key(trial: TrialOutcome) -> tuple[Any, ...]:
+        if trial.value is None:
+            return (True, 0.0, math.inf, order[trial.status])
+        known = loss(trial) if times[trial.value] > 1 else None
+        value = -trial.value if criterion.greater_is_better else trial.value
+        return (False, value, math.inf if known is None else known, order[trial.status])
+
+    return sorted(trials, key=key)
 
 
 class SearchStudy:
@@ -67,27 +90,28 @@ class SearchStudy:
         self,
         folder: Path,
         space: Space,
-        sampler_config: SamplerConfig,
+        sampling: SamplerConfig,
         criterion: SelectionCriterion,
         *,
         read_only: bool = False,
     ) -> None:
-        self.folder, self.space, self.sampler_config, self.criterion = folder, space, sampler_config, criterion
+        self.folder, self.space, self.sampling, self.criterion = folder, space, sampling, criterion
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._direction: Literal["maximize", "minimize"] = "maximize" if criterion.greater_is_better else "minimize"
         self._journal = folder / JOURNAL_FILE
-        with self._errors():
+        with self._errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
             if not read_only:
                 _drop_torn_line(self._journal)
             storage = JournalStorage(JournalFileBackend(str(self._journal), lock_obj=_NoLock()))  # type: ignore[arg-type]
             if read_only:
-                self._study = optuna.load_study(study_name=_STUDY, storage=storage, pruner=_pruner(sampler_config))
+                self._study = optuna.load_study(study_name=_STUDY, storage=storage, pruner=_pruner(sampling))
             else:
                 self._study = optuna.create_study(
                     study_name=_STUDY,
                     storage=storage,
                     sampler=optuna.samplers.RandomSampler(seed=0),
-                    pruner=_pruner(sampler_config),
+                    pruner=_pruner(sampling),
                     direction=self._direction,
                     load_if_exists=True,
                 )
@@ -108,30 +132,41 @@ class SearchStudy:
     def total(self) -> int:
         """The number of trials of the complete search, at most one per point: a repetition would score the same."""
         points = self.space.points()
-        wanted = self.sampler_config.trials
-        limits = [number for number in (wanted, None if points is None else len(points)) if number is not None]
+        wanted = (self.sampling.trials, None if points is None else len(points))
+        limits = [number for number in wanted if number is not None]
         return max(min(limits), len(self._by_name()))
 
     def trials(self) -> list[TrialOutcome]:
-        """Return all trials so far, in order."""
+        """Return all trials so far, in order; `scores`, `seconds` and `message` of those that have ended."""
         with self._errors():
-            return [self._outcome(name, trial) for name, trial in self._by_name().items()]
+            return [
+                TrialOutcome(
+                    name=name,
+                    params=dict(trial.params),
+                    settings=self.space.settings_of(trial.params),
+                    status=_STATES.get(trial.state, "running"),
+                    value=trial.value if trial.state == TrialState.COMPLETE else None,
+                    **(_facts(trial) if trial.state in _STATES else {}),
+                )
+                for name, trial in self._by_name().items()
+            ]
 
-    def results(self, name: str) -> dict[int, dict[str, Any]]:
-        """Return the results of a trial's runs by seed: status, scores, seconds, message."""
-        with self._errors():
-            return _results(self._by_name()[name])
-
-    def note(self, name: str, seed: int, result: dict[str, Any]) -> None:
-        """Store the result of a run."""
-        with self._errors():
-            self._live(name).set_user_attr(f"seed {seed}", result)
-
-    def finish(self, name: str, status: str, value: float | None = None) -> None:
+    def finish(
+        self,
+        name: str,
+        status: str,
+        value: float | None = None,
+        *,
+        scores: Sequence[float] = (),
+        seconds: float = 0.0,
+        message: str = "",
+    ) -> None:
         """End a trial as "done" (with its ranking value), "pruned" or "failed"."""
-        state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
+        state = next(state for state, known in _STATES.items() if known == status)
         with self._errors():
-            self._study.tell(self._by_name()[name].number, value, state)
+            live = self._live(name)
+            live.set_user_attr("outcome", {"scores": [*scores], "seconds": seconds, "message": message})
+            self._study.tell(live.number, value, state)
 
     def add(self) -> bool:
         """Sample another trial; return False if there are enough."""
@@ -184,65 +219,47 @@ class SearchStudy:
 
     def _draw(self) -> dict[str, Any]:
         """Return the next point, from Optuna's sampler; for a grid, or if it has been tried, a random untried point."""
-        known = [trial for trial in self._study.get_trials() if "dropped" not in trial.user_attrs]
+        known = self._study.get_trials()
         tried = {_key(trial.params) for trial in known}
         points = self.space.points()
         left = None if points is None else [point for point in points if _key(point) not in tried]
-        key = ("search", self.sampler_config.sampler, self.sampler_config.seed, len(tried))
-        if self.sampler_config.sampler != "grid":
+        key = ("search", self.sampling.sampler, self.sampling.seed, len(tried))
+        if self.sampling.sampler != "grid":
             drawn = optuna.create_study(direction=self._direction, sampler=self._sampler(derive_key(*key) % 2**32))
             drawn.add_trials(known)
-            params = drawn.ask(_distributions(self.space)).params
+            params = drawn.ask({part.name: _distribution(part) for part in self.space.dimensions}).params
             if left is None or _key(params) not in tried:
                 return params
         assert left  # fewer trials than points have been sampled
         return left[int(numpy_generator(*key).integers(len(left)))]
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        if self.sampler_config.sampler == "random":
+        if self.sampling.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            startup = self.sampler_config.startup
-            return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
+            return optuna.samplers.TPESampler(seed=seed, n_startup_trials=self.sampling.startup, constant_liar=True)
 
     def _add(self, params: Mapping[str, Any], **attributes: str) -> None:
+        distributions = {part.name: _distribution(part) for part in self.space.dimensions}
         self._study.add_trial(
             create_trial(
-                state=TrialState.RUNNING,
-                params=dict(params),
-                distributions=_distributions(self.space),
-                user_attrs=attributes,
+                state=TrialState.RUNNING, params=dict(params), distributions=distributions, user_attrs=attributes
             )
         )
 
     def _by_name(self) -> dict[str, FrozenTrial]:
         """Return the newest trial of each name."""
-        return {self._name(trial): trial for trial in self._study.get_trials(deepcopy=False)}
-
-    @staticmethod
-    def _name(trial: FrozenTrial) -> str:
-        return str(trial.user_attrs.get("name", f"trial-{trial.number + 1:04d}"))
+        trials = self._study.get_trials(deepcopy=False)
+        return {str(one.user_attrs.get("name", f"trial-{one.number + 1:04d}")): one for one in trials}
 
     def _live(self, name: str) -> Trial:
         return Trial(self._study, self._by_name()[name]._trial_id)
 
-    def _outcome(self, name: str, trial: FrozenTrial) -> TrialOutcome:
-        results = [value for _, value in sorted(_results(trial).items())]
-        return TrialOutcome(
-            name=name,
-            params=dict(trial.params),
-            settings=self.space.settings_of(trial.params),
-            status=_STATES[trial.state],
-            scores=tuple(score for result in results for score in result["scores"]),
-            value=trial.value if trial.state == TrialState.COMPLETE else None,
-            seconds=sum(result["seconds"] for result in results),
-            message=next((result["message"] for result in results if result["message"]), ""),
-        )
 
-
-def _results(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
-    return {int(key.split()[1]): value for key, value in trial.user_attrs.items() if key.startswith("seed ")}
+def _facts(trial: FrozenTrial) -> dict[str, Any]:
+    outcome = trial.user_attrs.get("outcome", {})
+    return {**outcome, "scores": tuple(outcome.get("scores", ()))}
 
 
 def _key(params: Mapping[str, Any]) -> str:
@@ -267,10 +284,6 @@ def _drop_torn_line(journal: Path) -> None:
             file.truncate(content.rfind(b"\n") + 1)
 
 
-def _distributions(space: Space) -> dict[str, BaseDistribution]:
-    return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
-
-
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices:
         return CategoricalDistribution(dimension.choices)
@@ -279,9 +292,9 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
 
 
-def _pruner(sampler_config: SamplerConfig) -> optuna.pruners.BasePruner:
-    if sampler_config.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=sampler_config.startup)
-    if sampler_config.pruner == "halving":
+def _pruner(sampling: SamplerConfig) -> optuna.pruners.BasePruner:
+    if sampling.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=sampling.startup)
+    if sampling.pruner == "halving":
         return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
     return optuna.pruners.NopPruner()

@@ -14,11 +14,11 @@ from attentune.config import Config, load_config, to_flat
 from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
+from attentune.execution.executor import default_slots
+from attentune.models.build import load_tokenizer
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.progress import RunTimes, group_of
 from attentune.runs.records import RecordStore
-from attentune.execution.executor import default_slots
-from attentune.models.build import load_tokenizer
 from attentune.training.defaults import default_batch_size, default_epochs
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train

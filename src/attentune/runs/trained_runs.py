@@ -19,12 +19,12 @@ from scipy.stats import wilcoxon
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import SEPARATOR
 from attentune.errors import CheckpointError, ConfigError
-from attentune.runs.records import Predictions, read_predictions
 from attentune.inference.predictions import values_of
 from attentune.io.files import read_text
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import example_values
 from attentune.results import RESULT_FILE, RunResult
+from attentune.runs.records import Predictions, read_predictions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.paired_tests import McNemarResult, mcnemar_test, paired_bootstrap_test

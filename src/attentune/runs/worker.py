@@ -15,9 +15,9 @@ from typing import Any
 
 from attentune.config import Config
 from attentune.errors import CheckpointError, StorageError
+from attentune.results import RunResult
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of
-from attentune.results import RunResult
 from attentune.training.signals import Interrupted, Pruned, StopRequest
 
 # Trains a run with its settings.
