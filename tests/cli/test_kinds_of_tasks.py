@@ -207,7 +207,7 @@ def test_predict_says_first_what_the_run_does(home: Path, tmp_path: Path, capsys
         scores = [float(row["label"]) for row in rows]
         job = f"gives a text a score from {min(scores):g} to {max(scores):g}"
     capsys.readouterr()
-    for more in ([], ["--output_dir", str(tmp_path / "shards"), "--jobs", "1"]):
+    for more in ([], ["--output_dir", str(tmp_path / "parts")]):
         assert main(["predict", str(run), "--input_file", str(home / f"{run.name}-new.csv"), *more]) == 0
         assert capsys.readouterr().err.splitlines()[0] == f"This model {job}."
     if kind not in AUTO:

@@ -95,11 +95,11 @@ def test_explain_and_suggest_read_the_columns_of_the_run(home: Path, attentune: 
     assert "shipped" not in out
 
 
-def test_shards_read_the_columns_of_the_run(home: Path, attentune: Command, tmp_path: Path) -> None:
-    words = ("predict", home / "run", "--input_file", home / "new.csv", "--output_dir", tmp_path / "out", "--jobs", 1)
+def test_parts_read_the_columns_of_the_run(home: Path, attentune: Command, tmp_path: Path) -> None:
+    words = ("predict", home / "run", "--input_file", home / "new.csv", "--output_dir", tmp_path / "out")
     status, _, err = attentune(*words)
     assert status == 0, err
-    assert f"Columns read: text {TEXT!r}." in err
+    assert f"Columns read: text {TEXT!r}, label 'category'." in err
     found = pd.concat(map(pd.read_parquet, (tmp_path / "out").glob("*.parquet")))
     assert list(found["prediction"]) == list(pd.read_csv(home / "new.csv")["category"])
 

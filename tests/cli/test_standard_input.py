@@ -18,7 +18,7 @@ import pytest
 from pyarrow import parquet
 
 import attentune.data.readers.table as parts_module
-from attentune.data.ranges import find_sources, scan
+from attentune.data.parts import find_sources
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import guess_format
 from attentune.data.readers.table import ChunkLimit
@@ -186,7 +186,7 @@ def test_commands_that_read_again_refuse_it(piped: Command, run: Path, tmp_path:
         assert f"--train_file: got -, which is standard input, but {command} reads its rows again" in err
     status, _, err = piped(TABLE, "predict", run, "--input_file", "-", "--output_dir", tmp_path / "out")
     assert status == 2
-    assert "--input_file: got -, which is standard input, but shards are read again" in err
+    assert "--input_file: got standard input, which each part would read again" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -208,9 +208,8 @@ def test_files_of_other_names(attentune: Command, run: Path, tmp_path: Path) -> 
     status, out, _ = attentune("predict", run, *words, "txt")
     assert (status, len(out.splitlines())) == (0, 8)
     (tmp_path / "rows.txt").write_text(TABLE.replace(",", "\t"))
-    (source,) = find_sources(str(tmp_path / "rows.txt"), options=FileOptions(file_format="tsv"))
-    assert (scan(source).rows, scan(source).names) == (7, ("id", "text", "label"))
-    assert find_sources(source.path, options=source.options) == [source]
+    (source,) = find_sources(str(tmp_path / "rows.txt"), FileOptions(file_format="tsv"))
+    assert (source.scanned().rows, source.scanned().names) == (7, ("id", "text", "label"))
 
 
 @pytest.mark.integration

@@ -9,8 +9,6 @@ import pytest
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
-from attentune.data.ranges import FIRST, RowRange, divide, find_sources, read_range, scan
-from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_table
 from attentune.data.unlabelled import read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
@@ -96,24 +94,6 @@ def test_a_spreadsheet_without_a_header(tmp_path: Path) -> None:
     assert data.splits["train"].lines == tuple(range(1, 25))
 
 
-@pytest.mark.parametrize("begin", ["", "\ufeff"])
-def test_shards_of_a_file_without_a_header_have_its_rows(tmp_path: Path, begin: str) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(begin + rows(9000))
-    options = FileOptions(header=False)
-    (source,) = find_sources(str(path), options=options)
-    found = scan(source)
-    assert (found.names, found.rows) == (("column_1", "column_2"), 9000)
-    texts: list[str] = []
-    for part in [part for shard in divide([found], 3) for part in shard]:
-        texts += [
-            text for chunk in read_range(source, part, ["column_1"], ()) for text in chunk.table.texts("column_1")
-        ]
-    assert tuple(texts) == read_table(path, options=options).columns["column_1"]
-    (whole,) = read_range(source, RowRange(0, FIRST, 1), ["column_2"], ["column_1"])
-    assert whole.kept.to_pylist() == [{"column_1": "so this was film number 0 for us"}]
-
-
 PAGES = (
     "<!DOCTYPE html>\n<html><body>Sign in</body></html>",
     "\n  <html lang='en'>",
@@ -128,9 +108,6 @@ def test_a_page_is_called_a_page(tmp_path: Path, name: str, page: str) -> None:
     (tmp_path / name).write_text(page)
     with pytest.raises(DataError, match=r"this is an HTML page.* open it in a browser"):
         read_table(tmp_path / name)
-    if name.endswith(("csv", "jsonl")):
-        with pytest.raises(DataError, match="this is an HTML page"):
-            scan(find_sources(str(tmp_path / name))[0])
 
 
 def test_a_text_about_a_page_is_none(tmp_path: Path) -> None:

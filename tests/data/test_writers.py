@@ -20,16 +20,12 @@ COLUMNS = [
     OutputColumn("prediction", "text"),
     OutputColumn("p_good", "share"),
     OutputColumn("topics", "texts"),
-    OutputColumn("tokens", "tokens"),
 ]
-TOKENS = [{"text": "so", "start": 0, "end": 2, "score": 1.5e-9}]
-PAIR_TOKENS = [{"text": "so", "start": 0, "end": 2, "score": 0.25, "in": "pair"}]
 VALUES: dict[str, Any] = {
     "id": ["a", 'say "hi"\r\n, so', ""],
     "prediction": ["None", "日本語", "nan"],
     "p_good": [0.1234567, 1e-9, 1.0],
     "topics": [["a", "b"], [], ["c"]],
-    "tokens": [TOKENS, [], PAIR_TOKENS],
 }
 KEPT = pa.table(
     {
@@ -58,15 +54,12 @@ def test_parquet_keeps_all_values_and_types(tmp_path: Path) -> None:
     rows = table.to_pylist()
     assert [row["p_good"] for row in rows[:3]] == pytest.approx(VALUES["p_good"], rel=1e-7)
     assert [row["topics"] for row in rows[:3]] == VALUES["topics"]
-    assert rows[0]["tokens"] == [{**TOKENS[0], "in": None}]
     assert path.read_bytes() == written("parquet", tmp_path).read_bytes()
 
 
 def test_json_lines_round_probabilities_and_have_no_nan(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in written("jsonl", tmp_path, chunks=1).read_text().splitlines()]
     assert [row["p_good"] for row in rows] == [0.123457, 0.0, 1.0]
-    assert rows[0]["tokens"] == TOKENS
-    assert rows[2]["tokens"] == PAIR_TOKENS
     assert [row["share"] for row in rows] == [0.123456789, None, None]
     assert rows[0]["when"] == "2024-01-02 03:04:05"
     assert [row["stars"] for row in rows] == [1, None, 2**60]
@@ -83,7 +76,6 @@ def test_our_readers_read_the_same_texts(tmp_path: Path, file_format: str) -> No
 def test_a_csv_field_holds_lists_and_objects(tmp_path: Path) -> None:
     table = read_table(written("csv", tmp_path, chunks=1))
     assert table.texts("topics") == ("a|b", "", "c")
-    assert json.loads(table.texts("tokens")[2]) == PAIR_TOKENS
     assert json.loads(table.texts("more")[0]) == {"a": [1, 2]}
     assert table.texts("p_good") == ("0.123457", "0.000000", "1.000000")
 

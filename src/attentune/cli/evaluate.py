@@ -20,7 +20,6 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
-from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import tell_cut_texts
 
 _EXAMPLES = """examples:
@@ -50,10 +49,7 @@ def parser() -> Parser:
     made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
     add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    made.add_argument("--input_file", help="with --output_dir: labelled rows")
-    add_keep_columns(made)
     add_config_flags(made, only=ROW_SETTINGS)
-    add_shard_flags(made, formats=("parquet",))
     return made
 
 
@@ -61,37 +57,24 @@ def run(arguments: Sequence[str]) -> int:
     """Score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     shown = whole_number("--show_errors", parsed.show_errors, problems, minimum=0) or 0
-    shards = check_shard_flags(parsed, problems)
     # A task alone selects the run; its rows are those of the run, unless a folder or file is named.
     given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
     use_best(parsed, names_rows=not given)
-    if parsed.output_dir is not None:
-        parsed.split = parsed.split or "validation"
-        config = check_input("evaluate", parsed, problems)
-        check_named(parsed)
-        status, found, data = _evaluate_shards(arguments, parsed, shards, config)
-        if data is None:
-            return status
-    else:
-        if parsed.input_file is not None:
-            problems.append("--input_file: goes with --output_dir; otherwise give --validation_file or --test_file.")
-        if parsed.keep_columns is not None:
-            problems.append("--keep_columns: goes with --output_dir.")
-        data_config = data_from(parsed, problems)
-        is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
-        parsed.split = parsed.split or ("test" if is_test else "validation")
-        check_named(parsed)
-        for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
-            check_columns(file, data_config, with_label=True)
+    data_config = data_from(parsed, problems)
+    is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
+    parsed.split = parsed.split or ("test" if is_test else "validation")
+    check_named(parsed)
+    for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
+        check_columns(file, data_config, with_label=True)
 
-        from attentune.data.columns import columns_notes
-        from attentune.inference.predictor import Predictor, evaluate_in_detail
+    from attentune.data.columns import columns_notes
+    from attentune.inference.predictor import Predictor, evaluate_in_detail
 
-        saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
-        found, data = evaluate_in_detail(saved, data_config, splits=(parsed.split,), precision=parsed.precision)
-        tell_cut_texts(saved)
-        for note in (*columns_notes(data.columns), *data.notes):
-            print(note, file=sys.stderr)
+    saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
+    found, data = evaluate_in_detail(saved, data_config, splits=(parsed.split,), precision=parsed.precision)
+    tell_cut_texts(saved)
+    for note in (*columns_notes(data.columns), *data.notes):
+        print(note, file=sys.stderr)
     from attentune.results import to_json
 
     if parsed.format == "json":
@@ -106,43 +89,6 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.errors_file is not None:
         _write_errors(Path(parsed.errors_file), found, data)
     return 0
-
-
-def _evaluate_shards(
-    arguments: Sequence[str], parsed: Any, given: dict[str, Any], config: Any
-) -> tuple[int, dict[str, Any], Any]:
-    """Predict labelled rows in shards; return the status, and, once all are written, the evaluation and the rows."""
-    from attentune.data.builtin import DEFAULT_METRICS
-    from attentune.data.dataset import TaskData, data_name
-    from attentune.experiments.shards.task import EVALUATE, evaluate_shard, evaluated_rows
-    from attentune.inference.evaluation import evaluate_split
-    from attentune.inference.predictor import Predictor
-
-    saved = Predictor.load(parsed.run)
-    options = {"precision": parsed.precision}
-    status, output, plan = run_shards_of(
-        "evaluate",
-        arguments,
-        parsed,
-        given,
-        saved=saved,
-        data=config,
-        kind=EVALUATE,
-        task=evaluate_shard,
-        options=options,
-    )
-    if status != 0 or given["shard"] is not None:
-        return status, {}, None
-    rows, logits_NC = evaluated_rows(output, plan, saved.label_space)
-    if len(rows) < plan.rows:
-        print(
-            f"{plan.rows - len(rows):,} of {plan.rows:,} rows are left out, as their label means that there is none"
-            " (--ignore_labels).",
-            file=sys.stderr,
-        )
-    metrics = DEFAULT_METRICS[saved.label_space.task_type]
-    found = {parsed.split: evaluate_split(parsed.split, rows, logits_NC, saved.label_space, metrics)}
-    return status, found, TaskData(data_name(vars(config)), saved.label_space, metrics, {parsed.split: rows})
 
 
 def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:

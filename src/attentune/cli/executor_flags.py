@@ -1,4 +1,4 @@
-"""Flags that choose where runs and shards are executed."""
+"""Flags that choose where runs are executed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attentune.errors import ConfigError
 from attentune.execution.executor import EXECUTORS, ExecutorOptions
 
 
-def add_executor_flags(made: Parser, *, what: str = "runs") -> None:
+def add_executor_flags(made: Parser) -> None:
     """Add the flags of the executor."""
     made.add_argument(
         "--executor",
         metavar="|".join(EXECUTORS),
         default="local",
-        help=f"execute {what} in processes of this machine, on a Ray cluster or as SLURM jobs (default: local)",
+        help="execute runs in processes of this machine, on a Ray cluster or as SLURM jobs (default: local)",
     )
-    made.add_argument("--jobs", metavar="N", help=f"{what} at a time (default: one per core, or one per GPU)")
+    made.add_argument("--jobs", metavar="N", help="runs at a time (default: one per core, or one per GPU)")
     made.add_argument(
         "--ray_address",
         metavar="HOST:PORT",
@@ -32,13 +32,12 @@ def add_executor_flags(made: Parser, *, what: str = "runs") -> None:
         default="0",
         help="with ray or slurm: GPUs of each; with ray also 0.25 (default: 0)",
     )
-    if what == "runs":
-        made.add_argument(
-            "--processes_per_run",
-            metavar="N",
-            default="1",
-            help="with ray or slurm: processes that train a run together, by torchrun (default: 1)",
-        )
+    made.add_argument(
+        "--processes_per_run",
+        metavar="N",
+        default="1",
+        help="with ray or slurm: processes that train a run together, by torchrun (default: 1)",
+    )
     made.add_argument(
         "--slurm",
         metavar="NAME=VALUE",
@@ -68,7 +67,7 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
         ray_address=parsed.ray_address,
         cpus_per_run=whole_number("--cpus_per_run", parsed.cpus_per_run, problems) or 1,
         gpus_per_run=gpus,
-        processes_per_run=whole_number("--processes_per_run", getattr(parsed, "processes_per_run", "1"), problems) or 1,
+        processes_per_run=whole_number("--processes_per_run", parsed.processes_per_run, problems) or 1,
         slurm=tuple(slurm),
     )
     try:

@@ -11,7 +11,6 @@ from attentune.attribution.names import check_method_names
 from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
-from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts, tell_cut_texts
 
 _EXAMPLES = """examples:
@@ -70,8 +69,6 @@ def parser() -> Parser:
     made.add_argument("--output_file", help="write the result to this file: .html .png .svg .pdf .jsonl .txt")
     add_precision_flag(made)
     add_text_flags(made)
-    add_keep_columns(made)
-    add_shard_flags(made)
     return made
 
 
@@ -88,16 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     layer, heads = _layer(parsed, problems), _heads(parsed, problems)
     if parsed.by_class:
         _check_by_class(parsed, problems)
-    shards = check_shard_flags(parsed, problems)
     use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
-    if parsed.output_dir is not None:
-        if parsed.layer is not None:
-            problems.append("--layer: does not go with --output_dir.")
-        data = check_input("explain", parsed, problems)
-        check_named(parsed)
-        return _explain_shards(arguments, parsed, shards, data, numbers)
-    if parsed.keep_columns is not None:
-        problems.append("--keep_columns: goes with --output_dir.")
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
     check_named(parsed)
@@ -152,32 +140,6 @@ def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
         return None
     heads = [whole_number("--heads", part, problems) for part in parsed.heads.split(",")]
     return [head for head in heads if head is not None]
-
-
-def _explain_shards(
-    arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any, numbers: dict[str, Any]
-) -> int:
-    from attentune.attribution.base import Settings
-    from attentune.data.dataset import TextRows
-    from attentune.explain.shards import EXPLAIN, explain_shard
-    from attentune.explain.texts import explain_rows
-    from attentune.inference.predictor import Predictor
-
-    saved = Predictor.load(parsed.run)
-    options = {
-        "methods": _methods(parsed, saved),
-        "target": parsed.target,
-        "level": parsed.level,
-        "settings": {name: value for name, value in numbers.items() if value is not None},
-        "precision": parsed.precision,
-    }
-    none = TextRows((), (), () if saved.is_pair else None, None, "")
-    settings = Settings(**options["settings"])  # the methods are checked before any rows are read
-    explain_rows(saved, none, methods=options["methods"], target=parsed.target, level=parsed.level, settings=settings)
-    status, _, _ = run_shards_of(
-        "explain", arguments, parsed, given, saved=saved, data=data, kind=EXPLAIN, task=explain_shard, options=options
-    )
-    return status
 
 
 def _methods(parsed: Any, saved: Any) -> list[str]:
@@ -243,7 +205,7 @@ def _tell_agreement(name: str, other: str, explanations: Any) -> None:
 
 
 def _check_by_class(parsed: Any, problems: list[str]) -> None:
-    given = {"--text": parsed.text, "--layer": parsed.layer, "--output_dir": parsed.output_dir}
+    given = {"--text": parsed.text, "--layer": parsed.layer}
     problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
     if parsed.level != "word":
         problems.append("--level: got token, but --by_class ranks words; leave it out.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,16 +12,8 @@ from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_columns, check_named
-from attentune.cli.flags import Parser, add_precision_flag
+from attentune.cli.flags import Parser, add_precision_flag, names_in
 from attentune.cli.output import destination, row_bar
-from attentune.cli.shards import (
-    add_keep_columns,
-    add_shard_flags,
-    check_input,
-    check_shard_flags,
-    columns_to_keep,
-    run_shards_of,
-)
 from attentune.cli.text_rows import (
     add_text_flags,
     check_text_flags,
@@ -28,6 +22,7 @@ from attentune.cli.text_rows import (
     tell_job,
     tell_notes,
 )
+from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
@@ -37,8 +32,9 @@ _EXAMPLES = """examples:
   attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
-  attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --keep_columns all --jobs 2"""
+  attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --shard 1/8     (1/8 to 8/8)"""
 
+_FORMATS = ("parquet", "jsonl", "csv")
 # Endings of files that nobody would take for CSV.
 _NO_CSV = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
 
@@ -60,21 +56,26 @@ def parser() -> Parser:
         action="store_true",
         help="add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)",
     )
-    add_keep_columns(made)
+    made.add_argument(
+        "--keep_columns",
+        metavar="all|NAME,NAME",
+        help="with --input_file: columns to copy to the output (default: none)",
+    )
     add_text_flags(made)
-    add_shard_flags(made)
+    group: Any = made.add_argument_group(
+        "many rows", "--input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)"
+    )
+    group.add_argument("--output_dir", help="a folder or URL for the output, in files that are skipped once written")
+    group.add_argument("--shard", metavar="I/N", help="predict the I-th of N parts of the rows (default: 1/1)")
+    group.add_argument("--output_format", choices=_FORMATS, help="format of the parts (default: parquet)")
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
     """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    shards = check_shard_flags(parsed, problems)
+    number, parts = _check_part_flags(parsed, problems)
     use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
-    if parsed.output_dir is not None:
-        data = check_input("predict", parsed, problems)
-        check_named(parsed)
-        return _predict_shards(arguments, parsed, shards, data)
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
     if parsed.output_file is not None and Path(parsed.output_file).suffix.lower() in _NO_CSV:
@@ -85,7 +86,10 @@ def run(arguments: Sequence[str]) -> int:
     data = check_text_flags("predict", parsed, problems)
 
     check_named(parsed)
-    check_columns(parsed.input_file, data, keep=columns_to_keep(parsed))
+    keep = tuple(names_in(parsed.keep_columns))
+    if parsed.output_dir is not None:
+        return _predict_part(arguments, parsed, data, keep, number, parts)
+    check_columns(parsed.input_file, data, keep=keep)
 
     # Imported late, so that mistakes are reported without delay.
     from attentune.data.readers.table import CHUNK
@@ -93,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=columns_to_keep(parsed))
+    chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=keep)
     tell_job(saved)
     tell_notes(chunks)
     if chunks.kept:
@@ -113,29 +117,97 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predict_shards(arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any) -> int:
-    from attentune.experiments.shards.task import PREDICT, predict_shard
+def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
+    """Check the flags of many rows; return the number of the part, from 1, and how many there are."""
+    given = parsed.input_file
+    if parsed.output_dir is None:
+        names = ("shard", "output_format")
+        problems += [f"--{name}: goes with --output_dir." for name in names if getattr(parsed, name) is not None]
+        is_pattern = given is not None and re.search(r"[*?\[]", given) and not Path(given).expanduser().exists()
+        if given is not None and ("://" in given or is_pattern):
+            problems.append(
+                f"--input_file: got {given}, expected one file. Folders, patterns and URLs are read with --output_dir."
+            )
+        return 1, 1
+    if given is None or given == "-":
+        got = "standard input, which each part would read again. Save it to a file" if given else "none"
+        problems.append(f"--input_file: got {got}; expected a file, folder, pattern or URL with --output_dir.")
+    if parsed.output_file is not None:
+        problems.append("--output_file: does not go with --output_dir.")
+    found = re.fullmatch(r"(\d+)/(\d+)", parsed.shard or "1/1")
+    number, parts = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    if not 1 <= number <= parts <= 99_999:
+        problems.append(f"--shard: got {parsed.shard}, expected I/N from 1/N to N/N, such as 3/8.")
+    return number, parts
+
+
+def _predict_part(
+    arguments: Sequence[str], parsed: Any, data: Any, keep: Sequence[str], number: int, parts: int
+) -> int:
+    from attentune.data.parts import InputRows, find_sources
+    from attentune.data.readers.formats import FileOptions
     from attentune.inference.predictor import Predictor
+    from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
+    from attentune.io.urls import read_if_there
 
-    kind, task = PREDICT, predict_shard
-    if parsed.explain:
-        from attentune.explain.shards import PREDICT_EXPLAINED, predict_explained_shard
-
-        kind, task = PREDICT_EXPLAINED, predict_explained_shard
     saved = Predictor.load(parsed.run)
-    options = {"precision": parsed.precision, "explain": parsed.explain}
-    status, _, _ = run_shards_of(
-        "predict", arguments, parsed, given, saved=saved, data=data, kind=kind, task=task, options=options
-    )
-    return status
+    config = saved.with_columns(data)
+    sources = find_sources(parsed.input_file, FileOptions.of(config))
+    kind, folder = parsed.output_format or "parquet", parsed.output_dir.rstrip("/")
+    place = f"{folder}/part-{number:05d}-of-{parts:05d}.{kind}"
+    request = {
+        "run": run_fingerprint(saved),
+        "input": [f"{one.file.path}: {one.file.bytes} bytes, {one.file.modified}" for one in sources],
+        "data": _changed(config),
+        "keep_columns": keep,
+        "precision": parsed.precision,
+        "explain": parsed.explain,
+        "output_format": kind,
+        "parts": parts,
+    }
+    check_same_parts(folder, request)
+    if read_if_there(place) is not None:
+        print(f"{place} is already written.", file=sys.stderr)
+        return 0
+    tell_job(saved)
+    label = "labels" if saved.label_space.is_multilabel else "label"
+    rows = InputRows.of(sources, config, is_pair=saved.is_pair, keep=keep, label=label)
+    tell_notes(rows)
+    _check_kept([name for name in rows.kept if name != label], saved)
+    ranges = rows.ranges(number, parts)
+    count = sum(end - first for _, first, end in ranges)
+    check_same_parts(folder, request, record=True)
+    try:
+        with row_bar(count, least=1 << 16) as progress:
+            options = _explaining(saved, parsed, progress) if parsed.explain else {}
+            write_part(saved, place, rows, ranges, precision=parsed.precision, progress=progress, **options)
+    except KeyboardInterrupt:
+        again = shlex.join(["attentune", "predict", *arguments])
+        print(f"attentune: stopped, and this part is not written. Start it again with:\n  {again}", file=sys.stderr)
+        return 130
+    tell_cut_texts(saved)
+    print(f"{count:,} of {rows.num_rows:,} rows written to {place}", file=sys.stderr)
+    return 0
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """Return the data settings that are not the default ones."""
+    from dataclasses import asdict
+
+    usual = asdict(type(config)())
+    return {name: value for name, value in asdict(config).items() if value != usual[name]}
 
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:
-    from attentune.experiments.shards.plan import check_kept
+    """Check that no column to keep has the name of one that is computed."""
     from attentune.explain.predict_explained import EXPLANATION
     from attentune.inference.predictions import output_names
 
-    check_kept(kept, output_names(saved.label_space, (EXPLANATION,)))
+    if same := [name for name in kept if name in output_names(saved.label_space, (EXPLANATION,))]:
+        raise ConfigError(
+            f"--keep_columns: the input has {', '.join(map(repr, same))}, as the output has. List the columns to keep"
+            " without it, or rename it in the input."
+        )
 
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:

@@ -96,12 +96,8 @@ def _row_chunks(
 ) -> RowChunks:
     names, num_rows, notes, tables = found
     spec = load_spec(config.task) if config.task else None
-    config = with_own_names(names, config)
-    if spec is None and (config.text_column is None or config.text_column not in names):
-        table = next(tables(names))
-        config, guessed = with_guessed_columns(table, config, want_label=False)
-        notes += guessed
-    columns = prediction_columns(names, source, is_pair, config, spec)
+    columns, guessed = choose_to_predict(next(tables(names)), names, config, is_pair=is_pair, spec=spec)
+    notes += guessed
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
     keep = names if tuple(keep_columns) == (ALL,) else keep_columns
@@ -127,6 +123,16 @@ def _row_chunks(
             yield replace(made, kept=tuple(_copied(table, name) for name in keep)) if keep else made
 
     return RowChunks(num_rows, ids.has_return(columns.id) or has_kept_return, rows, tuple(keep), notes)
+
+
+def choose_to_predict(
+    table: Table, names: Sequence[str], config: DataConfig, *, is_pair: bool, spec: TaskSpec | None = None
+) -> tuple[Columns, tuple[str, ...]]:
+    """Choose the columns of a file to predict by its names and first rows; and return notes on what was guessed."""
+    config, notes = with_own_names(names, config), tuple[str, ...]()
+    if spec is None and (config.text_column is None or config.text_column not in names):
+        config, notes = with_guessed_columns(table, config, want_label=False)
+    return prediction_columns(names, table.source, is_pair, config, spec), notes
 
 
 def _copied(table: Table, name: str) -> tuple[str, ...]:

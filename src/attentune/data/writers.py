@@ -15,6 +15,8 @@ from attentune.data.dataset import SEPARATOR, LabelSpace
 from attentune.data.readers.table import as_cell, has_return
 
 FORMATS = ("parquet", "jsonl", "csv")
+# Names of the column of labels in the output.
+LABELS = ("label", "labels")
 # The digits of probabilities and scores in text formats; Parquet has all.
 _DIGITS = 6
 
@@ -24,23 +26,14 @@ class OutputColumn:
     """A column of the output."""
 
     name: str
-    kind: str  # "text", "number"
+    kind: str  # "text", "texts" (a list), "number" or "share" (a probability)
 
     def type(self) -> Any:
         """Return the type for pyarrow."""
         import pyarrow as pa
 
-        token = {"text": pa.string(), "start": pa.int32(), "end": pa.int32(), "score": pa.float64(), "in": pa.string()}
-        return {
-            "text": pa.string(),
-            "number": pa.float64(),
-            "share": pa.float32(),
-            "whole": pa.int64(),
-            "flag": pa.bool_(),
-            "texts": pa.list_(pa.string()),
-            "shares": pa.list_(pa.float32()),
-            "tokens": pa.list_(pa.struct(list(token.items()))),
-        }[self.kind]
+        kinds = {"text": pa.string(), "number": pa.float64(), "share": pa.float32(), "texts": pa.list_(pa.string())}
+        return kinds[self.kind]
 
 
 class RowWriter:
@@ -51,7 +44,9 @@ class RowWriter:
 
         self._stream, self._format, self._columns = stream, file_format, tuple(columns)
         fields = [pa.field(column.name, column.type()) for column in columns]
-        self._schema = pa.schema([*fields, *kept])
+        labels = [field for field in kept if field.name in LABELS]  # behind the id, as in `predictions_csv`
+        rest = [field for field in kept if field.name not in LABELS]
+        self._schema = pa.schema([*fields[:1], *labels, *fields[1:], *rest])
         self._shares = [column.name for column in columns if column.kind == "share"]
         self._writer: Any = None
         if file_format == "parquet":
@@ -119,14 +114,6 @@ def row_writer(stream: IO[bytes], file_format: str, columns: Sequence[OutputColu
     writer.close()
 
 
-def read_written(files: Iterable[bytes], names: Sequence[str]) -> Any:
-    """Read columns of Parquet files that were written here, as one `pyarrow.Table`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pa.concat_tables(pq.read_table(pa.BufferReader(file), columns=list(names)) for file in files)
-
-
 def csv_text(lines: Iterable[Iterable[str]], *, quotes_all: bool) -> str:
     """Format lines of CSV; fields are quoted where that is needed, or all of them."""
     buffer = io.StringIO()
@@ -154,7 +141,7 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _json_value(part) for name, part in value.items() if not (name == "in" and part is None)}
+        return {name: _json_value(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_json_value(part) for part in value]
     return value if value is None or isinstance(value, (str, int, bool)) else str(value)

@@ -1,10 +1,9 @@
-"""Files and folders by path or by URL: local ones, and those of object stores (s3://, gs://, ...) through fsspec."""
+"""Files by path or URL, both through fsspec: local ones, and those of object stores (s3://, gs://, ...)."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import io
 import os
 import tempfile
 from collections.abc import Collection, Iterator
@@ -13,16 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from attentune.errors import ConfigError, DataError, StorageError
-from attentune.io.files import atomic_write, parse_json, storage_errors
+from attentune.errors import AttentuneError, ConfigError, DataError, StorageError
+from attentune.io.files import storage_errors, sync_folder
 
-# What file systems call that which changes when a file is written again; the first one that is there is compared.
+# What file systems call that which changes when a file is written again; the first one found is compared.
 _MODIFIED = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _BUFFER_BYTES = 1 << 20
-# They have no folders; to create one would create a bucket.
-_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"})
-# Packages of object stores that raise errors of their own.
-_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "azure")
 
 
 @dataclass(frozen=True)
@@ -30,22 +25,15 @@ class StoredFile:
     """A file to read."""
 
     path: str  # its absolute path, or its URL
-    bytes: int  # its size
-    modified: str  # what changes when it is written again: the time of the last change, or a hash of the object store
+    bytes: int
+    modified: str  # changes when the file is written again: a time, or a hash of the object store
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
         """Open the file for reading bytes; the stream is buffered and can seek."""
-        with _reading(self.path):
-            if is_url(self.path):
-                system, path = _file_system(self.path)
-                # Files in memory are one object with one position for all who open them.
-                is_memory = "memory" in _names(system.protocol)
-                raw: Any = io.BytesIO(system.cat_file(path)) if is_memory else system.open(path, "rb")
-            else:
-                raw = io.FileIO(self.path)
-            with raw, io.BufferedReader(raw, _BUFFER_BYTES) as stream:
-                yield stream
+        system, path = _file_system(self.path)
+        with _reading(self.path), system.open(path, "rb", block_size=_BUFFER_BYTES) as stream:
+            yield stream
 
 
 def is_url(path: str) -> bool:
@@ -53,167 +41,80 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def find_files(pattern: str, endings: Collection[str], leave_out: Collection[str] = ()) -> list[StoredFile]:
-    """Find the files that a path, URL, pattern with `*`, `?`, `[...]` or `**`, or folder names, in order."""
-    found = _urls(pattern) if is_url(pattern) else _paths(pattern)
-    folder, files = found
-    if folder:
-        files = [
-            file
-            for file in files
-            if file.path.lower().endswith(tuple(endings))
-            and (name := file.path.rsplit("/", 1)[-1]) not in leave_out
-            and not name.startswith((".", "_"))
-        ]
+def find_files(pattern: str, endings: Collection[str]) -> list[StoredFile]:
+    """Return the files that a path, URL, folder, or pattern with `*`, `?`, `[...]` or `**` names, in order.
+
+    Of a folder these are the files directly in it with one of the endings, not those that begin with `.` or `_`.
+    """
+    system, path = _file_system(pattern)
+    with _reading(pattern):
+        is_folder = system.isdir(path)
+        if is_folder:
+            found = system.ls(path, detail=True)
+        else:
+            found = [system.info(path)] if system.exists(path) else system.glob(path, detail=True).values()
+    hidden = (".", "_") if is_folder else (".",)
+    is_one = len(found) == 1 and not is_folder
+    files = []
+    for entry in found:
+        name = entry["name"].rsplit("/", 1)[-1]
+        is_wanted = is_one or not (name.startswith(hidden) or (is_folder and not name.lower().endswith(tuple(endings))))
+        if entry["type"] == "file" and is_wanted:
+            place = system.unstrip_protocol(entry["name"]) if is_url(pattern) else entry["name"]
+            changed: Any = next((entry[key] for key in _MODIFIED if entry.get(key) is not None), "")
+            changed = changed.timestamp() if isinstance(changed, datetime) else changed
+            files.append(StoredFile(place, int(entry["size"]), str(changed)))
     if not files:
-        got = "is a folder without files that end in " + " ".join(endings) if folder else "names no file"
+        got = "is a folder without files that end in " + " ".join(endings) if is_folder else "names no file"
         raise DataError(f"{got}. Name a file, a folder, or several files by a pattern in quotes.", path=pattern)
     return sorted(files, key=lambda file: file.path)
 
 
-def _paths(pattern: str) -> tuple[bool, list[StoredFile]]:
-    """Return whether the path is a folder, and the files."""
-    given = Path(pattern).expanduser()
-    with _reading(pattern):
-        if given.is_dir():
-            names = [entry for entry in given.iterdir() if entry.is_file()]
-        elif given.exists():
-            names = [given]
-        else:
-            root = Path(given.anchor or ".")
-            names = [path for path in root.glob(str(given.relative_to(given.anchor))) if path.is_file()]
-            names = [path for path in names if not path.name.startswith(".")]
-        stated = [(path.absolute(), path.stat()) for path in names]
-    return given.is_dir(), [StoredFile(str(path), facts.st_size, str(facts.st_mtime_ns)) for path, facts in stated]
+def read_if_there(path: str) -> bytes | None:
+    """Return the content of a file; None if it does not exist."""
+    system, place = _file_system(path)
+    with _reading(path):
+        system.invalidate_cache(system._parent(place))
+        return system.cat_file(place) if system.exists(place) else None
 
 
-def _urls(pattern: str) -> tuple[bool, list[StoredFile]]:
-    """Return whether the URL is a folder, and the files."""
-    system, path = _file_system(pattern)
-    with _reading(pattern):
-        is_folder = not any(sign in path for sign in "*?[") and system.isdir(path)
-        if is_folder:
-            entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
-        else:
-            entries = [entry for entry in system.glob(path, detail=True).values() if entry["type"] == "file"]
-        return is_folder, [
-            StoredFile(
-                system.unstrip_protocol(entry["name"]),
-                int(entry["size"]),
-                _modified(entry),
-            )
-            for entry in entries
-        ]
+@contextlib.contextmanager
+def written_whole(path: str) -> Iterator[IO[bytes]]:
+    """Yield a stream of bytes that becomes this file when the block ends; an error writes nothing.
 
-
-def _modified(entry: dict[str, Any]) -> str:
-    """Return what changes when a file is written again."""
-    value = next((entry[key] for key in _MODIFIED if entry.get(key) is not None), "")
-    return str(value.timestamp() if isinstance(value, datetime) else value)
-
-
-class OutputFolder:
-    """A folder to write files to, each whole or not at all.
-
-    An object store shows an object only when all of it was sent, so the files are first written to a temporary file of
-    this machine and then sent.
+    An object store shows an object only when all of it was sent, so it is made in a temporary file of this machine.
     """
-
-    def __init__(self, path: str) -> None:
-        self.path = path.rstrip("/") or "/"
-        self.is_local = not is_url(path)
-        self._system: Any = None
-        self._root = self.path
-        if not self.is_local:
-            self._system, self._root = _file_system(self.path)
-
-    def create(self) -> None:
-        """Create the folder if it does not exist."""
-        with self._writing(self.path):
-            if self._system is None:
-                Path(self.path).mkdir(parents=True, exist_ok=True)
-            elif not _OBJECT_STORES.intersection(_names(self._system.protocol)):
-                self._system.makedirs(self._root, exist_ok=True)
-
-    def place(self, name: str) -> str:
-        """Return the path or URL of a file in the folder."""
-        return f"{self.path}/{name}"
-
-    def names(self) -> set[str]:
-        """Return the names of the files in the folder; none if it does not exist."""
-        with _reading(self.path):
-            if self._system is None:
-                folder = Path(self.path)
-                return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-            self._system.invalidate_cache(self._root)
-            if not self._system.exists(self._root):
-                return set()
-            return {entry.rsplit("/", 1)[-1] for entry in self._system.ls(self._root, detail=False)}
-
-    def read_json(self, name: str) -> Any:
-        """Read a JSON file."""
-        return parse_json(self.read(name).decode("utf-8"))
-
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-        with _reading(self.place(name)):
-            path = f"{self._root}/{name}"
-            return Path(path).read_bytes() if self._system is None else self._system.cat_file(path)
-
-    @contextlib.contextmanager
-    def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a stream of bytes that becomes this file when the block ends; an error writes nothing."""
-        if self._system is None:
-            path = Path(self.path) / name
-            with atomic_write(path) as add:
-                yield _Sink(add)  # type: ignore[misc]
-            # Of processes that were killed while they wrote this file.
-            for leftover in path.parent.glob(f".{glob.escape(name)}.*.tmp"):
-                leftover.unlink(missing_ok=True)
-            return
-        handle, temporary = tempfile.mkstemp(prefix="attentune-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
+    system, place = _file_system(path)
+    is_local = "file" in system.protocol
+    folder, name = Path(place).parent if is_local else Path(tempfile.gettempdir()), place.rsplit("/", 1)[-1]
+    temporary = folder / f".{name}.{os.getpid()}.tmp"
+    try:
+        with storage_errors(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as stream:
                 yield stream
-            with self._writing(self.place(name)):
-                self._system.put_file(temporary, f"{self._root}/{name}")
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-
-    def _writing(self, path: str) -> contextlib.AbstractContextManager[None]:
-        return storage_errors(path) if self.is_local else _sending(path)
-
-
-def _names(protocol: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
-
-
-class _Sink(io.RawIOBase):
-    """A stream whose bytes go to a function."""
-
-    def __init__(self, add: Any) -> None:
-        self._add = add
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, content: Any) -> int:
-        data = bytes(content)
-        self._add(data)
-        self._size += len(data)
-        return len(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        if not is_local:
+            with _sending(path):
+                system.put_file(str(temporary), place)
+            return
+        with storage_errors(path):
+            temporary.replace(place)
+            sync_folder(folder)
+        for leftover in folder.glob(f".{glob.escape(name)}.*.tmp"):  # of processes that were killed
+            leftover.unlink(missing_ok=True)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system of a URL, and the path in it."""
+    """Return fsspec's file system of a path or URL, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
-        system, path = url_to_fs(url)
+        system, path = url_to_fs(url if is_url(url) else str(Path(url).expanduser().absolute()))
     except ImportError as error:
         raise ConfigError(f"{url}: needs a package that is not installed: {error}.") from error
     except ValueError as error:
@@ -223,18 +124,15 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Convert errors of file systems, which are of many kinds, to a `DataError`."""
+    """Convert errors of file systems, which are of many kinds for URLs, to a `DataError`."""
     try:
         yield
+    except AttentuneError:
+        raise
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path=path) from error
     except Exception as error:
-        if not is_url(path) or type(error).__module__.split(".")[0] not in (
-            "botocore",
-            "aiobotocore",
-            "aiohttp",
-            "gcsfs",
-        ):
+        if not is_url(path) or type(error).__module__.split(".")[0] in ("builtins", "pyarrow"):
             raise
         raise DataError(f"cannot be read: {error}.", path=path) from error
 

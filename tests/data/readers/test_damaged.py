@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from attentune.data.ranges import RowRange, find_sources, read_range, scan
+from attentune.data.parts import find_sources
 from attentune.data.readers import office
-from attentune.data.readers.hub import load_split, read_split, read_split_batches
+from attentune.data.readers.formats import FOUND
+from attentune.data.readers.hub import read_split
 from attentune.data.readers.read import read_table
-from attentune.data.readers.table import FIRST
 from attentune.errors import DataError
 
 openpyxl = pytest.importorskip("openpyxl")
@@ -69,9 +69,9 @@ def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
     ended = ends(code, str(path))
     assert ended.returncode == 1, ended.stderr  # by the error, not by a signal
     assert f"DataError: {path}: not a whole Parquet file (Definition level" in ended.stderr
-    (source,) = find_sources(str(path))
+    (source,) = find_sources(str(path), FOUND)
     with pytest.raises(DataError, match=f"{path}: not a whole Parquet file"):
-        list(read_range(source, RowRange(0, FIRST, scan(source).rows), ["text"], []))
+        list(source.blocks(0, source.scanned().rows, ["text"], []))
 
 
 def test_offsets_that_lead_out_of_the_file_are_refused(
@@ -115,9 +115,6 @@ def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(DataError, match=r"saved, split train: a file is damaged"):
             read_split(str(tmp_path / "saved"), None, "train")
-        split = load_split(str(tmp_path / "saved"), None, "train")
-        with pytest.raises(DataError, match=rf"{file.name}: a file is damaged"):
-            list(read_split_batches(split, ["text"], first_row=0, num_rows=60))
 
 
 def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

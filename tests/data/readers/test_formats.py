@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
-from attentune.data.ranges import BLOCK_ROWS, RowRange, find_sources, read_range, scan
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_table
 from attentune.data.unlabelled import read_unlabelled
@@ -132,24 +131,6 @@ def test_rows_to_train_on_and_to_predict(tmp_path: Path) -> None:
     assert any("semicolon-separated, Windows-1252" in note for note in data.notes)
     space = LabelSpace("classification", ("bad", "good"))
     assert read_unlabelled(str(other), label_space=space, is_pair=False, config=DataConfig()).texts == texts
-
-
-def test_rows_of_shards_are_those_of_the_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    texts = tuple(f"{text} {number}" for number in range(BLOCK_ROWS) for text in SENTENCES["cp1252"][:2])
-    path.write_bytes(written(texts, "\t", "cp1252"))
-    (source,) = find_sources(str(path))
-    found = scan(source)
-    assert found.names == ("text", "label")
-    assert (found.rows, len(found.starts)) == (len(texts), 2)
-    for start in found.starts:
-        part = RowRange(0, start, BLOCK_ROWS)
-        read = [text for chunk in read_range(source, part, ["text"], ["label"]) for text in chunk.table.columns["text"]]
-        assert tuple(read) == texts[start.row : start.row + BLOCK_ROWS]
-    path.write_bytes(written(texts, ",", "utf-16"))
-    (source,) = find_sources(str(path))
-    with pytest.raises(DataError, match=r"UTF-16, in which rows cannot be found .*iconv"):
-        scan(source)
 
 
 def test_the_command_line_tells_it(tmp_path: Path, attentune) -> None:

@@ -16,8 +16,8 @@ import pytest
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
-from attentune.data.ranges import RowRange, find_sources, read_range, scan
-from attentune.data.readers.formats import FileOptions
+from attentune.data.parts import find_sources
+from attentune.data.readers.formats import FOUND, FileOptions
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import ChunkLimit
 from attentune.data.unlabelled import unlabelled_chunks
@@ -42,10 +42,9 @@ def notes_of(path: Path, **settings: object) -> str:
 
 
 def texts_by_ranges(path: Path) -> list[str]:
-    (source,) = find_sources(str(path))
-    found = scan(source)
-    part = RowRange(0, found.starts[0], found.rows)
-    return [text for chunk in read_range(source, part, ["text"], []) for text in chunk.table.columns["text"]]
+    (source,) = find_sources(str(path), FOUND)
+    blocks = source.blocks(0, source.scanned().rows, ["text"], [])
+    return [text for table, _ in blocks for text in table.columns["text"]]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -97,8 +96,8 @@ def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path: Path)
         limit=ChunkLimit(12, 10**6),
     )
     assert any("the lines 11 to 17" in note for note in found.notes)
-    (source,) = find_sources(str(path))
-    assert any("the lines 11 to 17" in note for note in scan(source).notes)
+    (source,) = find_sources(str(path), FOUND)
+    assert any("the lines 11 to 17" in note for note in source.scanned().notes)
 
 
 def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ import csv
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from attentune.data.names import CONVENTIONAL
-from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, in_chunks
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
 
 # A number or an id: no spaces, and a digit.
@@ -46,17 +46,14 @@ def parse_delimited(
     dialect: Dialect,
     keep: Collection[str] | None = None,
     limit: ChunkLimit = WHOLE,
-    *,
-    start: RowStart = FIRST,
-    num_rows: int | None = None,
 ) -> Iterator[Table]:
     """Parse the lines of a file; yields one table per chunk."""
     swallowed, left_out = list[str](), list[tuple[int, str, Any]]()
-    records = _without_blank_end(_records(lines, path, dialect, start.line, swallowed), path)
+    records = _without_blank_end(_records(lines, path, dialect, swallowed), path)
     header, records = _header(records, path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
-    done, dropped = start.row, list[int]()
+    done, dropped = 0, list[int]()
 
     def table(rows: list[_Row]) -> Table:
         nonlocal done
@@ -72,39 +69,9 @@ def parse_delimited(
         return made
 
     rows = _rows(records, header, wanted, dropped, left_out, path, dialect)
-    yield from in_chunks(itertools.islice(rows, num_rows), limit, table)
+    yield from in_chunks(rows, limit, table)
     if not done:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
-
-
-def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tuple[str, ...]:
-    """Return the names of the columns; a column without a name has an empty one."""
-    return _header(_records(lines, path, dialect), path, dialect)[0]
-
-
-def scan_delimited(
-    lines: Iterable[str], path: str | Path, dialect: Dialect, position: Callable[[], int], every: float
-) -> tuple[tuple[str, ...], int, list[RowStart], tuple[str, ...]]:
-    """Count the rows of a file, and find where to begin to read it in its middle."""
-    swallowed = list[str]()
-    records = _without_blank_end(_records(lines, path, dialect, swallowed=swallowed), path)
-    byte = 0
-    header, records = _header(records, path, dialect)
-    if (dialect.header is None and dialect.has_header) or dialect.has_sep_line:
-        byte = position()
-    count, starts = 0, []
-    for line, fields in records:
-        if len(fields) != len(header):
-            broken = [(number, len(cells)) for number, cells in records if len(cells) != len(header)]
-            raise _ragged(fields, header, path, line, dialect, broken)
-        if count % every == 0:
-            starts.append(RowStart(count, byte, line))
-        count += 1
-        if count % every == 0:
-            byte = position()
-    if not count:
-        raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    return header, count, starts, _swallowed_notes(swallowed, path)
 
 
 def _rows(
@@ -132,13 +99,13 @@ def _rows(
 
 
 def _records(
-    lines: Iterable[str], path: str | Path, dialect: Dialect, first_line: int = 1, swallowed: list[str] | None = None
+    lines: Iterable[str], path: str | Path, dialect: Dialect, swallowed: list[str]
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each record with the line at which it begins; a blank line is a record without fields."""
-    lines = iter(lines)
+    lines, first_line = iter(lines), 1
     if dialect.has_sep_line and dialect.header is None:
         next(lines, None)
-        first_line += 1
+        first_line = 2
     if dialect.quoting == "none":
         for number, line in enumerate(lines, start=first_line):
             text = line.removesuffix("\n").removesuffix("\r")
@@ -168,7 +135,7 @@ def _records(
             csv.field_size_limit(limit)
         if len(held) == 1:
             shapes.add(fields)
-        elif swallowed is not None and shapes.are_rows(held):
+        elif shapes.are_rows(held):
             swallowed.append(f"{start} to {start + len(held) - 1}")
         held.clear()
         yield start, fields

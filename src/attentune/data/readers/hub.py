@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ from attentune.config.schema import DataConfig
 from attentune.data.readers.table import Table, as_cell
 from attentune.errors import ConfigError, DataError
 
-# Rows of a dataset that are read at a time.
-_BATCH_ROWS = 256
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
 
@@ -32,42 +30,11 @@ def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]
     return tables, (f"Splits of {name} that are not used: {', '.join(rest)}.",) if rest else ()
 
 
-def load_split(name: str, config_name: str | None, split: str) -> Any:
-    """Load one split of a dataset, which stays on disk; `split` is its own name, or ours ("validation" for "dev")."""
-    splits = _load(name, config_name)
-    key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
-    if key is None:
-        raise DataError(f"has no split {split!r}, but {', '.join(splits)}. Name one with --split.", path=name)
-    if len(splits[key]) == 0:
-        raise DataError("holds no rows.", path=f"{name}, split {key}")
-    return splits[key]
-
-
 def read_split(name: str, config_name: str | None, split: str) -> Table | None:
     """Read one split of a dataset as a whole; None if it has no such split."""
     splits = _load(name, config_name)
     key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
     return None if key is None else _table(splits[key], f"{name}, split {key}")
-
-
-def read_split_batches(split: Any, keep: Sequence[str], *, first_row: int, num_rows: int) -> Iterator[Any]:
-    """Yield consecutive rows of a split as `pyarrow.RecordBatch`, with class names instead of class ids."""
-    import datasets
-    import pyarrow as pa
-
-    selected = [name for name in split.column_names if name in keep]
-    source = str(split.cache_files[0]["filename"]) if split.cache_files else str(split.split)
-    view = split.select_columns(selected).with_format("arrow")
-    for start in range(first_row, first_row + num_rows, _BATCH_ROWS):
-        table = view[start : min(start + _BATCH_ROWS, first_row + num_rows)]
-        _check_whole(table, source)
-        for place, name in enumerate(table.column_names):
-            feature = split.features[name]
-            if isinstance(feature, datasets.ClassLabel):
-                ids = table.column(name).to_pylist()
-                names = [None if value is None or value < 0 else feature.names[value] for value in ids]
-                table = table.set_column(place, name, pa.array(names, pa.string()))
-        yield from table.combine_chunks().to_batches()
 
 
 def _our_name(key: str) -> str | None:

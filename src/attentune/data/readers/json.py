@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attentune.data.names import CONVENTIONAL
-from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, as_cell, in_chunks
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell, in_chunks
 from attentune.errors import DataError
 
 # Names of splits, which may be those of an object's parts.
@@ -41,15 +40,12 @@ def parse_json_lines(
     path: str | Path,
     keep: Collection[str] | None = None,
     limit: ChunkLimit = WHOLE,
-    *,
-    start: RowStart = FIRST,
-    num_rows: int | None = None,
 ) -> Iterator[Table]:
     """Parse lines of one object each; yields one table per chunk. Blank lines are skipped.
 
     A chunk has the columns of its objects.
     """
-    done = start.row
+    done = 0
 
     def table(rows: list[tuple[Any, int]]) -> Table:
         nonlocal done
@@ -58,29 +54,11 @@ def parse_json_lines(
         done += len(rows)
         return made
 
-    numbered = ((number, line) for number, line in enumerate(lines, start=start.line) if line.strip())
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
-    yield from in_chunks(itertools.islice(records, num_rows), limit, table)
+    yield from in_chunks(records, limit, table)
     if not done:
         raise _no_rows(path)
-
-
-def scan_json_lines(
-    lines: Iterable[str], path: str | Path, position: Callable[[], int], every: float
-) -> tuple[int, list[RowStart]]:
-    """Count the rows of a file, and find where to begin to read it in its middle; the objects are not decoded."""
-    count, start, starts = 0, FIRST, []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        if count % every == 0:
-            starts.append(start)
-        count += 1
-        if count % every == 0:
-            start = RowStart(count, position(), number + 1)
-    if not count:
-        raise _no_rows(path)
-    return count, starts
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:

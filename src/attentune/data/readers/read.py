@@ -252,12 +252,13 @@ def read_chunks(
             source = stream.read() if path.suffix.lower() == ".gz" else path
             yield from parse_parquet(source, path, keep, most, limit, packed_bytes=path.stat().st_size)
         else:
-            yield from _parse_text(stream, path, kind, keep, limit, options)
+            yield from read_stream(stream, path, kind, keep, limit, options)
 
 
-def _parse_text(
+def read_stream(
     stream: Any, path: str | Path, kind: str, keep: Collection[str] | None, limit: ChunkLimit, options: FileOptions
 ) -> Iterator[Table]:
+    """Read an open text file, unpacked, of a format given by its ending."""
     if kind == ".json":
         yield parse_json("".join(text_lines(stream, path)), path, keep)
     elif kind in DELIMITERS:
@@ -290,7 +291,7 @@ def _read_standard_input(
                 source = copy if packed_bytes is None else stream.read()
                 tables = parse_parquet(source, NAME, keep, most, limit, packed_bytes=size)
             else:
-                tables = _parse_text(stream, NAME, kind, keep, limit, options)
+                tables = read_stream(stream, NAME, kind, keep, limit, options)
             for table in tables:
                 yield replace(table, notes=(*notes, *table.notes))
 

@@ -146,7 +146,7 @@ def is_other_format(head: bytes) -> bool:
     return head.startswith(tuple(_OTHERS))
 
 
-def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1, encoding: str = "utf-8") -> Iterator[str]:
+def text_lines(stream: IO[bytes], path: str | Path, *, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a file with their line ends, without a byte order mark.
 
     Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
@@ -154,7 +154,7 @@ def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1, enco
     if encoding.startswith("utf-16"):
         stream = _as_utf8(stream, path, encoding)
         encoding = "utf-8"
-    for number, line in enumerate(stream, start=first_line):
+    for number, line in enumerate(stream, start=1):
         start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
         if b"\0" in line:
             byte = line.index(b"\0") + 1

@@ -139,18 +139,6 @@ BLOCK_ROWS = 1 << 12
 BLOCK = ChunkLimit(BLOCK_ROWS, 1 << 23, BLOCK_ROWS)
 
 
-@dataclass(frozen=True)
-class RowStart:
-    """Where a row of a file begins."""
-
-    row: int = 0  # its number, from 0
-    byte: int = 0  # the bytes before it; 0 if the format finds rows by their numbers
-    line: int = 1  # its line, from 1
-
-
-FIRST = RowStart()
-
-
 def in_chunks(
     rows: Iterable[tuple[Row, int]], limit: ChunkLimit, build: Callable[[list[Row]], Table]
 ) -> Iterator[Table]:
