@@ -3,10 +3,10 @@
     python -m benchmarks.speed.peers [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3] [--contenders ...]
 
 Writes results/bench/peers.json and prints a table for each task: real tokens a second, seconds an epoch, peak memory,
-score on the validation file, utilisation of the processor's rate of matrix products. Each run has a process of its own;
-each repeat runs every contender once, so that a machine whose speed drifts favours none. For a contender that is not
-installed, or that cannot do a task, the reason is recorded. Texts are cut at 128 tokens, those of cfimdb (film
-reviews of a page) at 512. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
+score on the validation file. Each run has a process of its own; each repeat runs every contender once, so that a
+machine whose speed drifts favours none. For a contender that is not installed, or that cannot do a task, the reason is
+recorded. Texts are cut at 128 tokens, those of cfimdb (film reviews of a page) at 512.
+Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RECORDS, command_of, interleaved_runs, table, write_record
-from benchmarks.speed import roofline
 from benchmarks.speed.peer_runs import CONTENDERS, EPOCHS
 
 TARGET = RECORDS / "peers.json"
 RUN_MODULE = "benchmarks.speed.peer_runs"
-COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
+COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score")
 REFERENCE = "Trainer at its best"
-EMBEDDED = {"layers": 6, "width": 384, "inner": 1536}
 
 
-def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float) -> dict[str, dict[str, Any]]:
+def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return each contender's medians, and the median over repeats of the ratio of its speed to the reference's."""
     made: dict[str, dict[str, Any]] = {}
     for name, own in runs.items():
@@ -38,15 +36,12 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
             continue
         speeds = [run["tokens"] / run["seconds"] for run in own]
         reference = [run["tokens"] / run["seconds"] for run in runs[REFERENCE]]
-        mean_tokens = own[0]["tokens"] / EPOCHS / rows
-        flops = roofline.flops_per_token(**EMBEDDED, tokens=mean_tokens)
         made[name] = {
             "tokens_per_second": round(statistics.median(speeds)),
             "ratio": round(statistics.median(a / b for a, b in zip(speeds, reference, strict=True)), 3),
             "epoch_seconds": round(statistics.median(run["seconds"] for run in own) / EPOCHS, 2),
             "peak_memory_mib": round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20),
             "score": round(statistics.median(run["score"] for run in own), 3),
-            "utilisation": round(statistics.median(speeds) * flops / peak_gflops / 1e9, 3),
         }
     return made
 
@@ -67,14 +62,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, separated by semicolons")
     parser.add_argument("--output_file", type=Path, default=TARGET, help="where the record goes")
     given = parser.parse_args(arguments)
-    machine = roofline.measure()
-    rate = roofline.best_rate(machine)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
         runs = interleaved_runs(RUN_MODULE, given.contenders.split(";"), given.repeats, task, rows)
-        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
+        tasks[task] = {"rows": rows, "contenders": summary(runs), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
-        record = {"command": command_of("benchmarks.speed.peers", arguments), "machine": machine, "tasks": tasks}
+        record = {"command": command_of("benchmarks.speed.peers", arguments), "tasks": tasks}
         write_record(given.output_file, record)
 
 

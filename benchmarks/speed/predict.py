@@ -3,8 +3,8 @@
     python -m benchmarks.speed.predict [--tasks cola,rte] [--rows 1000,300] [--train_rows 1000] [--repeats 3]
 
 Trains a `bert` run on each task first, one epoch. Writes results/bench/predict.json and prints a table for each task:
-texts and real tokens a second, peak memory, score on the validation file, utilisation of the processor's rate of matrix
-products. Each run has a process of its own, and each repeat runs every contender once. Needs the data:
+texts and real tokens a second, peak memory, score on the validation file. Each run has a process of its own, and each
+repeat runs every contender once. Needs the data:
 $ATTENTUNE_DATA, else ../shared/data.
 """
 
@@ -19,17 +19,16 @@ from typing import Any
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, interleaved_runs, write_record
-from benchmarks.speed import roofline
 from benchmarks.speed.peer_runs import settings
-from benchmarks.speed.peers import EMBEDDED, print_table
+from benchmarks.speed.peers import print_table
 from benchmarks.speed.predict_runs import CONTENDERS
 
 TARGET = RECORDS / "predict.json"
 RUN_MODULE = "benchmarks.speed.predict_runs"
-COLUMNS = ("texts_per_second", "to_default", "to_best", "tokens_per_second", "peak_memory_mib", "score", "utilisation")
+COLUMNS = ("texts_per_second", "to_default", "to_best", "tokens_per_second", "peak_memory_mib", "score")
 
 
-def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float) -> dict[str, dict[str, Any]]:
+def summary(runs: dict[str, list[dict[str, Any]]], rows: int) -> dict[str, dict[str, Any]]:
     """For each contender the medians of its runs, and the median ratios of its speed to the pipelines' in its turn."""
 
     def ratio(own: list[dict[str, Any]], reference: str) -> float:
@@ -42,8 +41,6 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
             made[name] = own[0]
             continue
         seconds, tokens = statistics.median(run["seconds"] for run in own), own[0]["tokens"]
-        # The forward pass is a third of what a training step computes.
-        flops = roofline.flops_per_token(**EMBEDDED, tokens=tokens / rows) / 3
         made[name] = {
             "texts_per_second": round(rows / seconds),
             "to_default": ratio(own, "pipeline"),
@@ -51,7 +48,6 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
             "tokens_per_second": round(tokens / seconds),
             "peak_memory_mib": round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20),
             "score": round(own[0]["score"], 3),
-            "utilisation": round(tokens / seconds * flops / peak_gflops / 1e9, 3),
         }
     return made
 
@@ -72,15 +68,13 @@ def main() -> None:
     parser.add_argument("--train_rows", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    machine = roofline.measure()
-    rate = roofline.best_rate(machine)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
         runs = measure(task, rows, given.train_rows, given.repeats)
-        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
+        tasks[task] = {"rows": rows, "contenders": summary(runs, rows), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
         command = command_of("benchmarks.speed.predict", sys.argv[1:])
-        write_record(TARGET, {"command": command, "machine": machine, "tasks": tasks})
+        write_record(TARGET, {"command": command, "tasks": tasks})
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.training.memory import peak_memory_bytes
 from benchmarks.common import use_chosen_clock
-from benchmarks.speed import roofline
 from benchmarks.speed.peer_runs import MAX_LENGTHS, score_of, settings, uses_bf16
 
+CPU = torch.device("cpu")
 Labels = Callable[[TextRows], np.ndarray]
 
 
@@ -55,7 +55,7 @@ def stock(at_best: bool, saved: Predictor, max_length: int) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
     dtype = torch.bfloat16 if at_best and uses_bf16() else torch.float32
     batch_size = 32 if at_best else None
-    return pipeline_labels(saved, device=roofline.CPU, dtype=dtype, batch_size=batch_size, max_length=max_length)
+    return pipeline_labels(saved, device=CPU, dtype=dtype, batch_size=batch_size, max_length=max_length)
 
 
 def pipeline_labels(
@@ -112,7 +112,7 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
         "seconds": statistics.median(times),
         "tokens": int(encode_rows(texts, saved.tokenizer, max_length=max_length).lengths.sum()),
         "score": score,
-        "peak_memory_bytes": peak_memory_bytes(roofline.CPU),
+        "peak_memory_bytes": peak_memory_bytes(CPU),
     }
     print(json.dumps(facts))
 
