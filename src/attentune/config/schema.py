@@ -234,7 +234,7 @@ class LabelsConfig:
         minimum=0,
         maximum=100,
     )
-    mask_share: float = setting(0.3, "share of a text's tokens to mask", minimum=0, maximum=1)
+    mask_share: float = setting(0.3, "masked-rows, flip, drop: share of a text's tokens to mask", minimum=0, maximum=1)
     tolerance: float = setting(
         0.3,
         "regression: predictions that differ by at most this count as equal (on the scale of the labels)",
@@ -276,12 +276,15 @@ class LabelsConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    output_dir: str | None = setting(None, "the run folder")
+    output_dir: str | None = setting(None, "the run folder (train FILE makes one in runs/ if not given)")
     overwrite_output_dir: bool = setting(False, "empty the run folder first if it is not empty")
     resume: bool = setting(False, "resume from the newest intact checkpoint in the run folder")
     multi_task: bool = setting(False, "with data.tasks: one shared encoder; each task has its own slots and classifier")
     task_sampling_exponent: float = setting(
-        0.5, "multi_task: a task gets steps in proportion to its number of rows to this power", minimum=0, maximum=1
+        0.5,
+        "multi_task: a task gets steps in proportion to its number of rows to this power (0: equal shares)",
+        minimum=0,
+        maximum=1,
     )
     learning_rate: float | None = setting(
         None, "peak learning rate (if not given: by the encoder's size)", minimum=0, open=True
@@ -374,7 +377,9 @@ class TrainingConfig:
     metric_for_best_model: str | None = setting(
         None, "the metric that chooses the best (the task's first if not given)"
     )
-    early_stopping_patience: int | None = setting(None, "stop after this many scores without an improvement", minimum=1)
+    early_stopping_patience: int | None = setting(
+        None, "stop after this many scores without an improvement, with the best weights", minimum=1
+    )
     early_stopping_threshold: float = setting(0.0, "the smallest change that counts as an improvement", minimum=0)
     logging_steps: int = setting(10, "optimiser steps between lines in log.jsonl", minimum=1)
     calibrate: str = setting(
