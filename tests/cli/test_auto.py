@@ -438,28 +438,6 @@ def test_on_a_busy_machine_what_fits_is_run(attentune, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_time_limit_is_kept_to_a_tenth(attentune, tiny, tmp_path):
-    limit_s = 90
-    flags = (
-        "--time_limit",
-        f"{limit_s}s",
-        "--jobs",
-        "1",
-        "--set",
-        "training.num_train_epochs=800",
-        "--format",
-        "json",
-    )
-    line = words(tmp_path, tiny("bert"), *flags)
-    line = [word for place, word in enumerate(line) if "--num_train_epochs" not in line[max(0, place - 1) : place + 1]]
-    status, out, err = attentune(*line)
-    assert status == 0, err
-    result = json.loads(out)
-    assert 0.3 < result["seconds"] / limit_s < 1.1
-    assert any(row["status"] == "left out" for row in result["leaderboard"])
-
-
-@pytest.mark.slow
 def test_a_single_model_learns_from_the_best(attentune, tiny, tmp_path):
     flags = ("--portfolio", "bert-mean,sesame", "--cv_folds", "2", "--jobs", "2", "--deliver", "single", *LONG)
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
@@ -547,40 +525,6 @@ def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_p
     assert "No time was left to distil it into one encoder: give more with --time_limit and --resume." in out
     assert (tmp_path / "best/ensemble.json").is_file()
     assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
-
-
-REFUSALS = {
-    "time": (["--time_limit", "soon"], "time_limit: got 'soon', expected a time such as 90s"),
-    "short": (["--time_limit", "2s"], "expected at least 10s"),
-    "member": (["--portfolio", "bert-meen"], "Did you mean 'bert-mean'"),
-    "pairs": (["--portfolio", "cosine"], "cosine is for pairs of texts"),
-    "preset": (["--preset", "bert"], "preset: got 'bert', but auto tries many"),
-    "folds": (["--folds", "5", "--fold", "1"], "data.folds: is not used by auto"),
-    "delivery": (["--deliver", "two"], "--deliver: got 'two', expected best or single"),
-    "unlabeled": (["--unlabeled_file", "more.csv"], "more.csv: there is no such file"),
-    "jobs": (["--jobs", "0"], "--jobs: got '0', expected a whole number of at least 1"),
-    "resume": (["--resume"], "so there is no work to resume"),
-    "encoder": (["--encoders", "no-such-folder/encoder"], "no-such-folder/encoder"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_mistakes_are_refused(attentune, tiny, tmp_path, case):
-    flags, says = REFUSALS[case]
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
-    assert (status, out) == (2, "")
-    assert says in err
-    assert "Traceback" not in err
-
-
-def test_a_folder_with_something_else_is_left_alone(attentune, tiny, tmp_path):
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best/notes.txt").write_text("mine")
-    for flags in ([], ["--overwrite_output_dir"]):
-        status, _, err = attentune(*words(tmp_path, tiny("bert"), *flags))
-        assert status == 2
-        assert "is not empty. It is not a folder of attentune auto. Name another --output_dir." in err
-    assert [entry.name for entry in (tmp_path / "best").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.integration

@@ -214,39 +214,3 @@ def test_the_estimator_calibrates_too(tiny, files: Path) -> None:
     texts = [row["text"] for row in rows[:20]]
     expected = np.where(made.predict_proba(texts)[:, 1] >= threshold, "good", "bad")
     assert made.predict(texts).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--calibrate", "temperature"), "training.calibrate: needs rows that training does not see"),
-        (("--calibration_share", "0.1"), "data.calibration_share: goes with --calibrate temperature"),
-        (
-            ("--thresholds", "f1", "--calibration_share", "0.1", "--calibration_file", "x.csv"),
-            "data.calibration_share and data.calibration_file: choose one.",
-        ),
-        (
-            ("--thresholds", "f1", "--calibration_share", "0.1", "--task_type", "ordinal", "--label_names", "bad,good"),
-            "training.thresholds: needs two classes, or several labels a row; this is ordinal into 2",
-        ),
-        (("--calibrate", "temperature", "--calibration_file", "nowhere.csv"), "nowhere.csv"),
-    ],
-)
-def test_what_cannot_be_is_refused(attentune, tiny, files, tmp_path, more, message) -> None:
-    status, _, err = attentune("train", *flags(files, tiny), *more, "--output_dir", tmp_path / "run")
-    assert status == 2
-    assert message in err
-    assert not (tmp_path / "run").exists()
-
-
-def test_scores_have_nothing_to_calibrate(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    rows = [
-        [row["text"], "1.5" if row["label"] == "good" else "0"] for row in csv.DictReader((files / "dev.csv").open())
-    ]
-    with (tmp_path / "scores.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["text", "score"], *rows])
-    own = ("--train_file", tmp_path / "scores.csv", "--task_type", "regression", "--model_name_or_path", tiny("bert"))
-    more = ("--calibrate", "temperature", "--calibration_share", "0.2", *ALIKE, "--output_dir", tmp_path / "run")
-    status, _, err = attentune("train", *own, *more)
-    assert status == 2
-    assert "training.calibrate: needs classes" in err

@@ -83,31 +83,3 @@ def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny,
     status, out, _ = attentune("doctor", reviews, "--labels", *flags, "--output_file", errors)
     assert (status, "writes all of them" in out) == (0, False)
     assert f"more; all are in {errors}.\n  Fill in the column mark of {errors} (fix, remove or keep)" in out
-
-
-MISTAKES = {
-    "--fix marks.csv": "--fix: needs the name of the corrected copy: --output_file corrected.csv",
-    "--fix marks.csv --labels --output_file new.csv": "--fix: does not go with --labels",
-    "--fix marks.csv --format json --output_file new.csv": "--format: does not go with --fix",
-    "--run best": "--run: goes with --labels.",
-    "--count 3": "--count: goes with --labels.",
-    "--output_file new.csv": "--output_file: goes with --labels or --fix.",
-    "--labels --output_file new.xlsx": "--output_file: got new.xlsx, expected a name that ends in .csv, .tsv, .jsonl.",
-    "--labels --label_column id --task_type regression": "--labels: got labels of the type regression",
-    "--labels --run nowhere": "nowhere: holds no config.json, expected the folder of a finished run",
-    "--labels --run plain": "plain: has no out-of-fold predictions (auto/oof.safetensors)",
-}
-
-
-@pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_refused(attentune, tiny, reviews: Path, tmp_path: Path, flags: str, monkeypatch) -> None:
-    source = reviews
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "config.json").write_text("{}")
-    if "regression" in flags:
-        source = tmp_path / "scores.csv"
-        source.write_text("text,id\na,1\nb,2\nc,3\n")
-    status, out, err = attentune("doctor", source, *flags.split(), "--model_name_or_path", tiny("bert", hidden=64))
-    assert (status, out) == (2, "")
-    assert MISTAKES[flags] in err

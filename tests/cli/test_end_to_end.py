@@ -100,32 +100,6 @@ def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_
     assert load_config(tmp_path / "a" / "config.yaml").model.head.kind == "mean"
 
 
-def test_a_folder_that_is_not_empty_is_refused(attentune, tiny, tmp_path):
-    train, run = write_reviews(tmp_path / "train.csv"), tmp_path / "run"
-    flags = ("train", "--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN)
-    assert attentune(*flags)[0] == 0
-    before = (run / "model.safetensors").read_bytes()
-    status, _, err = attentune(*flags)
-    assert status == 2
-    assert "--resume" in err
-    assert "--overwrite_output_dir" in err
-    assert (run / "model.safetensors").read_bytes() == before
-    assert attentune(*flags, "--seed", "5", "--resume")[0] == 2  # another run's settings
-    assert attentune(*flags, "--seed", "5", "--overwrite_output_dir")[0] == 0
-    assert (run / "model.safetensors").read_bytes() != before
-
-
-def test_a_folder_with_other_things_is_never_emptied(attentune, tiny, tmp_path):
-    train, folder = write_reviews(tmp_path / "train.csv"), tmp_path / "letters"
-    folder.mkdir()
-    (folder / "letter.txt").write_text("dear")
-    flags = ("--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", folder)
-    status, _, err = attentune("train", *flags, "--overwrite_output_dir")
-    assert status == 2
-    assert "will not be emptied" in err
-    assert (folder / "letter.txt").read_text() == "dear"
-
-
 def test_regression_and_ordinal_own_data(attentune, tiny, tmp_path):
     rows = list(csv.DictReader(write_reviews(tmp_path / "rows.csv").open()))
     file = tmp_path / "stars.csv"

@@ -62,9 +62,3 @@ def test_json_has_the_scores_and_on_request_the_rest(run, attentune):
     assert sum(map(sum, details["confusion"])) == 40
     low, high = details["intervals"]["accuracy"]
     assert low < content["validation"]["accuracy"] < high
-
-
-def test_a_mistake(run, attentune):
-    status, _, err = attentune("evaluate", run, "--show_errors", "many")
-    assert status == 2
-    assert "--show_errors: got 'many'" in err

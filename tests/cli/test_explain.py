@@ -200,49 +200,6 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
     assert "The brighter a word" in text
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--text", "a", "--method", "sssa"), "method: got 'sssa', expected one of fast-shap,"),
-        (("--text", "a", "--method", ","), "method: got none, expected at least one."),
-        (("--text", "a", "--target", "god"), "target: got 'god', expected one of the run's classes: bad, good. Did"),
-        (("--text", "a", "--layer", "9"), "layer: got 9, expected numbers from 1 to 3, or last."),
-        (("--text", "a", "--layer", "x"), "--layer: got 'x', expected a whole number"),
-        (("--text", "a", "--heads", "1"), "--heads: goes with --layer."),
-        (("--text", "a", "--layer", "1", "--heads", "1,x"), "--heads: got 'x', expected a whole number"),
-        (
-            ("--text", "a", "--layer", "1", "--output_file", "a.html"),
-            "--layer: attention heads can be written to .png",
-        ),
-        (
-            ("--text", "a", "--output_file", "a.gif"),
-            "--output_file: got a.gif, expected a name that ends in one of .html,",
-        ),
-        (("--text", "a", "--samples", "0"), "--samples: got '0', expected a whole number of at least 1."),
-        (("--text", "a", "--seed", "-1"), "--seed: got '-1', expected a whole number of at least 0."),
-        (("--text", "a", "--text_pair", "b"), "was trained on single texts: leave out --text_pair."),
-        (("--text_pair", "b"), "--text_pair: goes with --text."),
-        (
-            (),
-            "explain: got no texts, expected one of --text, --input_file (- for standard input), --task,"
-            " --dataset_name.",
-        ),
-        (("--text", "a", "--methods", "ssa"), "--methods: unknown flag. Did you mean '--method'?"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(run: Path, attentune: Command, flags: tuple[str, ...], message: str) -> None:
-    status, out, err = attentune("explain", run, *flags)
-    assert (status, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
-def test_several_mistakes_are_told_at_once(run: Path, attentune: Command) -> None:
-    status, _, err = attentune("explain", run, "--seed", "x", "--steps", "0", "--output_file", "a.gif")
-    assert status == 2
-    assert len(err.strip().splitlines()) == 4
-
-
 def test_a_run_without_token_gate_is_explained_by_leaving_words_out(plain_run: Path, attentune: Command) -> None:
     status, out, err = attentune("explain", plain_run, "--text", "a", "--text_pair", "b")
     assert status == 0, err

@@ -73,21 +73,6 @@ def test_the_doctor(attentune, tiny, folder: Path) -> None:
     assert "(other.csv:2)" in out
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--extra_train_weights", "0.5"), "data.extra_train_weights: got 1 for 0 extra_train_files"),
-        (("--extra_train_files", "silver.csv", "--extra_train_weights", "-1"), "expected a number of at least 0"),
-        (("--extra_train_files", "nowhere.csv"), "nowhere.csv"),
-        (("--extra_train_files", "odd.csv"), "odd.csv:2: unknown labels: 'fine' (first at odd.csv:2)"),
-    ],
-)
-def test_mistakes(attentune, tiny, folder: Path, flags: tuple[str, ...], message: str) -> None:
-    (folder / "odd.csv").write_text("text,label\na,fine\n")
-    status, _, err = attentune("train", *data(tiny, *flags), *QUICK, "--output_dir", "run")
-    assert (status, message in err, (folder / "run").exists()) == (2, True, False), err
-
-
 @pytest.mark.slow
 def test_a_comparison_of_silver_rows(attentune, tiny, folder: Path) -> None:
     """Methods may differ in their extra files: they share main rows, sizes and dev, and are paired."""

@@ -27,12 +27,6 @@ def parsed(*words: object, parser: Parser | None = None) -> Config:
     return config_from(namespace, problems)
 
 
-def problems_of(*words: object) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        parsed(*words)
-    return caught.value.problems
-
-
 def leaves(cls: Any = Config, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
     """The dotted name, field and type of every single setting."""
     hints = typing.get_type_hints(cls)
@@ -187,33 +181,6 @@ def test_other_spellings(words):
     config = parsed(*words)
     assert {name: value_of(config, name) for name in expected} == expected
     assert config == load_config(overrides=expected)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--task", "cola", "--task_name", "rte"), "--task_name: sets data.task = rte, but another flag sets cola"),
-        (("--max_length", "8", "--max_seq_length", "9"), "--max_seq_length: sets data.max_length = 9"),
-        (("--lr", "1", "--learning_rate", "2"), "--lr: sets training.learning_rate = 1, but another flag sets 2"),
-        (("a.csv", "--train_file", "b.csv"), "a.csv: is given, and so is --train_file b.csv. Give one."),
-        (("a.csv", "b.csv"), "'b.csv': unexpected argument."),
-        (("--bf16", "--fp16"), "--fp16: sets training.precision = fp16, but another flag sets bf16"),
-        (("--bf16", "--precision", "fp32"), "--bf16: sets training.precision = bf16, but another flag sets fp32"),
-        (("--bf16", "maybe"), "--bf16: got 'maybe', expected true or false"),
-        (("--use_cpu", "maybe"), "training.use_cpu: got 'maybe', expected true or false"),
-        (("--task_name",), "argument --task_name: expected one argument"),
-        (("--learning-rte=1",), "--learning_rte: unknown flag. Did you mean '--learning_rate'?"),
-        (("--num_train",), "--num_train: unknown flag."),  # no abbreviations
-        (("--set", "training.seed"), "--set training.seed: expected SECTION.KEY=VALUE"),
-        (("--set", "labels.ratoi=1"), "labels.ratoi: there is no such setting. Did you mean 'ratio'?"),
-        (("--set", "model.name_or_path.x=1"), "model.name_or_path"),
-        (("--set", "model=x"), "--set model=x: expected SECTION.KEY=VALUE"),
-        (("--label_names", "[yes, no]"), "data.label_names: "),
-    ],
-)
-def test_flags_that_cannot_be_read(words, told):
-    (problem,) = problems_of(*words)
-    assert problem.startswith(told)
 
 
 def test_booleans_with_and_without_a_value():

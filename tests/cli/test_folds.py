@@ -78,18 +78,3 @@ def test_one_fold_alone(attentune, tiny, tmp_path: Path) -> None:
     assert "Fold 2 of 3: 10 of the 30 training rows are scored on" in err
     status, scored, _ = attentune("evaluate", tmp_path / "run", "--format", "json")
     assert json.loads(scored)["validation"] == pytest.approx(json.loads(out)["validation"])
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--folds", "3", "--seeds", "1,2"), "seeds: with folds, seeds is the number of repetitions"),
-        (("--folds", "1"), "--folds: got '1', expected a whole number of at least 2"),
-        (("--folds", "3", "--fold", "1"), "data.fold: a comparison runs all folds"),
-    ],
-)
-def test_what_cannot_be_is_refused(attentune, tiny, tmp_path: Path, more, message) -> None:
-    status, _, err = attentune(*words(tmp_path, tiny, *more))
-    assert status == 2
-    assert message in err
-    assert not (tmp_path / "c").exists()

@@ -50,16 +50,3 @@ def test_odd_names_are_quoted(attentune, tiny, tmp_path: Path) -> None:
     data = yaml.safe_load(target.read_text())["data"]
     assert (data["train_file"], data["text_column"], data["label_column"]) == (str(path), "null", "yes")
     assert "read as semicolon-separated" in target.read_text()
-
-
-def test_mistakes(attentune, tiny, tmp_path: Path) -> None:
-    status, _, err = attentune("init", "--output_file", tmp_path / "config.yaml")
-    assert status == 2
-    assert "expected a file of rows, as in: attentune init reviews.csv" in err
-    write_reviews(tmp_path / "reviews.csv", 20, seed=1)
-    where = tmp_path / "none" / "config.yaml"
-    status, _, err = attentune(
-        "init", tmp_path / "reviews.csv", "--model_name_or_path", tiny("bert"), "--output_file", where
-    )
-    assert status == 2
-    assert "cannot be written" in err

@@ -43,16 +43,3 @@ def test_columns_of_zeros_and_ones_are_trained_scored_and_predicted(attentune, t
     assert (status, "late" in out, "rude" in out) == (0, True, True), err
     status, out, err = attentune("predict", tmp_path / "run", "--input_file", train)
     assert out.splitlines()[:2][1].split(",")[:2] == ["0", "rude"], err
-
-
-@pytest.mark.parametrize("command", ["train", "auto", "init"])
-def test_half_points_are_asked_for_before_anything_is_written(attentune, tmp_path: Path, command: str) -> None:
-    train = write(tmp_path / "train.csv", "score", ["1", "1.5", "2", "2.5"] * 10)
-    target = tmp_path / "made"
-    flag = "--output_file" if command == "init" else "--output_dir"
-    status, _, err = attentune(command, train, flag, target)
-    assert (status, target.exists()) == (2, False)
-    assert "--task_type: regression (scores), ordinal (4 classes in their order)" in err
-    status, out, err = attentune("doctor", train)
-    assert status == 0, err
-    assert "they may be scores instead of classes" in out

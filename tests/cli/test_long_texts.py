@@ -104,18 +104,3 @@ def test_what_windows_cannot_do_is_refused(attentune, trained: Path, tmp_path: P
     status, _, err = attentune(*given)
     assert status == 2
     assert message in err
-
-
-def test_pairs_and_strides_that_do_not_fit_are_refused(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    rows = list(csv.DictReader((files / "dev.csv").open()))
-    with (tmp_path / "pairs.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["text", "text_pair", "label"], *([r["text"], "a film", r["label"]] for r in rows)])
-    flags = ("--model_name_or_path", tiny("bert"), *FLAGS, "--output_dir", tmp_path / "run")
-    status, _, err = attentune("train", "--train_file", tmp_path / "pairs.csv", *flags, *WINDOWS)
-    assert status == 2
-    assert "data.long_texts: got windows for pairs of texts" in err
-    status, _, err = attentune(
-        "train", *data_flags(files, tiny), "--long_texts", "windows", "--output_dir", tmp_path / "r"
-    )
-    assert status == 2
-    assert "data.stride: got 32, but a window of 16 tokens needs some of its own; expected less than 14" in err

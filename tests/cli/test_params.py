@@ -58,10 +58,6 @@ def test_the_papers_counts_come_out(
     assert found["projection_matrix"] == projection * SQUARE
 
 
-def test_in_millions_they_are_the_numbers_of_the_poster() -> None:
-    assert [round(squares * SQUARE / 1e6, 2) for squares in (8, 5, 1, 15, 4)] == [4.72, 2.95, 0.59, 8.85, 2.36]
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("preset", model_preset_names())
 @pytest.mark.parametrize("pairs", [False, True])
@@ -107,27 +103,3 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
     assert "5,120 in the head's attention matrices (with 1,024 that the paper counts" in out
     status, out, _ = attentune("params", "bert", "--model_name_or_path", tiny("bert"))
     assert "matrices" not in out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("task-atention",), "or a preset: bert, bert-cls-mean,"),
-        (("task-atention",), "Did you mean 'task-attention'?"),
-        (("bert", "--num_labels", "none"), "--num_labels: got 'none', expected a whole number"),
-        (("bert", "--num_labels", "0"), "--num_labels: got '0', expected a whole number of at least 1"),
-        (("task-attention", "--pairs", "--num_labels", "3"), "Set it to concat."),
-        ((".",), "holds no config.json"),
-        ((".", "--pairs"), "go with a preset, not with a run"),
-        ((".", "--set", "model.head.kind=mean"), "go with a preset, not with a run"),
-        ((), "the following arguments are required: RUN|PRESET"),
-    ],
-)
-def test_mistakes_are_told_in_one_line_each(
-    attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, out, err = attentune("params", *words)
-    assert (status, out) == (2, "")
-    assert says in err
-    assert "Traceback" not in err

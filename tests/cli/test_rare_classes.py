@@ -68,17 +68,3 @@ def test_focal_weights_and_macro_f1_go_together(attentune, tiny, rare: Path) -> 
         output = model(**batch, labels=labels)
     expected = focal_rows(output.logits, labels, gamma=3.0).mean()
     torch.testing.assert_close(output.loss, expected)
-
-
-@pytest.mark.integration
-def test_focal_with_gamma_0_is_the_plain_run(attentune, tiny, rare: Path) -> None:
-    assert attentune("train", *flags(rare, tiny, "plain"))[0] == 0
-    assert attentune("train", *flags(rare, tiny, "focal"), "--loss", "focal", "--focal_gamma", "0")[0] == 0
-    assert losses(rare.parent / "focal") == pytest.approx(losses(rare.parent / "plain"), rel=1e-2)
-
-
-def test_gamma_without_focal_is_refused(attentune, tiny, rare: Path) -> None:
-    status, _, err = attentune("train", *flags(rare, tiny, "run"), "--focal_gamma", "1")
-    assert status == 2
-    assert "objective.focal_gamma: goes with loss focal, but objective.loss is auto" in err
-    assert not (rare.parent / "run").exists()

@@ -63,29 +63,3 @@ def test_a_comparison_is_packed_and_then_only_read(attentune, tmp_path):
     assert (tmp_path / "c.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
     with pytest.raises(CheckpointError, match="holds a packed comparison, which is read only"):
         open_comparison(tmp_path / "p", RunGrid(configs={}, own={}, of_tasks=(), runs=()))
-
-
-@pytest.mark.parametrize(
-    ("words", "messages"),
-    [
-        ((".", "--output_file", "r.docx"), ["r.docx: expected a name that ends in .html, .md, .csv, .tex"]),
-        ((".",), ["--output_file: is missing; name the report: --output_file report.html"]),
-        ((".", "--output_file", "."), ["--output_file: . is a folder, expected a file"]),
-        ((".", ".", "--pack", "p"), ["--pack: got 2 folders, expected one comparison"]),
-        ((".", "--pack", "p"), [".: holds no records of a comparison. Expected the folder of attentune compare"]),
-        ((".", "--figures", "here.txt"), ["--figures: here.txt is a file, expected a folder"]),
-        ((".", "--output_fle", "r.md"), ["--output_fle: unknown flag. Did you mean '--output_file'"]),
-        (("nowhere", "--output_file", "r.md"), ["nowhere: there is no such folder"]),
-        ((".", "--output_file", "r.md"), [".: holds no finished run"]),
-        ((), ["the following arguments are required: DIR"]),
-    ],
-)
-def test_mistakes(attentune, tmp_path, monkeypatch, words, messages):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here.txt").write_text("")
-    status, out, err = attentune("report", *words)
-    assert (status, out) == (2, "")
-    for message in messages:
-        assert message in err
-    assert "Traceback" not in err
-    assert [path.name for path in tmp_path.iterdir()] == ["here.txt"]

@@ -162,16 +162,3 @@ def test_without_a_label_generator_nothing_is_said_of_labels(
     assert "no token is labelled" not in err
     assert '"labels"' not in (tmp_path / "run" / "log.jsonl").read_text()
     assert not (tmp_path / "run" / "labels.safetensors").exists()
-
-
-@pytest.mark.parametrize("preset", ["bert", "bert-cls-mean"])
-def test_labels_for_tokens_without_a_token_head_are_refused(
-    attentune: Command, flags: tuple[object, ...], tmp_path: Path, preset: str
-) -> None:
-    status, out, err = attentune("train", "--preset", preset, *flags, "--set", "labels.generator=flip")
-    assert (status, out) == (2, "")
-    assert err.strip().splitlines() == [
-        "attentune: labels.generator: flip makes token labels, which need a token head; set"
-        " model.token_gate.kind ssa, or take a preset such as ssa-co."
-    ]
-    assert not (tmp_path / "run").exists()

@@ -124,13 +124,6 @@ def test_a_disk_that_fills_during_the_first_checkpoint_is_left_as_it_was(attentu
     assert list(small.folder.iterdir()) == []
 
 
-def test_an_empty_folder_stays_empty(attentune, command, disk):
-    full = disk(8)
-    (full.folder / "run").mkdir()
-    check_refused(attentune(*command, full.folder / "run"), FULL)
-    assert list((full.folder / "run").iterdir()) == []
-
-
 def check_resumes(attentune, small: Disk, run: Path, reference: Path) -> None:
     """With more room the run goes on to what it would have been."""
     small.resize(4096)
@@ -198,12 +191,6 @@ def test_a_read_only_disk(attentune, command, disk):
     # To read is enough to score and to predict.
     assert attentune("evaluate", run)[0] == 0
     assert attentune(*predict[:-2])[0] == 0
-
-
-def test_a_parent_that_is_a_file(attentune, command, tmp_path):
-    (tmp_path / "file").write_text("old")
-    check_refused(attentune(*command, tmp_path / "file" / "a" / "run"), "is a file", tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "old"
 
 
 @pytest.mark.integration

@@ -184,41 +184,6 @@ def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune
     assert one.logits_NC == pytest.approx(many.logits_NC, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--set=model.head.kind=cross-attention",), "cross-attention needs separately encoded texts"),
-        (("--set=model.head.kind=task-attention",), "task-attention on pairs, which is cross-attention, needs a"),
-        (("--preset=task-attention", "--set=model.head.attention_heads=7"), "expected a divisor of 32"),
-        (
-            ("--preset=task-attention", "--set=model.head.combine=sum"),
-            "expected one of dot, cosine, concat",
-        ),
-        (("--preset=task-attention", "--task_type=ordinal", "--label_column=stars"), "Set it to concat"),
-        (("--pair_encoding", "biencoder"), "expected one of cross-encoder, bi-encoder. Did you mean 'bi-encoder'?"),
-    ],
-)
-def test_what_does_not_go_together_is_told_before_anything_is_written(
-    attentune: Command, tiny: Tiny, tmp_path: Path, flags: tuple[str, ...], says: str
-) -> None:
-    rows = list(csv.DictReader(write_pairs(tmp_path / "pairs.csv", 12).open()))
-    train = tmp_path / "train.csv"
-    with train.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["sentence1", "sentence2", "label", "stars"])
-        writer.writeheader()
-        writer.writerows({**row, "stars": 1 + number % 3} for number, row in enumerate(rows))
-    given = ("--text_column", "sentence1", "--text_pair_column", "sentence2", *flags)
-    given = given if any(flag.startswith("--label_column") for flag in flags) else (*given, "--label_column", "label")
-    status, out, err = attentune(
-        "train", "--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "run",
-        *given, *QUICK,
-    )  # fmt: skip
-    assert (status, out) == (2, "")
-    assert says in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "run").exists()
-
-
 def test_doctor_counts_each_text_of_a_pair(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
     train = tmp_path / "train.csv"
     long, short = "film " * 20, "a film"

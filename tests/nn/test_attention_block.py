@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from transformers import BertConfig
@@ -110,17 +108,6 @@ def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
         torch.testing.assert_close(mine(hidden_NTD, hidden_NTD, MASK_NT), expected_NTD, atol=1e-5, rtol=1e-5)
 
 
-def test_what_stands_at_padding_changes_nothing() -> None:
-    block = shaken(TransformerBlock(shape(), with_dense=True))
-    query_NQD, key_NTD = tokens(1, 3, 1, 6), tokens(2, 3, 4, 6)
-    other_NTD = torch.where(MASK_NT[..., None], key_NTD, 100.0 * tokens(9, 3, 4, 6))
-    assert torch.equal(block(query_NQD, key_NTD, MASK_NT), block(query_NQD, other_NTD, MASK_NT))
-    longer_NTD = torch.cat([other_NTD, 7.0 * tokens(8, 3, 3, 6)], dim=1)
-    longer_NT = torch.cat([MASK_NT, torch.zeros(3, 3, dtype=torch.bool)], dim=1)
-    output_NQD = block(query_NQD, longer_NTD, longer_NT)
-    torch.testing.assert_close(output_NQD, block(query_NQD, key_NTD, MASK_NT), atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_text_without_tokens_is_never_nan(dtype: torch.dtype) -> None:
     """Nor are its gradients; its tokens are all alike (zeros), so how many there are is of no account."""
@@ -186,12 +173,3 @@ def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...]
     # The program's dense layer of a bare block is counted, though it is not there.
     assert unused_matrices(torch.nn.ModuleList(made)) == blocks.count(None) * 6 * 6
     assert attention_matrices(torch.nn.Linear(3, 3)) == 0
-
-
-def test_scores_are_scaled_by_the_width_of_a_head() -> None:
-    """By the root of D / H, not of D: 2 tokens, of which one scores log 3 more."""
-    query = torch.tensor([[[2.0, 0, 0, 0]]])
-    keys = torch.tensor([[[math.log(3.0) / math.sqrt(2.0), 0, 0, 0], [0, 0, 0, 0]]])
-    values = torch.tensor([[[1.0, 1, 1, 1], [0, 0, 0, 0]]])
-    output = attend(query, keys, values, torch.ones(1, 2, dtype=torch.bool), heads=2)
-    torch.testing.assert_close(output[0, 0], torch.tensor([0.75, 0.75, 0.5, 0.5]))

@@ -64,14 +64,6 @@ def exact(kernel: list[float]) -> torch.Tensor:
     return torch.tensor(kernel, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("sigma", "expected"),
-    [(0.3, [0.0038, 0.9923, 0.0038]), (0.5, [0.1065, 0.7870, 0.1065]), (0.1, [0.0, 1.0, 0.0])],
-)
-def test_the_kernels_known_values(sigma: float, expected: list[float]) -> None:
-    assert gaussian_kernel(torch.tensor(sigma), 3).tolist() == pytest.approx(expected, abs=5e-5)
-
-
 @given(st.floats(0.05, 20), st.sampled_from(SIZES))
 @settings(deadline=None)
 def test_a_kernel_is_the_formula_and_sums_to_1(sigma: float, size: int) -> None:
@@ -89,18 +81,6 @@ def test_a_tiny_sigma_is_no_blur_at_all(sigma: float, size: int) -> None:
     assert kernel_k.tolist() == [float(place == size // 2) for place in range(size)]
 
 
-def test_kernels_of_many_sigmas_stand_one_after_the_other() -> None:
-    sigmas_LH = torch.tensor([[0.3, 0.5, 1.0], [2.0, 0.1, 0.7]])
-    kernels_LHk = gaussian_kernel(sigmas_LH, 5)
-    assert kernels_LHk.shape == (2, 3, 5)
-    for layer in range(2):
-        for head in range(3):
-            alone_k = gaussian_kernel(sigmas_LH[layer, head], 5)
-            # Sums over tensors of other shapes may be vectorised in another order.
-            torch.testing.assert_close(kernels_LHk[layer, head], alone_k, rtol=1e-6, atol=1e-9)
-    assert gaussian_kernel(torch.tensor(0.5, dtype=torch.bfloat16), 3).dtype == torch.float32
-
-
 @pytest.mark.parametrize("sigma", [0.25, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("size", [3, 7])
 def test_the_gradient_to_sigma_is_that_of_finite_differences(sigma: float, size: int) -> None:
@@ -109,19 +89,6 @@ def test_the_gradient_to_sigma_is_that_of_finite_differences(sigma: float, size:
         (gradient,) = torch.autograd.grad(gaussian_kernel(chosen, size)[place], chosen)
         above, below = (kernel_by_loop(sigma + step, size)[place] for step in (1e-5, -1e-5))
         assert gradient.item() == pytest.approx((above - below) / 2e-5, rel=1e-3, abs=1e-5)
-
-
-def test_mirrored_places_by_hand() -> None:
-    """Six places, of which a row's four, two, one (at the other side) and none are real."""
-    mask_BT = masks((0, 4), (4, 6), (0, 1), (0, 0), length=6)
-    five = mirrored_places(mask_BT, 5).tolist()
-    assert five[0][:4] == [[1, 0, 0, 1, 2], [0, 0, 1, 2, 3], [0, 1, 2, 3, 3], [1, 2, 3, 3, 2]]
-    assert five[1][4:] == [[5, 4, 4, 5, 5], [4, 4, 5, 5, 4]]
-    assert five[2][0] == [0] * 5
-    for row in range(4):
-        for token in range(6):
-            if not mask_BT[row, token]:
-                assert five[row][token] == [token] * 5
 
 
 @given(
@@ -144,18 +111,6 @@ def test_a_blurred_batch_is_the_plain_loop_over_each_text(
             expected = exact(blur_by_loop(values_BTD[row, first:last].tolist(), kernel))
             torch.testing.assert_close(blurred_BTD[row, first:last], expected)
     assert torch.equal(values_BTD, before)
-
-
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=3), st.sampled_from(SIZES), st.floats(0.2, 5))
-@settings(deadline=None, max_examples=40)
-def test_a_matrix_is_symmetric_and_each_row_sums_to_1(counts: list[int], size: int, sigma: float) -> None:
-    mask_BT = masks(*((0, count) for count in counts), length=8)
-    matrix_BTT = blur_matrix(exact(kernel_by_loop(sigma, size)), mirrored_places(mask_BT, size))
-    torch.testing.assert_close(matrix_BTT, matrix_BTT.mT)
-    torch.testing.assert_close(matrix_BTT.sum(dim=2), torch.ones(len(counts), 8, dtype=torch.float64))
-    for row, count in enumerate(counts):  # padding keeps its own value, and gives nothing to real tokens
-        torch.testing.assert_close(matrix_BTT[row, count:, count:], torch.eye(8 - count, dtype=torch.float64))
-        assert not matrix_BTT[row, :count, count:].any()
 
 
 @pytest.mark.parametrize("on_left", [True, False])

@@ -159,15 +159,6 @@ def test_only_cls_takes_the_pooler() -> None:
     assert poolers("cls") == 0
 
 
-def test_self_attention_has_four_matrices_a_block_and_cross_attention_five() -> None:
-    blocks = {
-        kind: build_head(kind, hidden_size=4, shape=SHAPE, layers=2).blocks
-        for kind in ("self-attention", "cross-attention")
-    }
-    assert [block.dense is None for block in blocks["self-attention"]] == [True, True]
-    assert [block.dense is None for block in blocks["cross-attention"]] == [False, False]
-
-
 def test_the_options_reach_the_heads_and_have_their_defaults() -> None:
     bare = build_head("cross-attention", hidden_size=4, shape=SHAPE, layers=0, bare=True)
     assert [type(block) for block in bare.blocks] == [CrossAttentionBlock]

@@ -70,15 +70,6 @@ def test_softmax_cross_entropy_is_that_of_the_probabilities() -> None:
     assert float(rows.loss_B.min()) > math.log(1 + 2 / math.e) - 1e-6
 
 
-def test_parts_of_a_batch_add_up_to_the_whole() -> None:
-    logits_BC, labels_B = example()
-    options = {"class_weights_C": weights_of("unequal"), "label_smoothing": 0.1}
-    whole = cross_entropy_rows(logits_BC, labels_B, **options)
-    parts = [cross_entropy_rows(logits_BC[part], labels_B[part], **options) for part in (slice(0, 2), slice(2, 9))]
-    mean = sum(part.loss_B.sum() for part in parts) / sum(part.weight_B.sum() for part in parts)
-    torch.testing.assert_close(mean, whole.mean(), atol=1e-6, rtol=0)
-
-
 def test_mean_squared_error_is_pytorchs_and_the_loss_written_out() -> None:
     logits_BC, scores_B = torch.tensor([[0.5], [2.0], [-1.0]]), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     rows = squared_error_rows(logits_BC, scores_B)
@@ -257,30 +248,6 @@ def test_where_no_token_is_labelled_the_tasks_loss_is_whole_and_the_token_head_i
     assert float(with_token_loss(loss, token_logits(), one, share=0.3)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_with_hard_labels_it_is_pytorchs_cross_entropy() -> None:
-    labels_BT = torch.tensor(TOKEN_LABELS["hard"], dtype=torch.float32)
-    expected = F.cross_entropy(
-        token_logits().view(-1, 2), labels_BT.long().view(-1), ignore_index=int(NO_LABEL), reduction="sum"
-    )
-    torch.testing.assert_close(token_label_sums(token_logits(), labels_BT)[0], expected)
-
-
-@pytest.mark.parametrize("label", [0.0, 0.25, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("p", [0.2, 0.8])
-def test_a_hit_is_the_label_on_the_more_likely_side(label: float, p: float) -> None:
-    """A label of a half counts as important."""
-    token_logits_BT2 = torch.tensor([[[math.log(1 - p), math.log(p)]]])
-    hit = float(token_label_sums(token_logits_BT2, torch.tensor([[label]]))[1])
-    assert hit == float((p > 0.5) == (label in (0.5, 0.75, 1.0)))
-
-
-def test_a_soft_labels_loss_is_least_where_the_head_says_the_label() -> None:
-    def loss_at(p: float) -> float:
-        return float(token_label_sums(torch.tensor([[[math.log(1 - p), math.log(p)]]]), torch.tensor([[0.3]]))[0])
-
-    assert min((loss_at(p / 100), p) for p in range(1, 100))[1] == 30
-
-
 def test_without_a_labelled_token_the_loss_is_zero_and_so_are_its_gradients() -> None:
     token_logits_BT2 = token_logits().requires_grad_()
     loss, hits = token_label_sums(token_logits_BT2, torch.full((2, 5), NO_LABEL))
@@ -295,14 +262,6 @@ def test_only_labelled_tokens_have_a_gradient() -> None:
     expected = token_logits_BT2.detach().softmax(dim=-1) - torch.stack([1 - labels_BT, labels_BT], dim=-1)
     expected[labels_BT < 0] = 0.0
     torch.testing.assert_close(token_logits_BT2.grad, expected)
-
-
-def test_token_label_sums_of_parts_add_up_to_the_whole() -> None:
-    labels_BT = torch.tensor(TOKEN_LABELS["soft"])
-    whole = token_label_sums(token_logits(), labels_BT)
-    parts = [token_label_sums(token_logits()[row : row + 1], labels_BT[row : row + 1]) for row in range(2)]
-    for number in range(2):
-        torch.testing.assert_close(parts[0][number] + parts[1][number], whole[number])
 
 
 def test_cross_entropy_with_soft_targets_is_that_of_a_plain_loop() -> None:

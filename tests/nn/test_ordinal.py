@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attentune.nn.classifiers import ClassLogProbabilities, build_outputs, class_log_probabilities, raw_outputs
-from attentune.nn.losses import corn_rows, corn_task_counts, cross_entropy_rows
+from attentune.nn.losses import corn_rows, corn_task_counts
 
 
 def batch(rows: int = 40, classes: int = 5, *, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,15 +44,6 @@ def test_the_mean_loss_is_that_of_the_papers_subsets(classes: int) -> None:
     assert torch.equal(found.weight_B, corn_task_counts(labels_B, classes))
 
 
-@pytest.mark.parametrize("parts", [[10, 30], [1, 2, 37]])
-def test_parts_of_a_batch_add_up_to_the_whole(parts: list[int]) -> None:
-    conditional_BK, labels_B = batch()
-    logits_BC = class_log_probabilities(conditional_BK)
-    found = [corn_rows(*pair) for pair in zip(logits_BC.split(parts), labels_B.split(parts), strict=True)]
-    mean = sum(rows.loss_B.sum() for rows in found) / sum(rows.weight_B.sum() for rows in found)
-    torch.testing.assert_close(mean, corn_rows(logits_BC, labels_B).mean())
-
-
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_the_softmax_of_the_logits_is_the_chain_of_conditional_probabilities(classes: int) -> None:
     conditional_BK, _ = batch(8, classes)
@@ -62,16 +53,6 @@ def test_the_softmax_of_the_logits_is_the_chain_of_conditional_probabilities(cla
         expected = [above[k] - (above[k + 1] if k + 1 < classes else 0.0) for k in range(classes)]
         assert found == pytest.approx(expected, abs=1e-6)
         assert math.fsum(found) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_a_rows_loss_is_the_cross_entropy_of_its_logits() -> None:
-    conditional_BK, labels_B = batch()
-    conditional_BK.requires_grad_()
-    logits_BC = class_log_probabilities(conditional_BK)
-    ours, other = corn_rows(logits_BC, labels_B).loss_B, cross_entropy_rows(logits_BC, labels_B).loss_B
-    torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
-    gradients = [torch.autograd.grad(rows.sum(), conditional_BK, retain_graph=True)[0] for rows in (ours, other)]
-    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
 
 
 def test_only_a_rows_own_tasks_have_a_gradient() -> None:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from attentune.nn.classifiers import (
     COMBINATIONS,
@@ -17,7 +16,6 @@ from attentune.nn.classifiers import (
     build_classifier,
     projection_weights,
 )
-from attentune.nn.losses import cross_entropy_rows
 from helpers.attention_references import linear_of
 
 
@@ -34,19 +32,6 @@ def test_dot_is_the_dot_product_of_both_after_one_linear(outputs: int) -> None:
     for row in range(3):
         z = math.fsum(a * b for a, b in zip(vectors[row], vectors[row + 3], strict=True))
         assert logits_BC[row].tolist() == pytest.approx([z] if outputs == 1 else [0.0, z], abs=1e-6)
-
-
-def test_of_two_classes_the_cross_entropy_is_the_binary_one_of_the_dot_product() -> None:
-    two, one = DotProduct(hidden_size=5, projection=7, outputs=2), DotProduct(hidden_size=5, projection=7, outputs=1)
-    one.load_state_dict(two.state_dict())
-    labels_B = torch.tensor([1, 0, 1])
-    losses_B = cross_entropy_rows(two(texts()), labels_B).loss_B
-    expected_B = F.binary_cross_entropy_with_logits(one(texts())[:, 0], labels_B.float(), reduction="none")
-    torch.testing.assert_close(losses_B, expected_B, atol=1e-6, rtol=1e-6)
-    ours = torch.autograd.grad(losses_B.sum(), list(two.parameters()))
-    theirs = torch.autograd.grad(expected_B.sum(), list(one.parameters()))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

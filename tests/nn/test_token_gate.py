@@ -125,13 +125,6 @@ def test_the_weights_are_those_of_a_plain_loop(threshold: float, outside: float)
         assert weights_BT[row].tolist() == pytest.approx(weights_of(scores_BT[row].tolist(), row, threshold), abs=1e-6)
 
 
-def test_a_threshold_leaves_out_what_is_below_and_all_real_tokens_take_part_where_none_passes() -> None:
-    scores_BT = torch.tensor([[0.9, 0.29, 0.3, 0.8, 0.1, 0.9], [0.9, 0.2, 0.1, 0.9, 0.9, 0.9]])
-    weights_BT = importance_weights(scores_BT, MASK_BT[:2], ORDINARY_BT[:2], threshold=0.3)
-    assert (weights_BT > 0).tolist() == [[False, False, True, True, False, False], [True] * 4 + [False] * 2]
-    assert float(weights_BT[0, 3] / weights_BT[0, 2]) == pytest.approx(math.exp(0.5), rel=1e-5)
-
-
 @pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("beta", [0.0, 0.2, 0.9])
@@ -160,12 +153,6 @@ def test_with_beta_1_the_heads_vector_is_left_as_it_is() -> None:
     assert gated_BD is sentence_BD
     assert torch.equal(token_logits_BT2[MASK_BT], token_head()(hidden())[MASK_BT])
     assert torch.equal(importance_BT, token_importance(token_logits_BT2, MASK_BT))
-
-
-def test_with_beta_0_the_heads_vector_says_nothing() -> None:
-    first_BD = gate(0.0)(hidden(), MASK_BT, ORDINARY_BT, torch.zeros(3, D))[0]
-    assert torch.equal(gate(0.0)(hidden(), MASK_BT, ORDINARY_BT, torch.full((3, D), 9.0))[0], first_BD)
-    assert first_BD.abs().min() > 0
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

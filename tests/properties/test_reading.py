@@ -14,8 +14,7 @@ from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader, map_labels
 from attentune.data.load import load_data
-from attentune.data.readers.csv import Dialect
-from attentune.data.readers.read import read_delimited, read_table
+from attentune.data.readers.read import read_table
 from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import DataError, LabelError
 from helpers.written import KINDS, letters, names, tables, texts, written
@@ -34,15 +33,6 @@ def test_what_is_written_is_read(place: Path, columns: dict[str, list[str]], kin
     table = read_table(path)
     assert table.names == tuple(columns)
     assert {name: list(table.texts(name)) for name in columns} == columns
-
-
-@given(rows=st.lists(st.lists(st.text(letters), min_size=2, max_size=2), min_size=1, max_size=6))
-def test_what_is_written_without_quotes_is_read(place: Path, rows: list[list[str]]) -> None:
-    plain = [["".join(sign for sign in cell if sign not in "\t\n\r") for cell in row] for row in rows]
-    path = place / "rows.txt"
-    path.write_text("".join("\t".join(row) + "\n" for row in [["a", "b"], *plain]), encoding="utf-8", newline="")
-    table = read_delimited(path, Dialect("\t", "none"))
-    assert [list(row) for row in zip(table.texts("a"), table.texts("b"), strict=True)] == plain
 
 
 @given(content=st.binary(max_size=200), kind=st.sampled_from([*KINDS, "csv.gz", "parquet.gz", "ndjson"]))

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.config import Config, load_config, load_preset, preset_names, to_flat, to_yaml
+from attentune.config import Config, load_config, load_preset, preset_names, to_flat
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.report.templating import html_templates
@@ -31,7 +30,6 @@ values = st.recursive(
     max_leaves=8,
 )
 FLAT = to_flat(Config())
-SETTINGS = st.dictionaries(st.sampled_from(sorted(FLAT)), values, min_size=1, max_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -54,34 +52,6 @@ def test_any_text_is_yaml_or_an_error_of_ours(place: Path, text: str) -> None:
     found, told = outcome(read_yaml, file, ConfigError)
     assert isinstance(found, dict) or told.startswith(f"{file}:")
     assert "\n" not in told
-
-
-@given(given_values=SETTINGS)
-def test_any_settings_are_a_configuration_or_errors_of_ours(place: Path, given_values: dict[str, Any]) -> None:
-    nested: dict[str, Any] = {}
-    for name, value in given_values.items():
-        *sections, last = name.split(".")
-        part = nested
-        for section in sections:
-            part = part.setdefault(section, {})
-        part[last] = value
-    file = place / "settings.yaml"
-    file.write_text(yaml.dump(nested, Dumper=_Plain, allow_unicode=True), encoding="utf-8")
-    config, told = outcome(lambda path: load_config(path, as_record=True), file, ConfigError)
-    assert all(len(line) < 3000 for line in told.split("\n"))
-    if config is None:
-        assert told
-        return
-    again = place / "again.yaml"
-    again.write_text(to_yaml(config), encoding="utf-8")
-    assert load_config(again, as_record=True) == config
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes values out that stand in two places."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 @given(preset=st.sampled_from(preset_names()), seed=st.integers(0, 2**31), rate=st.floats(1e-7, 1.0))

@@ -170,14 +170,6 @@ def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind
     assert torch.equal(one.attention(keep=False)[0], found)
 
 
-@pytest.mark.parametrize("width", [32, 64])
-def test_attention_of_wider_heads(width: int) -> None:
-    projected, biases = made(2 * 9, 3 * 2 * width, seed=1, half=True), made(3 * 2 * width, seed=2)
-    dropped = torch.ones(2, 2, 9, 9, dtype=torch.float64)
-    wanted = plain_attention(projected.double(), biases.double(), None, 2, 2, dropped)
-    near(kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0], wanted, 0.005)
-
-
 def test_tiles_leave_those_of_pytorch_as_they_were(tiles: bool) -> None:
     """PyTorch's products and its own attention use the same registers, in the same threads."""
     left, right = made(96, 128, seed=1, half=True), made(128, 96, seed=2, half=True)

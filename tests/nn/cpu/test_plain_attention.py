@@ -42,12 +42,6 @@ def test_it_is_the_formula():
     assert float(probabilities[1, :, :, 3:].max()) == 0
 
 
-def test_gradients_are_those_of_the_formula():
-    query, key, value, bias = parts()
-    inputs = tuple(part.requires_grad_() for part in (query, key, value))
-    assert torch.autograd.gradcheck(lambda q, k, v: plain_attention(q, k, v, bias, scaling=0.5, dropout=0.0)[0], inputs)
-
-
 def test_dropout_zeroes_its_share_of_the_probabilities():
     torch.manual_seed(2)
     query = torch.randn(8, 4, 32, 8)
