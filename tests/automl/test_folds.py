@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.automl.folds import make_folds
@@ -27,7 +27,6 @@ def same_group(first, second):
 TEXT = st.sampled_from(["a", "A ", "b", " b", "c", "d e", "D  E", "f", "g", "h", "i", "j"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(TEXT, TEXT, st.integers(0, 2)), min_size=2, max_size=40), st.integers(2, 5), st.booleans())
 def test_linked_rows_share_a_fold_and_every_fold_has_rows(drawn, folds, is_pair):
     texts, pairs, labels = zip(*drawn, strict=True)

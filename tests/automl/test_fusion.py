@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -234,7 +234,6 @@ def test_rows_of_one_finished_fold_are_enough():
 
 
 @pytest.mark.integration
-@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(SPACES)), st.integers(2, 12), st.integers(0, 99), st.booleans())
 def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_constant):
     generator, space = np.random.default_rng(seed), SPACES[metric]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.automl.selection import choose_simplest, paired_gain, utility
@@ -16,7 +16,6 @@ CLASSES = st.integers(2, 4).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(CLASSES)
 def test_scores_of_confusion_counts_are_those_of_the_metrics(rows):
     labels, predictions = np.array(rows).T
@@ -27,7 +26,6 @@ def test_scores_of_confusion_counts_are_those_of_the_metrics(rows):
         assert utility(METRICS[name], labels, predictions) == pytest.approx(wanted, abs=1e-12), name
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=20))
 def test_scores_of_label_sets_are_those_of_the_metrics(rows):
     labels, predictions = np.array(rows)[:, :3], np.array(rows)[:, 3:]

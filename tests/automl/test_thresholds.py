@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
@@ -37,7 +37,6 @@ def with_thresholds(space, values):
     return LabelSpace(space.task_type, space.names, thresholds=values)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["f1", "f1_macro", "matthews_correlation", "balanced_accuracy"]),
     st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4)), min_size=4, max_size=25),
@@ -186,7 +185,6 @@ ORDERED_SCORES = {
 
 
 @pytest.mark.parametrize("metric", sorted(ORDERED_SCORES))
-@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 4)), min_size=6, max_size=25))
 def test_no_cut_point_of_ordered_classes_has_a_better_expected_score(metric, drawn):
     """Each row stands for a row of every class, weighted by its probability of the proportional-odds model."""

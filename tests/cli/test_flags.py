@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attentune.cli import doctor, evaluate, predict, train
@@ -236,7 +236,6 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(words=st.lists(WORDS, max_size=8))
 @example(words=["--set", "=1"])
 @example(words=["--set", ".=1"])

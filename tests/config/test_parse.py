@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import Config, load_config, to_yaml
@@ -157,7 +157,6 @@ def config_or_problems(overrides: dict[str, Any]) -> Config | tuple[str, ...]:
         return error.problems
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(KEYS, SCALARS, max_size=4))
 def test_any_overrides_give_a_configuration_or_a_config_error(overrides: dict[str, Any]) -> None:
     found = config_or_problems(overrides)
@@ -200,7 +199,6 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
     return st.one_of(st.just(field.default), strategy)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries({name: values_for(name, hint, field) for name, hint, field in LEAVES if name != "preset"}))
 def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPathFactory, values: dict) -> None:
     config = config_or_problems(values)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import ModelConfig
@@ -25,7 +25,6 @@ def padding(lengths: np.ndarray, batches: list[np.ndarray]) -> int:
     return sum(int(lengths[batch].max() * len(batch) - lengths[batch].sum()) for batch in batches)
 
 
-@settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 9))
 def test_every_place_stands_in_exactly_one_batch(lengths: np.ndarray, rows: int, seed: int, epoch: int) -> None:
     for batches in (bucketed_order(lengths, rows, seed=seed, epoch=epoch), sorted_order(lengths, rows)):
@@ -35,7 +34,6 @@ def test_every_place_stands_in_exactly_one_batch(lengths: np.ndarray, rows: int,
         assert sorted(map(len, batches))[1:] == [rows] * (len(batches) - 1)
 
 
-@settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 9))
 def test_batches_by_tokens_are_as_many_and_none_is_empty(lengths: np.ndarray, rows: int, seed: int, epoch: int) -> None:
     batches = bucketed_order(lengths, rows, seed=seed, epoch=epoch, by_tokens=True)
@@ -104,7 +102,6 @@ def test_an_evaluation_begins_with_the_longest_rows() -> None:
     assert [batch.tolist() for batch in sorted_order(lengths, 2)] == [[1, 3], [2, 4], [0]]
 
 
-@settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(1, 3000))
 def test_a_budget_of_tokens_is_kept_and_used(lengths: np.ndarray, budget: int) -> None:
     batches = budget_order(lengths, budget)

@@ -1,7 +1,7 @@
 """Stratified parts: the right size, the right balance, the file's order, and nothing but the key decides."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.splits import (
@@ -18,7 +18,6 @@ from helpers.doctor_samples import make_rows
 class_labels = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int64))
 
 
-@settings(deadline=None)
 @given(labels=class_labels, size=st.integers(1, 70))
 def test_a_part_has_its_size_balance_and_order(labels: np.ndarray, size: int) -> None:
     places = stratified_sample(labels, size, 1)
@@ -70,7 +69,6 @@ def test_without_labels_all_rows_count_alike() -> None:
     assert not np.array_equal(places, np.arange(10))
 
 
-@settings(deadline=None)
 @given(labels=class_labels.filter(lambda values: len(values) > 1), share=st.floats(0.001, 0.9), seed=st.integers(0, 9))
 def test_a_cut_loses_nothing_and_keeps_every_class_in_the_first_part(
     labels: np.ndarray, share: float, seed: int
@@ -101,7 +99,6 @@ def overlap(rows, first, second):
 WORDS = st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=3).map(" ".join)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     drawn=st.lists(st.tuples(WORDS, WORDS, st.integers(0, 2)), min_size=2, max_size=40),
     share=st.floats(0.05, 0.5),

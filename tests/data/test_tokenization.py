@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
@@ -113,7 +113,6 @@ def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> No
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
-@settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1, max_size=5),
     max_length=st.integers(4, 24),

@@ -15,6 +15,7 @@ from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict_rows
 from helpers.ensembles import saved_ensemble
 from helpers.explain_runs import TEXTS
+from helpers.tiers import covering
 from helpers.tiny_models import rows_of
 
 TEXT, PAIR = "Nobody plays, nobody!", "The plot  never moves"
@@ -55,8 +56,11 @@ def test_words_of_both_texts_of_a_pair(folders):
     assert found.tokens[-1].score == pytest.approx(expected[2], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classification", "pair", "regression"])
-@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if entry.needs == "predictions"])
+@covering(
+    "kind, method",
+    ["classification", "pair", "regression"],
+    [name for name, entry in METHODS.items() if entry.needs == "predictions"],
+)
 def test_methods_of_predictions_explain_every_text(folders, kind, method):
     pairs = TEXTS[::-1] if kind == "pair" else None
     found = explain_texts(folders[kind], TEXTS, pairs, method=method, samples=20)

@@ -135,7 +135,3 @@ def test_hostile_settings(attentune: Command, good: Path, tmp_path: Path, name: 
     words = trained("train", good, flag, str(file), "--output_dir", str(tmp_path / "out"))
     asked(attentune, words, tmp_path / "secret", says)
     assert not (tmp_path / "out").exists()
-
-
-def test_there_are_many() -> None:
-    assert len(CHECKPOINTS) + len(RECORDS) + len(COMPARISONS) + len(SEARCHES) + len(FILES) >= 110

@@ -21,10 +21,6 @@ CASES = {
 }
 
 
-def test_there_are_many() -> None:
-    assert len(CASES) >= 120
-
-
 @pytest.fixture(scope="module")
 def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a good run, a good encoder and data."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.dataset import LabelSpace
@@ -108,7 +108,6 @@ def test_examples_worked_by_hand(name: str, labels: list, predictions: list, exp
     assert score(name, labels, predictions) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(CLASSES)
 def test_metrics_of_classes_are_those_of_plain_loops(pairs: list[tuple[int, int]]) -> None:
     labels, predictions = [t for t, _ in pairs], [p for _, p in pairs]
@@ -126,7 +125,6 @@ def test_metrics_of_classes_are_those_of_plain_loops(pairs: list[tuple[int, int]
     assert found == pytest.approx(plain_f1(binary, 1), abs=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(NUMBERS)
 def test_correlations_and_errors_are_those_of_plain_loops(pairs: list[tuple[int, int]]) -> None:
     labels, predictions = [t / 2 for t, _ in pairs], [p / 3 for _, p in pairs]

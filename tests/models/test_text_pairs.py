@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.models.text_pairs import SplitPairRows, TwoTexts, find_texts, split_pair_rows
@@ -20,7 +20,6 @@ def batch(lengths: list[tuple[int, int]], padding: int) -> tuple[torch.Tensor, T
     return rows_BT, find_texts(mask_BT, torch.tensor([first for first, _ in lengths]))
 
 
-@settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(0, 3))
 def test_texts_are_the_first_ones_of_all_rows_and_then_the_second_ones(
     lengths: list[tuple[int, int]], padding: int
@@ -35,7 +34,6 @@ def test_texts_are_the_first_ones_of_all_rows_and_then_the_second_ones(
     assert all(mask.tolist() == sorted(mask.tolist(), reverse=True) for mask in found.mask_NU)
 
 
-@settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(0, 3))
 def test_what_is_told_of_texts_comes_back_to_its_rows(lengths: list[tuple[int, int]], padding: int) -> None:
     rows_BT, found = batch(lengths, padding)
@@ -67,7 +65,6 @@ def split_pairs(
     return split_pair_rows(ids_BT, ids_BT != 0, special_ids=special_ids, separators=separators, max_length=limit)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(ORDINARY, ORDINARY), min_size=1, max_size=4), st.sampled_from([1, 2]), st.booleans())
 def test_pair_rows_are_split_into_the_rows_of_each_text(
     pairs: list[tuple[list[int], list[int]]], separators: int, left: bool

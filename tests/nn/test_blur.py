@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.nn.blur import GaussianBlur, apply_blur, blur_matrix, gaussian_kernel, mirrored_places
@@ -65,7 +65,6 @@ def exact(kernel: list[float]) -> torch.Tensor:
 
 
 @given(st.floats(0.05, 20), st.sampled_from(SIZES))
-@settings(deadline=None)
 def test_a_kernel_is_the_formula_and_sums_to_1(sigma: float, size: int) -> None:
     kernel_k = gaussian_kernel(torch.tensor(sigma), size)
     assert kernel_k.dtype == torch.float32
@@ -96,7 +95,6 @@ def test_the_gradient_to_sigma_is_that_of_finite_differences(sigma: float, size:
     st.sampled_from(SIZES),
     st.floats(0.1, 5),
 )
-@settings(deadline=None, max_examples=60)
 def test_a_blurred_batch_is_the_plain_loop_over_each_text(
     texts: list[tuple[int, bool]], size: int, sigma: float
 ) -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn.metrics import f1_score
@@ -19,7 +19,6 @@ from attentune.stats.calibration import (
 SHARES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
 @given(SHARES)
 def test_the_error_is_that_of_a_plain_loop(pairs: list[tuple[float, bool]]) -> None:
     total = 0.0
@@ -76,7 +75,6 @@ def test_the_likelihood_written_out() -> None:
     assert negative_log_likelihood(logits, np.array([[1, 0], [0, 1]])) == pytest.approx(sum(sets) / 4)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20).map(lambda k: k / 20), st.booleans()), min_size=1, max_size=30))
 def test_no_other_threshold_has_a_higher_f1(pairs: list[tuple[float, bool]]) -> None:
     shares, there = np.array([p for p, _ in pairs]), np.array([was for _, was in pairs])

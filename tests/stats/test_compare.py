@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -94,7 +94,6 @@ def test_another_metric_comes_with_its_jackknife_values() -> None:
     assert found.low < found.difference < found.high
 
 
-@settings(deadline=None, max_examples=60)
 @given(scores=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=2, max_size=8), data=st.data())
 def test_turning_the_two_round_turns_the_verdict_round(scores: list[tuple[int, int]], data: st.DataObject) -> None:
     first = scored("a", [one / 200 for one, _ in scores])
@@ -260,7 +259,6 @@ def test_holm_does_not_count_comparisons_that_could_not_be_made() -> None:
     assert np.isnan(holm([math.nan])).all()
 
 
-@settings(deadline=None, max_examples=60)
 @given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=12), alpha=st.sampled_from([0.01, 0.05, 0.5]))
 def test_holm_rejects_what_the_steps_reject(p_values: list[float], alpha: float) -> None:
     """The smallest p against alpha / m, the next against alpha / (m - 1), until one fails."""

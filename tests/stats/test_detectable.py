@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -63,7 +63,6 @@ def test_it_is_found_in_four_of_five_plays(seeds: int, example_sd: float) -> Non
     assert float(np.mean((found.low > 0) | (found.high < 0))) == pytest.approx(0.8, abs=0.025)
 
 
-@settings(deadline=None, max_examples=60)
 @given(seeds=st.integers(2, 30), sd=st.floats(1e-3, 10), example_sd=st.floats(0, 10), unit=st.floats(0.01, 100))
 def test_more_of_anything_helps_and_the_unit_does_not_matter(
     seeds: int, sd: float, example_sd: float, unit: float

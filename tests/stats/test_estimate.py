@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
@@ -131,7 +131,6 @@ def test_what_every_method_does_alike_on_an_example_is_no_spread_in_any_unit() -
         assert found.p == pytest.approx(once.pvalue, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(values=TABLES)
 def test_the_interval_is_never_narrower_than_the_one_over_seeds(values: np.ndarray) -> None:
     both, seeds = mean_over_seeds_and_examples(values), mean_over_seeds(values.mean(axis=1))
@@ -140,7 +139,6 @@ def test_the_interval_is_never_narrower_than_the_one_over_seeds(values: np.ndarr
         assert both.p >= seeds.p * (1 - 1e-6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(values=TABLES, shift=st.floats(-1, 1), scale=st.sampled_from([-100.0, -1.0, 0.01, 3.0]))
 def test_shifting_scaling_and_turning_do_to_the_interval_what_they_do_to_the_values(
     values: np.ndarray, shift: float, scale: float
@@ -153,7 +151,6 @@ def test_shifting_scaling_and_turning_do_to_the_interval_what_they_do_to_the_val
         assert turned.p == pytest.approx(float(before.p), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(values=TABLES, data=st.data())
 def test_the_order_of_seeds_and_of_examples_does_not_matter(values: np.ndarray, data: st.DataObject) -> None:
     rows = data.draw(st.permutations(range(values.shape[0])))
@@ -163,7 +160,6 @@ def test_the_order_of_seeds_and_of_examples_does_not_matter(values: np.ndarray, 
         assert [after.low, after.high] == pytest.approx([before.low, before.high], abs=1e-8)
 
 
-@settings(deadline=None, max_examples=60)
 @given(values=SEED_VALUES)
 def test_zero_is_outside_of_the_interval_just_where_p_is_below_the_level(values: np.ndarray) -> None:
     found = mean_over_seeds(values)

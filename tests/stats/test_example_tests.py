@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -32,7 +32,6 @@ def test_mcnemar_is_statsmodels(counts: tuple[int, int], p: float) -> None:
     assert (found.only_first, found.only_second, found.exact) == (*counts, sum(counts) < 25)
 
 
-@settings(deadline=None, max_examples=60)
 @given(only_first=st.integers(0, 24), only_second=st.integers(0, 24))
 def test_with_few_discordant_rows_mcnemar_counts_coins(only_first: int, only_second: int) -> None:
     discordant = only_first + only_second

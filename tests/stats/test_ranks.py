@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -119,7 +119,6 @@ def test_groups_are_the_largest_runs_that_span_less_than_the_difference(
     assert cliques(np.array(ranks), difference) == expected
 
 
-@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10_000), difference=st.floats(0.1, 3))
 def test_two_methods_share_a_group_just_where_they_lie_closer(seed: int, difference: float) -> None:
     ranks = np.sort(np.random.default_rng(seed).uniform(1, 6, size=7))
@@ -130,7 +129,6 @@ def test_two_methods_share_a_group_just_where_they_lie_closer(seed: int, differe
     assert not any(a[0] <= b[0] and b[1] <= a[1] for a, b in itertools.permutations(found, 2))
 
 
-@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5))
 def test_neither_the_order_of_tasks_nor_a_tasks_level_matters(seed: int, shift: float) -> None:
     generator = np.random.default_rng(seed)

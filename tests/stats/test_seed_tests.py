@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,7 +27,6 @@ def sign_flip_by_loop(differences: list[float]) -> float:
     return as_far / total
 
 
-@settings(deadline=None, max_examples=60)
 @given(differences=DIFFERENCES)
 def test_the_sign_flip_test_is_a_loop_over_all_signs(differences: np.ndarray) -> None:
     assert sign_flip_test(differences).p == sign_flip_by_loop(differences.tolist())
@@ -56,7 +55,6 @@ def test_wilcoxon_is_scipys_exact_one_without_ties(seeds: int) -> None:
     assert wilcoxon_test(differences).statistic == stats.wilcoxon(differences, alternative="greater").statistic
 
 
-@settings(deadline=None, max_examples=60)
 @given(differences=DIFFERENCES)
 def test_wilcoxon_with_ties_and_zeros_goes_through_all_signs_of_the_ranks(differences: np.ndarray) -> None:
     kept = [value for value in differences.tolist() if value != 0]
@@ -109,7 +107,6 @@ def test_a_zero_flips_nothing_and_raises_the_floor() -> None:
     assert sign_flip_test(np.zeros(4)).p == wilcoxon_test(np.zeros(4)).p == 1.0
 
 
-@settings(deadline=None, max_examples=60)
 @given(differences=DIFFERENCES, data=st.data())
 def test_order_and_sign_do_not_matter(differences: np.ndarray, data: st.DataObject) -> None:
     shuffled = np.array(data.draw(st.permutations(differences.tolist())))

@@ -7,7 +7,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.stats.verdict import Comparison
@@ -139,7 +139,6 @@ def test_rounding_takes_no_p_across_a_level(p: float, text: str) -> None:
     assert f"{text}, 5 seeds" in sentence(family=1, p=p, p_holm=0.0)
 
 
-@settings(deadline=None, max_examples=60)
 @given(p=st.floats(0.001, 1))
 def test_the_p_that_is_written_is_on_the_same_side_of_the_levels(p: float) -> None:
     written = float(re.search(r"p = ([\d.e-]+),", sentence(family=1, p=p, p_holm=0.0))[1])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.dataset import LabelSpace
@@ -58,7 +58,6 @@ def test_where_all_training_scores_are_equal_any_rise_is_whole_and_none_is_no_nu
     assert drops.tolist() == [1.0, 0.0]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(-1e4, 1e4, width=32)] * 6, st.integers(0, 2)), min_size=1, max_size=5))
 def test_a_fall_lies_between_zero_and_one(rows: list[tuple[float, ...]]) -> None:
     logits, masked = (np.array([row[part] for row in rows], dtype=np.float32) for part in (slice(3), slice(3, 6)))

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import LabelsConfig
@@ -109,7 +109,6 @@ def changes_by_a_plain_rule(text: str, vocabulary: list[str], longest: int) -> s
 TEXTS = st.lists(st.lists(st.sampled_from(sorted(WORDS)), min_size=1, max_size=6).map(" ".join), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(TEXTS, st.integers(0, 1000))
 def test_a_changed_row_is_one_of_those_that_the_rule_allows(texts, seed):
     made = generator_of(*texts, seed=seed).plan(0)

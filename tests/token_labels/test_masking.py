@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.token_labels.masking import copy_numbers, random_mask, random_spans, spread_copies
 from helpers.label_sources import features_of
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.integers(0, 2**40))
 def test_a_mask_is_a_share_of_the_ordinary_tokens(row: str, share: float, seed: int) -> None:
     features = features_of("ooss", row, "so")
@@ -54,7 +53,6 @@ def test_every_ordinary_token_is_masked_as_often_as_every_other() -> None:
     assert counts[1:11] == pytest.approx(np.full(10, 600), abs=120)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 60), st.floats(0, 5), st.integers(0, 2**40))
 def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
     copies = spread_copies(rows, ratio, seed)

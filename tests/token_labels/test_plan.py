@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import LabelsConfig
@@ -116,7 +116,6 @@ def test_the_configuration_offers_exactly_the_generators_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 30), st.floats(0, 3), st.integers(0, 6), st.booleans())
 def test_the_number_of_samples_is_known_before(name: str, rows: int, ratio: float, epoch: int, double: bool) -> None:
     labels = LabelsConfig(name, ratio=ratio, double_ori=double)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
@@ -72,7 +72,6 @@ SCORES = nps.arrays(np.float32, st.integers(1, 30), elements=st.floats(-1e6, 1e6
 
 
 @pytest.mark.integration
-@settings(max_examples=300, deadline=None)
 @given(SCORES, st.floats(0, 0.5), st.booleans(), st.data())
 def test_labels_from_any_scores(scores: np.ndarray, top_share: float, soft: bool, data: st.DataObject) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, len(scores) - 1))))
@@ -93,7 +92,6 @@ def test_labels_from_any_scores(scores: np.ndarray, top_share: float, soft: bool
         assert made[places].min() >= 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(nps.arrays(np.float32, st.integers(0, 40), elements=st.sampled_from([-1.0, 0.0, 0.25, 1.0])), st.integers(0, 99))
 def test_shuffling_keeps_the_values_and_the_labelled_places(values: np.ndarray, seed: int) -> None:
     kept = values.copy()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.token_labels import masking
@@ -88,7 +88,6 @@ def test_each_text_of_a_pair_has_quarters_of_its_own() -> None:
     assert spans_by_hand(row, {25: (0.99, 0.99)}) == [25, 26, 27]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_a_span_stays_in_the_quarter_of_the_token_that_started_it(count: int, data: st.DataObject) -> None:
     token = data.draw(st.integers(0, count - 1))
@@ -103,7 +102,6 @@ def test_a_span_stays_in_the_quarter_of_the_token_that_started_it(count: int, da
     assert all(int(start) <= place < end for place in chosen)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**40))
 def test_spans_are_ordinary_tokens_and_a_function_of_the_key(
     row: str, chance: float, rm_threshold: float, seed: int

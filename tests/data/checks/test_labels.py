@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.checks.doctor import examine, full_lines
@@ -14,7 +14,6 @@ from helpers.doctor_samples import distinct, find, make_rows, make_task
 
 
 @pytest.mark.parametrize("train_labels", [[0, 0, 1], [1, 1, 0]])
-@settings(max_examples=40, deadline=None)
 @given(labels=st.lists(st.integers(0, 1), min_size=1, max_size=40))
 def test_guess_scores_are_what_the_metrics_say(train_labels: list[int], labels: list[int]) -> None:
     splits = {

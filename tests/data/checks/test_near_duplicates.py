@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.checks.near_duplicates import ALIKE, differing_words, near_duplicates, near_groups
@@ -78,7 +78,6 @@ def test_retweets_filled_templates_and_copies_are_in_one_group():
     assert len(set(near_groups(["it was the year of 1900", "it was the year of 2000"]))) == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=12), max_size=12))
 def test_groups_are_those_of_comparing_each_with_every_other(texts):
     words = [Counter(text) for text in texts]

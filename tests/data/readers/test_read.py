@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.readers.csv import Dialect
@@ -84,7 +84,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, packed: boo
 any_text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=8), kind=st.sampled_from(sorted(KINDS)))
 def test_round_trip_of_any_text(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], kind: str
@@ -99,7 +98,6 @@ def test_round_trip_of_any_text(
 unquoted = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\n\r\t"), min_size=1, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.tuples(unquoted, unquoted), min_size=1, max_size=8))
 def test_round_trip_without_quoting(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
     path = tmp_path_factory.mktemp("trip") / "rows.txt"

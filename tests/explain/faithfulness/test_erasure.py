@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.tokenization import Features
@@ -94,7 +94,6 @@ def some_features(draw: st.DrawFn) -> tuple[Features, np.ndarray, list[np.ndarra
     return features, np.array(rows), gone
 
 
-@settings(max_examples=150, deadline=None)
 @given(some_features())
 def test_deleting_leaves_the_other_tokens_in_order(case: tuple[Features, np.ndarray, list[np.ndarray]]) -> None:
     features, rows, gone = case

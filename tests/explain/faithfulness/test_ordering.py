@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.explain.explainer import Explainer
@@ -31,7 +31,6 @@ from helpers.faith_references import chances
 Tiny = Callable[..., Path]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=9), st.integers(0, 3))
 def test_high_scores_come_first_and_all_places_come_once(scores: list[int], seed: int) -> None:
     places = np.arange(2, 2 + len(scores))
