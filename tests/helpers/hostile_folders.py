@@ -137,9 +137,13 @@ _OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert
 MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "pickle for weights": (both(put("pytorch_model.bin", pickled), gone("model.safetensors")), (_SANDBOX,)),
     "torch.save for weights": (both(put("pytorch_model.bin", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .pt for weights": (both(put("model.pt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .ckpt for weights": (both(put("model.ckpt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .h5 for weights": (both(put("tf_model.h5", b"\x89HDF"), gone("model.safetensors")), (_SANDBOX,)),
     "a pickle called safetensors": (put("model.safetensors", pickled), (_NOT,)),
     "a torch.save called safetensors": (put("model.safetensors", torch_saved), (_NOT, "torch.save")),
     "a zip called safetensors": (put("model.safetensors", zipped("data.pkl")), (_NOT, "zip")),
+    "a zip bomb called safetensors": (put("model.safetensors", zipped(*map(str, range(50)))), (_NOT,)),
     "a header without an end": (put("model.safetensors", tensors({}, size=2**63)), (_NOT,)),
     "a header of 4 GB": (put("model.safetensors", tensors({}, size=2**32)), (_NOT,)),
     "a header that is no JSON": (put("model.safetensors", struct.pack("<Q", 3) + b"{a}"), (_NOT,)),
@@ -177,6 +181,11 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
         both(settings("tokenizer_config.json", tokenizer_class="evil.EvilTokenizer", auto_map=_MAP),
              put("evil.py", code)), ("auto_map",)),
     "kernels of the hub": (settings("config.json", attn_implementation="evil/kernels"), ("evil/kernels", "eager")),
+    "kernels of the hub inside": (settings("config.json", _attn_implementation="evil/kernels"), ("evil/kernels",)),
+    "kernels of the hub, an internal name": (
+        settings("config.json", _attn_implementation_internal="evil/kernels"),
+        ("evil/kernels", "eager"),
+    ),
     "quantised by others": (
         settings("config.json", quantization_config={"quant_method": "torchao", "quant_type": "x"}),
         ("quantization_config",)),
@@ -194,6 +203,7 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "settings of 9 MB": (put("config.json", json.dumps({"a": "x" * 9_000_000})), ("larger",)),
     "settings that are a pickle": (put("config.json", pickled), ("config.json",)),
     "settings that are a list": (put("config.json", "[1]"), ("config.json",)),
+    "a number of 100,000 digits": (put("config.json", '{"hidden_size": ' + "9" * 100_000 + "}"), ("config.json",)),
     "a billion layers": (settings("config.json", num_hidden_layers=10**9), ("num_hidden_layers",)),
     "a tokenizer that is no JSON": (put("tokenizer.json", "{"), ("",)),
     "a tokenizer that is deep": (put("tokenizer.json", DEEP), ("",)),
