@@ -161,15 +161,6 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
 
 
 @pytest.mark.integration
-def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, trained: Path, tmp_path: Path) -> None:
-    status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx")
-    assert status == 0, err
-    about = json.loads((tmp_path / "onnx" / "export.json").read_text())
-    assert about["max_difference"] < 1e-4
-    assert about["thresholds"] == pytest.approx(list(Predictor.load(trained).label_space.thresholds))
-
-
-@pytest.mark.integration
 def test_a_file_to_calibrate_on(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--calibrate", "temperature", "--calibration_file", files / "more.csv", "--output_dir", tmp_path / "run")
     status, out, err = attentune("train", *flags(files, tiny), *more, "--format", "json")

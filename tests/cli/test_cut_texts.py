@@ -13,7 +13,6 @@ import attentune as library
 from attentune.baselines.registry import make_baseline
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.explain.words import Subword, merge_subwords
 from attentune.inference.predictor import Predictor
 from helpers.ensembles import saved_ensemble, saved_model
 
@@ -87,15 +86,3 @@ def test_explain_counts_the_words_that_were_not_read(home: Path, attentune: Comm
     assert first["unread_words"] == 200 - len(first["tokens"])
     assert "unread_words" not in second
     assert f"{first['unread_words']} more words were not read." in attentune(*words)[1]
-
-
-def test_python_marks_the_rows(home: Path) -> None:
-    answers = library.predict(home / "run", [LONG, "short"])
-    assert [one.get("truncated") for one in answers] == [True, None]
-
-
-@pytest.mark.parametrize(("read", "whole"), [("wor", "words"), ("words", "words"), ("some", "some")])
-def test_the_last_word_is_whole(read: str, whole: str) -> None:
-    text = "words here" if whole == "words" else "some words"
-    (word,) = merge_subwords([Subword(read, 0, len(read), 0.5)], text, None, signed=True)
-    assert (word.text, word.start, word.end, word.score) == (whole, 0, len(whole), 0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import subprocess
 import sys
@@ -53,42 +52,6 @@ def test_every_real_task_trains_evaluates_and_predicts(attentune, tiny, tmp_path
     assert out == (run / "predictions_validation.csv").read_text()
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "csv.gz"])
-def test_own_files_of_every_kind(attentune, tiny, tmp_path, kind):
-    rows = list(csv.DictReader(write_reviews(tmp_path / "rows.csv").open()))
-    train = tmp_path / f"train.{kind}"
-    if kind == "parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), train)
-    elif kind in ("json", "jsonl"):
-        text = json.dumps(rows) if kind == "json" else "\n".join(json.dumps(row) for row in rows)
-        train.write_text(text)
-    else:
-        delimiter = "\t" if kind == "tsv" else ","
-        with (gzip.open if kind.endswith(".gz") else open)(train, "wt", newline="") as file:
-            writer = csv.DictWriter(file, ["id", "text", "label"], delimiter=delimiter)
-            writer.writeheader()
-            writer.writerows(rows)
-    run = tmp_path / "run"
-    status, _, err = attentune(
-        "train", "--train-file", train, "--text_column_name", "text", "--label_column_name", "label",
-        "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN,
-    )  # fmt: skip
-    assert status == 0, err
-    assert "no validation file" in err
-    config = json.loads((run / "config.json").read_text())
-    assert config["id2label"] == {"0": "bad", "1": "good"}
-    ids = {row["id"] for row in csv.DictReader((run / "predictions_validation.csv").open())}
-    assert ids < {row["id"] for row in rows}
-    status, out, _ = attentune("predict", run, "--input_file", train)
-    assert status == 0
-    predicted = list(csv.DictReader(out.splitlines()))
-    assert [row["id"] for row in predicted] == [row["id"] for row in rows]
-    assert [row["label"] for row in predicted] == [row["label"] for row in rows]
-
-
 def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_path):
     train = write_reviews(tmp_path / "train.csv")
     flags = ("--train_file", train, "--model_name_or_path", tiny("roberta"), *TINY_RUN)
@@ -98,40 +61,6 @@ def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_
     a, b = (tmp_path / name / "model.safetensors" for name in "ab")
     assert a.read_bytes() == b.read_bytes()
     assert load_config(tmp_path / "a" / "config.yaml").model.head.kind == "mean"
-
-
-def test_regression_and_ordinal_own_data(attentune, tiny, tmp_path):
-    rows = list(csv.DictReader(write_reviews(tmp_path / "rows.csv").open()))
-    file = tmp_path / "stars.csv"
-    with file.open("w", newline="") as out_file:
-        writer = csv.writer(out_file)
-        writer.writerow(["text", "stars"])
-        writer.writerows([row["text"], (4 if row["label"] == "good" else 1) + i % 2] for i, row in enumerate(rows))
-    flags = ("--train_file", file, "--label_column", "stars", "--model_name_or_path", tiny("bert"), *TINY_RUN)
-    assert attentune("train", *flags, "--task_type", "regression", "--output_dir", tmp_path / "r")[0] == 0
-    header, first = (tmp_path / "r" / "predictions_validation.csv").read_text().splitlines()[:2]
-    assert header == "id,label,prediction"
-    assert float(first.split(",")[2]) == pytest.approx(float(first.split(",")[2]))
-    scores = json.loads((tmp_path / "r" / "metrics.json").read_text())["validation"]
-    assert list(scores) == ["pearson", "spearmanr", "mean_absolute_error"]
-    assert attentune("train", *flags, "--task_type", "ordinal", "--output_dir", tmp_path / "o")[0] == 0
-    assert json.loads((tmp_path / "o" / "config.json").read_text())["id2label"]["0"] == "1"
-    assert "quadratic_weighted_kappa" in json.loads((tmp_path / "o" / "metrics.json").read_text())["validation"]
-
-
-def test_predict_one_text_and_a_pair(attentune, tiny, tmp_path, data_dir):
-    data = ("--task", "rte", "--data_dir", data_dir / "glue_data", "--max_train_samples", "32")
-    run = tmp_path / "run"
-    flags = ("--max_eval_samples", "10", "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN)
-    assert attentune("train", *data, *flags)[0] == 0
-    status, out, _ = attentune("predict", run, "--text", "A cat sat.", "--text_pair", "None")
-    assert status == 0
-    header, row = out.splitlines()
-    assert header == "id,label,prediction,p_entailment,p_not_entailment"
-    assert sum(float(share) for share in row.split(",")[3:]) == pytest.approx(1, abs=1e-5)
-    status, _, err = attentune("predict", run, "--text", "A cat sat.")
-    assert status == 2
-    assert "--text_pair" in err
 
 
 def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):

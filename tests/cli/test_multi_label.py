@@ -180,38 +180,6 @@ def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, fil
 
 
 @pytest.mark.integration
-def test_csv_with_a_separator_and_a_cut_validation_part(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
-    with (tmp_path / "rows.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerows([["text", "topics"], *([row["text"], "; ".join(row["topics"])] for row in rows)])
-    own = ("--train_file", tmp_path / "rows.csv", "--label_column", "topics", "--task_type", "multi_label")
-    flags = (*own, "--label_separator", ";", "--model_name_or_path", tiny("bert"), *QUICK, "--num_train_epochs", "1")
-    assert attentune("train", *flags, "--output_dir", tmp_path / "run")[0] == 0
-    status, out, _ = attentune("predict", tmp_path / "run", "--input_file", tmp_path / "rows.csv")
-    assert status == 0
-    assert [row["labels"].split("|") for row in csv.DictReader(io.StringIO(out))] == [
-        row["topics"] or [""] for row in rows
-    ]
-    status, out, _ = attentune("doctor", *own, "--label_separator", ";")
-    assert status == 0
-    assert "into 4 labels, any number per row" in out
-
-
-@pytest.mark.integration
-def test_compare_and_report(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    words = ("compare", "--presets", "bert,bert-mean", "--seeds", "2", *data_flags(files, tiny), *QUICK[:-1])
-    status, out, err = attentune(*words, "--num_train_epochs", "1", "--output_dir", tmp_path / "c", "--format", "json")
-    assert status == 0, err
-    found = json.loads(out)
-    assert found["cells"][0]["metric"] == "f1_micro"
-    assert found["comparisons"]
-    status, _, err = attentune("report", tmp_path / "c", "--output_file", tmp_path / "report.md")
-    assert status == 0, err
-    assert "micro F1" in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.integration
 def test_pairs_read_apart_take_any_number_of_labels(attentune, tiny, files: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
     file = tmp_path / "pairs.jsonl"
@@ -223,15 +191,6 @@ def test_pairs_read_apart_take_any_number_of_labels(attentune, tiny, files: Path
     assert "this task has 4" in err
     more = ("--preset", "bi-encoder-mean", "--set", "model.head.combine=concat", "--output_dir", tmp_path / "run")
     assert attentune("train", *flags, *more)[0] == 0
-
-
-@pytest.mark.integration
-def test_export_predicts_the_same_sets(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
-    status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx", "--format", "onnx")
-    assert status == 0, err
-    about = json.loads((tmp_path / "onnx" / "export.json").read_text())
-    assert about["task_type"] == "multi_label"
-    assert about["max_difference"] < 1e-4
 
 
 @pytest.mark.integration

@@ -93,66 +93,6 @@ def test_a_run_tells_of_each_epochs_labels(
     assert [(values >= 0.5).sum(), ((values >= 0) & (values < 0.5)).sum()] == [others[-1]["ones"], others[-1]["zeros"]]
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("preset", ["ssa-co", "ssa-co-released", "ssa-hybrid", "ssa-hybrid-released"])
-def test_what_was_trained_is_what_is_saved(
-    attentune: Command, flags: tuple[object, ...], tmp_path: Path, preset: str
-) -> None:
-    run = tmp_path / "run"
-    assert attentune("train", "--preset", preset, *flags)[0] == 0
-    gate = json.loads((run / "config.json").read_text())["token_gate"]
-    assert gate["kind"] == "ssa"
-    assert (gate["beta"] == 1.0) == preset.startswith("ssa-co")
-    assert (gate["attention_threshold"] == 0.3) == (preset == "ssa-hybrid-released")
-    written = json.loads((run / "metrics.json").read_text())["validation"]
-    status, out, _ = attentune("evaluate", run, "--format", "json")
-    assert (status, json.loads(out)) == (0, {"validation": written})
-    status, out, _ = attentune("predict", run, "--input_file", tmp_path / "validation.csv")
-    assert (status, out) == (0, (run / "predictions_validation.csv").read_text())
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("task", "settings", "reason"),
-    [
-        (
-            "regression",
-            ("--set", "labels.tolerance=0"),
-            "the model is not yet right on any of the sentences probed, and only those say which words matter",
-        ),
-        (
-            "classification",
-            ("--set", "labels.ratio=0"),
-            "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows",
-        ),
-        (
-            "classification",
-            ("--set", "labels.mask_share=0"),
-            "no token of the sentences that the model is right on was masked or could be labelled; see labels.mask"
-            "_share",
-        ),
-    ],
-)
-def test_a_run_that_finds_no_labels_says_why_and_goes_on(
-    attentune: Command,
-    flags: tuple[object, ...],
-    tmp_path: Path,
-    task: str,
-    settings: tuple[str, ...],
-    reason: str,
-) -> None:
-    status, _, err = attentune("train", "--preset", "ssa-co", *flags, *TASKS[task], *settings)
-    assert status == 0, err
-    for epoch in (2, 3):
-        assert f"epoch {epoch}: no token is labelled: {reason}" in err
-    assert "epoch 1: no token" not in err  # before the first epoch ends there never are any
-    for facts in label_lines(tmp_path / "run")[1:]:
-        assert facts["reason"] == reason
-        assert (facts["ones"], facts["zeros"]) == (0, 0)
-        assert not TOKEN_FACTS & set(facts)
-    assert "values" not in load_file(tmp_path / "run" / "labels.safetensors")
-
-
 def test_without_a_label_generator_nothing_is_said_of_labels(
     attentune: Command, flags: tuple[object, ...], tmp_path: Path
 ) -> None:

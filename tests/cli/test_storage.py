@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -191,27 +190,6 @@ def test_a_read_only_disk(attentune, command, disk):
     # To read is enough to score and to predict.
     assert attentune("evaluate", run)[0] == 0
     assert attentune(*predict[:-2])[0] == 0
-
-
-@pytest.mark.integration
-def test_two_processes_in_one_folder(attentune, command, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    with (run / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        check_refused(attentune(*command, run), "another process is training in this folder", run, "Wait for it")
-        assert [path.name for path in run.iterdir()] == [".lock"]
-    assert attentune(*command, run)[0] == 0
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    (run / "run.json").unlink()
-    with (run / ".lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for how in ("--resume", "--overwrite_output_dir"):
-            check_refused(attentune(*command, run, how), "another process", run)
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == {
-        path: content for path, content in before.items() if path.name != "run.json"
-    }
-    assert attentune(*command, run, "--resume")[0] == 0
 
 
 def test_a_run_that_fails_does_not_remove_what_another_made_meanwhile(attentune, command, tmp_path, monkeypatch):

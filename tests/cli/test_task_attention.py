@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune import Predictor, predict
-from attentune.inference.scoring import score_rows
+from attentune import Predictor
 from attentune.token_labels.listing import list_tokens
 from helpers.samples import write_reviews
 from helpers.tiny_models import rows_of
@@ -154,34 +153,6 @@ def test_a_broken_off_run_ends_with_the_same_weights(attentune: Command, tiny: T
     status, _, err = attentune("train", "--resume", "--output_dir", again)
     assert status == 0, err
     assert (again / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-
-
-@pytest.mark.integration
-def test_another_run_is_a_start_and_single_pairs_are_predicted(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
-    train = write_pairs(tmp_path / "train.csv", 24)
-    flags = ("--train_file", train, "--preset", "task-attention", "--set=model.head.combine=concat", *QUICK)
-    assert attentune("train", *flags, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "a")[0] == 0
-    status, _, err = attentune(
-        "train", *flags, "--model_name_or_path", tmp_path / "a", "--output_dir", tmp_path / "b", "--learning_rate=1e-9"
-    )
-    assert status == 0, err
-    first, second = (predict(tmp_path / name, ["a dull film"], ["we saw it"])[0] for name in "ab")
-    assert first["probabilities"] == pytest.approx(second["probabilities"], abs=1e-3)
-    status, out, _ = attentune("predict", tmp_path / "a", "--text", "a dull film", "--text_pair", "we saw it")
-    assert status == 0
-    assert out.splitlines()[1].split(",")[2] == first["prediction"]
-
-
-def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune: Command, tmp_path: Path) -> None:
-    train = write_pairs(tmp_path / "train.csv", 24)
-    flags = ("--train_file", train, "--preset", "task-attention", "--model_name_or_path", tiny("bert"), *QUICK)
-    assert attentune("train", *flags, "--precision", "fp32", "--output_dir", tmp_path / "run")[0] == 0
-    saved = Predictor.load(tmp_path / "run")
-    evaluator = saved.evaluator(saved.data(None, ("train",)))
-    features = evaluator.features["train"]
-    options = {"pad_token_id": evaluator.pad_token_id, "accelerator": evaluator.accelerator}
-    one, many = (score_rows(evaluator.model, features, batch_tokens=size, **options) for size in (1, 4096))
-    assert one.logits_NC == pytest.approx(many.logits_NC, abs=1e-5)
 
 
 def test_doctor_counts_each_text_of_a_pair(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:

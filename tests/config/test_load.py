@@ -80,37 +80,6 @@ def test_a_mapping_that_is_one_setting_is_replaced_whole(tmp_path: Path) -> None
     assert load_config(file, {"objective.class_weights": None}).objective.class_weights is None
 
 
-def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
-    file = write(
-        tmp_path,
-        "preset: bert-meen\ntrainin: {seed: 1}\ntraining: {learning_rte: 1, seed: x, save_steps: 0}\nmodel: 3\n"
-        "data: {max_length: 2.5}\n",
-    )
-    problems = problems_of(file, {"objective.loss": "mss", "training.seed.x": 1, "labels.ratio": -1})
-    expected = (
-        "preset: got 'bert-meen', expected one of bert, ",
-        "trainin: there is no such setting. Did you mean 'training'?",
-        "training.learning_rte: there is no such setting. Did you mean 'learning_rate'?",
-        "training.seed: got 'x', expected a whole number.",
-        "training.save_steps: got 0, expected a number of at least 1.",
-        "model: got 3, expected a section with name_or_path, ",
-        "data.max_length: got 2.5, expected a whole number.",
-        "objective.loss: got 'mss', expected one of auto, cross-entropy, binary-cross-entropy, focal, mse, pearson,",
-        "training.seed.x: 'seed' is a single setting, not a section.",
-        "labels.ratio: got -1, expected a number of at least 0.",
-    )
-    for start in expected:
-        assert [problem for problem in problems if problem.startswith(start)], (start, problems)
-    assert len(problems) == len(expected)
-
-
-def test_a_wrong_preset_names_the_nearest() -> None:
-    (problem,) = problems_of(preset="bert-clsmean")
-    assert problem.endswith("Did you mean 'bert-cls-mean'?")
-    with pytest.raises(ConfigError, match="expected one of bert, bert-cls-mean"):
-        load_preset("../presets/bert")
-
-
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -174,20 +143,6 @@ def test_labels_that_compare_scores_need_a_loss_with_a_scale() -> None:
     load_config(None, {"objective.loss": "mse"}, preset="ssa-co")
     load_config(None, {"objective.loss": "pearson"}, preset="bert-mask")
     load_config(None, {"objective.loss": "pearson", "labels.generator": "none"}, preset="ssa-co")
-
-
-@pytest.mark.parametrize(
-    "generator", ["flip", "released", "drop", "leave-one-out", "gradient", "integrated-gradients", "lime"]
-)
-def test_labels_for_tokens_need_a_token_head(generator: str) -> None:
-    (problem,) = problems_of(None, {"labels.generator": generator})
-    assert problem == (
-        f"labels.generator: {generator} makes token labels, which need a token head; set"
-        " model.token_gate.kind ssa, or take a preset such as ssa-co."
-    )
-    config = load_config(None, {"labels.generator": generator, "model.token_gate.kind": "ssa"})
-    assert load_config(None, {"labels.generator": generator}, preset="ssa-co").labels.generator == generator
-    assert config.labels.generator == generator
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import Config, load_config, to_yaml
-from attentune.config.parse import did_you_mean, format_value
+from attentune.config.parse import format_value
 from attentune.errors import ConfigError
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.classifiers import COMBINATIONS
@@ -125,11 +125,6 @@ def test_values_that_do_not_fit_are_refused(name: str, given_value: Any, message
     (problem,) = caught.value.problems
     assert problem.startswith(f"{name}: got {format_value(given_value)}, expected ")
     assert message in problem
-
-
-def test_did_you_mean_says_the_nearest_or_nothing() -> None:
-    assert did_you_mean("learning-rate", ["seed", "learning_rate"]) == " Did you mean 'learning_rate'?"
-    assert did_you_mean("xyz", ["seed", "learning_rate"]) == ""
 
 
 SCALARS = st.one_of(

@@ -214,18 +214,6 @@ def test_frames_and_columns(library):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_columns_of_frames_are_fitted_as_lists_are(fast, library):
-    frames = importlib.import_module(library)
-    texts, labels = reviews(16)
-    frame = frames.DataFrame({"text": texts, "label": labels, "weight": [1.0, 2.0] * 8})
-    quick = AttentuneClassifier(**fast | {"num_train_epochs": 1})
-    expected = clone(quick).fit(texts, labels, sample_weight=[1.0, 2.0] * 8).predict_proba(texts)
-    model = clone(quick).fit(frame["text"], frame["label"], sample_weight=frame["weight"])
-    assert np.array_equal(model.predict_proba(frame[["text"]]), expected)
-
-
-@pytest.mark.integration
 def test_weights_of_rows(fast):
     """Wrong rows of little weight do little harm; weights that are all alike are none."""
     texts, labels = reviews(48)
@@ -279,29 +267,6 @@ def test_a_warm_start_continues_from_the_weights(fast):
         model.fit([(text, "a film") for text in texts], labels)
     before, elsewhere = model.predict_proba(texts), pickle.loads(pickle.dumps(model)).set_params(learning_rate=1e-12)
     assert elsewhere.fit(texts, labels).predict_proba(texts) == pytest.approx(before, abs=1e-5)
-
-
-@pytest.mark.integration
-def test_a_warm_start_in_one_folder_and_without_weights(fast, tmp_path):
-    texts, labels = reviews(16)
-    quick = {"num_train_epochs": 1, "warm_start": True, "output_dir": tmp_path / "run"}
-    model = AttentuneClassifier(**fast | quick).fit(texts, labels)
-    before = model.predict_proba(texts)
-    assert np.array_equal(clone(model).set_params(warm_start=False).fit(texts, labels).predict_proba(texts), before)
-    after = model.set_params(learning_rate=1e-12).fit(texts, labels).predict_proba(texts)
-    assert after == pytest.approx(before, abs=1e-5)
-    floor = AttentuneClassifier(preset="majority", warm_start=True).fit(texts, labels)
-    with pytest.raises(ValueError, match="has no weights to continue from"):
-        floor.fit(texts, labels)
-
-
-@pytest.mark.integration
-def test_a_regressor_continues_too(fast):
-    texts, labels = reviews(32)
-    scores = [3.0 if label == "good" else 1.0 for label in labels]
-    model = AttentuneRegressor(**fast, warm_start=True).fit(texts, scores)
-    first = model.predict(texts)
-    assert model.set_params(learning_rate=1e-12).fit(texts, scores).predict(texts) == pytest.approx(first, abs=1e-4)
 
 
 GAPS = [None, float("nan"), b"x", 3]

@@ -64,16 +64,6 @@ def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: st
 
 @pytest.mark.integration
 @every_case
-def test_other_epochs_and_seeds_bring_other_labels(tiny: Tiny, name: str) -> None:
-    source = tiny_source(tiny(), rows=24)
-    rows, values = made_by(name, source)
-    check_same(made_by(name, source), (rows, values))
-    for other_rows, other in (made_by(name, source, epoch=3), made_by(name, replace(source, seed=8))):
-        assert other_rows != rows or not np.array_equal(other >= 0, values >= 0) or not np.allclose(other, values)
-
-
-@pytest.mark.integration
-@every_case
 def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=12)
     results = []

@@ -21,13 +21,6 @@ def test_a_mask_is_a_share_of_the_ordinary_tokens(row: str, share: float, seed: 
     assert set(places.tolist()) <= set(ordinary)
 
 
-@pytest.mark.parametrize(
-    ("ordinary", "share", "count"), [(10, 0.3, 3), (1, 0.3, 1), (3, 0.01, 1), (7, 1.0, 7), (7, 0.0, 0), (0, 0.3, 0)]
-)
-def test_counts_by_hand(ordinary: int, share: float, count: int) -> None:
-    assert len(random_mask(features_of("s" + "o" * ordinary + "s"), 0, share, 1)) == count
-
-
 def test_a_mask_is_a_function_of_the_key_alone() -> None:
     features = features_of("s" + "o" * 30 + "s")
     first = random_mask(features, 0, 0.3, 42, 1, 5, 0)

@@ -62,20 +62,6 @@ def test_spans_by_hand(starting: dict[int, tuple[float, float]], places: list[in
     assert spans_by_hand(SEVENTEEN, starting) == places
 
 
-def test_the_ends_of_a_quarter_count_by_their_whole_parts() -> None:
-    row = "o" * 12  # quarters begin at 2.75, 5.5 and 8.25: the second is drawn from 2, 3 and 4
-    assert [spans_by_hand(row, {3: (share, 0.0)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [4]]
-    # A span of two needs a token at or after 3.75, one of three at or after 4.75.
-    assert [spans_by_hand(row, {3: (share, 0.5)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [3, 4]]
-    assert [spans_by_hand(row, {3: (share, 0.9)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [4]]
-
-
-def test_short_texts_have_spans_in_the_last_quarter_only() -> None:
-    every = dict.fromkeys(range(4), (0.99, 0.99))
-    assert spans_by_hand("oooo", every) == [3]
-    assert spans_by_hand("o", {0: (0.5, 0.5)}) == []
-
-
 def test_the_threshold_sets_the_lengths() -> None:
     lengths = [len(spans_by_hand(SEVENTEEN, {8: (0.99, p)}, rm_threshold=0.9)) for p in (0.91, 0.9, 0.81, 0.8, 0.1)]
     assert lengths == [3, 1, 2, 1, 1]
@@ -114,12 +100,6 @@ def test_spans_are_ordinary_tokens_and_a_function_of_the_key(
     assert np.array_equal(places, alone)
     assert chance > 0 or len(places) == 0
     assert chance < 1 or len(places) > 0 or max(map(len, row.split("s"))) <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("length", "mean"), [(4, 0.10), (8, 0.80), (12, 1.34), (24, 3.45), (48, 7.59)])
-def test_100_000_draws_are_distributed_as_those_of_a_plain_loop(length: int, mean: float) -> None:
-    check_distribution(length, mean, draws=100_000)
 
 
 @pytest.mark.parametrize(("length", "mean"), [(4, 0.10), (12, 1.34), (24, 3.45)])

@@ -20,7 +20,7 @@ from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze, not_cached_reason, states_bytes
+from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze, states_bytes
 from attentune.training.train import train
 from helpers.interrupted import log_of
 from helpers.samples import settings
@@ -316,13 +316,6 @@ def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_sai
     assert np.isfinite(losses_of(folder)).all()
 
 
-def test_what_is_kept_is_said_with_its_size(run, capfd: pytest.CaptureFixture[str]) -> None:
-    _, calls = run("run", **FROZEN)
-    size_mib = calls.parts.loop.frozen.hidden_SD.numel() * 4 / 2**20
-    line = f"frozen encoder: the hidden states of 48 rows are computed once (at most {size_mib:.1f} MiB)"
-    assert line in capfd.readouterr().err.splitlines()
-
-
 @pytest.mark.integration
 def test_a_learnt_blur_learns_though_the_encoder_is_frozen(run) -> None:
     options = FROZEN | {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5}
@@ -332,15 +325,6 @@ def test_a_learnt_blur_learns_though_the_encoder_is_frozen(run) -> None:
     assert (before - after).abs().min() > 0
     assert calls.modes == {False}
     assert calls.graphs == {True}
-
-
-def test_the_limit_is_two_gibibytes_of_float32(tiny: Tiny) -> None:
-    model, tokenizer = build(tiny("bert"))
-    features = encode_rows(rows_of([FIRST, LONG]), tokenizer, max_length=24)
-    size_bytes = states_bytes(model, features)
-    assert size_bytes == len(features.ids) * model.config.encoder_config.hidden_size * 4
-    assert frozen_module.LIMIT_BYTES == 2 * 1024**3
-    assert not_cached_reason(model, features, "none") is None
 
 
 def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) -> None:

@@ -226,25 +226,3 @@ def test_errors_cannot_choose_among_predictions_without_a_scale(run, tmp_path: P
     ):
         run(**PEARSON, training__metric_for_best_model="mean_squared_error")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"objective__loss": "corn"}, "objective.loss: got 'corn', which does not fit a classification task"),
-        (
-            {"objective__loss": "pearson", **ORDINAL},
-            "objective.loss: got 'pearson', which does not fit an ordinal task",
-        ),
-        ({"objective__loss": "binary-cross-entropy"}, "objective.loss: binary-cross-entropy needs two classes"),
-        (EXPECTED, "objective.ordinal_prediction: got 'expected-value', which needs classes with an order"),
-        ({**EXPECTED, "data__task_type": "regression"}, "objective.ordinal_prediction: got 'expected-value', which"),
-    ],
-)
-def test_what_does_not_fit_the_data_is_refused_before_anything_is_written(
-    run, tmp_path: Path, changes: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        run(**changes)
-    assert str(caught.value).startswith(problem)
-    assert not (tmp_path / "run").exists()

@@ -238,14 +238,6 @@ def test_no_name_breaks_out(name: str) -> None:
 
 
 @plays(deadline=None)
-@given(st.text())
-def test_plain_text_is_rendered_as_it_is(text: str) -> None:
-    shown = html.escape(one_line(text), quote=False).replace("\xa0", " ")
-    page = rendered(f"A {plain(text)} B").replace("&quot;", '"').replace("\xa0", " ")
-    assert page == f"<p>A {shown} B</p>\n"
-
-
-@plays(deadline=None)
 @given(st.text(min_size=1))
 def test_a_cell_stays_a_cell(text: str) -> None:
     page = rendered(table(["a", "b"], [[plain(text), "1"], ["2", plain(text)]]))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from attentune.config import Config, load_config, to_yaml
-from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.training.run_folder import check_folder, check_writable, config_for_run, opened_folder
+from attentune.config import Config, load_config
+from attentune.errors import CheckpointError, StorageError
+from attentune.training.run_folder import check_folder, config_for_run, opened_folder
 
 LOCK = ".lock"
 
@@ -32,11 +32,6 @@ def begun(tmp_path) -> Path:
     with opened_folder(config(tmp_path / "run")) as run:
         (run / "checkpoint-1").mkdir()
     return run
-
-
-def test_a_run_needs_a_folder():
-    with pytest.raises(ConfigError, match=r"training\.output_dir: is missing"):
-        config_for_run(config(None))
 
 
 def test_a_bare_resume_takes_all_from_the_folder(begun, tmp_path):
@@ -201,23 +196,3 @@ def test_processes_beside_the_main_one_touch_nothing(tmp_path):
     with opened_folder(config(tmp_path / "run"), is_main=False) as run:
         assert run == tmp_path / "run"
         assert not run.exists()
-
-
-def test_what_cannot_be_written_to_is_found_before_the_work(tmp_path, monkeypatch):
-    check_writable(config(tmp_path / "a" / "b" / "c"))
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"file: is a file, so no run folder can be made there"):
-        check_writable(config(tmp_path / "file" / "run"))
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    with pytest.raises(StorageError, match=f"{tmp_path.name}: cannot be written to; name another --output_dir"):
-        check_writable(config(tmp_path / "a" / "b"))
-    assert names(tmp_path) == ["file"]
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(StorageError, match="cannot be written to"):
-        check_writable(config("run"))
-
-
-def test_a_torn_configuration_is_told(begun):
-    (begun / "config.yaml").write_text(to_yaml(config(begun))[:40] + ": [")
-    with pytest.raises(ConfigError, match=r"config\.yaml"):
-        check_folder(config(begun, training__resume=True))

@@ -149,6 +149,15 @@ def test_gamma_is_searched_for_bert_with_masked_rows_too():
         assert gammas == ({None} if method == "BERT" else {0.6, 1.0, 2.0})
 
 
+def test_figure_7_has_the_six_values_of_gamma_for_each_method():
+    gammas = (0.2, 0.4, 0.6, 0.8, 1.0, 2.0)
+    methods = {"BERT-m": "bert-mask", "SSA-Co": "ssa-co", "SSA-Hybrid": "ssa-hybrid"}
+    expected = {"BERT": {"preset": "bert"}}
+    for title, preset in methods.items():
+        expected |= {f"{title} {gamma}": {"preset": preset, "set": {"labels.ratio": gamma}} for gamma in gammas}
+    assert load_recipe("ssa-figure-7").methods == expected
+
+
 def test_sesame_original_trains_each_method_in_the_programs_regime():
     """The program's scripts: its BERT trains three epochs, mostly at 3e-5; SesameBERT mostly four at 2e-5."""
     slow, short = ("mrpc", "stsb", "mnli", "wnli"), ("mnli", "qnli", "wnli")
