@@ -26,7 +26,7 @@ _POSIX_ONLY = [
     "cli/test_standard_input.py",
     "cli/test_storage.py",
     "cli/test_streaming.py",
-    "data/readers/test_bad_files.py",
+    "data/test_bad_files.py",
     "execution/test_*kills.py",
     "hostile/*",
     "training/test_kills.py",

@@ -12,8 +12,8 @@ import pytest
 from attentune.annotation.label_check import LabelCheck, SuspectLabel
 from attentune.annotation.marks import Mark, count_marks, read_marks, write_corrected, write_errors
 from attentune.config.schema import DataConfig
-from attentune.data.checks.label_errors import Disagreement
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.label_errors import Disagreement
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, ConfigError, DataError
 

@@ -149,7 +149,7 @@ ALIASES = {
     ("--label_smoothing_factor", "0.1"): {"objective.label_smoothing": 0.1},
     ("--evaluation_strategy", "no"): {"training.eval_strategy": "no"},
     ("--metric_name", "f1"): {"training.metric_for_best_model": "f1"},
-    ("--sheet", "two"): {"data.table": "two"},
+    ("--sheet_name", "two"): {"data.sheet": "two"},
     ("--no_cuda",): {"training.use_cpu": True},
     ("--no_cuda", "false"): {"training.use_cpu": False},
     ("--bf16",): {"training.precision": "bf16"},

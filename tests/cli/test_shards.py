@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from attentune.config.schema import TokenGateConfig
-from attentune.data import parts as data_parts
+from attentune.data import unlabelled as data_parts
 from attentune.data.dataset import LabelSpace
-from attentune.data.readers.table import ChunkLimit
+from attentune.data.tables import ChunkLimit
 from attentune.models.saving import save_model
 from helpers.disks import Disk
 from helpers.doc_blocks import ROOT, blocks

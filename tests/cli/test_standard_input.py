@@ -17,11 +17,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-import attentune.data.readers.table as parts_module
-from attentune.data.parts import find_sources
-from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import guess_format
-from attentune.data.readers.table import ChunkLimit
+import attentune.data.tables as parts_module
+from attentune.data.files import guess_format
+from attentune.data.tables import ChunkLimit
+from attentune.data.text_formats import FileOptions
+from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 from attentune.models.saving import save_model
 from helpers.samples import write_reviews

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-import attentune.data.readers.table as parts_module
+import attentune.data.tables as parts_module
 from attentune.config.schema import TokenGateConfig
-from attentune.data.readers.table import ChunkLimit
+from attentune.data.tables import ChunkLimit
 from attentune.inference import streaming
 from attentune.inference.predictor import predict_rows
 from attentune.models.saving import save_model
@@ -159,7 +159,7 @@ def test_ctrl_c_between_parts_leaves_the_old_file(
 
 _SMALL = """
 import sys
-import attentune.data.readers.table as parts
+import attentune.data.tables as parts
 from attentune.cli.main import run
 parts.CHUNK = parts.ChunkLimit(300, 1 << 20)
 sys.argv[0] = "attentune"

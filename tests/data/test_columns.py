@@ -6,7 +6,7 @@ import pytest
 
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, choose_columns, row_ids
-from attentune.data.readers.table import Table
+from attentune.data.tables import Table
 from attentune.errors import DataError
 
 

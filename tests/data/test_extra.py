@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from attentune.config import DataConfig, load_config
-from attentune.data.checks.doctor import examine, full_lines
 from attentune.data.dataset import TaskData
-from attentune.data.extra import with_extra
-from attentune.data.load import load_data
+from attentune.data.doctor import examine, full_lines
+from attentune.data.load import load_data, with_extra
 from attentune.errors import ConfigError, DataError, LabelError
 from attentune.results import ORIGINAL_TRAIN
 from helpers.samples import write_reviews

@@ -8,8 +8,8 @@ import pytest
 
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
+from attentune.data.files import read_table
 from attentune.data.load import load_data
-from attentune.data.readers.read import read_table
 from attentune.data.unlabelled import read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from attentune.config import DataConfig, load_config
-from attentune.data.checks.doctor import examine, full_lines
 from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError, LabelError

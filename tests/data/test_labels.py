@@ -17,7 +17,7 @@ from attentune.data.labels import (
     parse_number,
     task_type_doubt,
 )
-from attentune.data.readers.table import Table
+from attentune.data.tables import Table
 from attentune.errors import ConfigError, LabelError
 
 CLASSES = LabelSpace("classification", ("bad", "good"))

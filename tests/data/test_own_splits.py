@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.data.checks.doctor import examine
+from attentune.data.doctor import examine
 from attentune.data.load import load_data
 from attentune.data.splits import normalised
 from attentune.runs.search_plan import Rows

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import DataConfig
+from attentune.data import files as read
 from attentune.data.columns import IdColumns
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.readers import read
-from attentune.data.readers.csv import Dialect, parse_delimited
-from attentune.data.readers.read import read_chunks, read_table
-from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
+from attentune.data.files import read_chunks, read_table
+from attentune.data.tables import CHUNK, WHOLE, ChunkLimit, Table
+from attentune.data.text_files import Dialect, parse_delimited
 from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, as_parquet

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attentune.config import ModelConfig
-from attentune.data.tokenization import encode_rows
-from attentune.data.words import words_of
+from attentune.data.tokenization import encode_rows, words_of
 from attentune.models.build import load_tokenizer
 from helpers.tiny_models import rows_of
 

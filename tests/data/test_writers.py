@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attentune.data.readers.read import read_table
+from attentune.data.files import read_table
 from attentune.data.writers import FORMATS, OutputColumn, row_writer
 
 COLUMNS = [

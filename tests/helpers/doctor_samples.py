@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attentune.data.checks.doctor import DoctorReport, Finding
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.doctor import DoctorReport, Finding
 
 
 def make_rows(

@@ -75,7 +75,7 @@ def test_sizes_are_those_of_the_configuration(name: str) -> None:
 
 
 def test_the_warning_of_another_language_names_encoders_of_the_table() -> None:
-    from attentune.data.checks.doctor import language_findings
+    from attentune.data.doctor import language_findings
     from helpers.tiny_models import rows_of
 
     texts = [f"das war der lange Film mit der Nummer {number}" for number in range(20)]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from attentune.config import Config, load_config, model_preset_names
-from attentune.data.checks.doctor import examine
 from attentune.data.dataset import LabelSpace, TaskData, data_name
+from attentune.data.doctor import examine
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval

@@ -14,9 +14,9 @@ from attentune.automl.out_of_fold import read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.baselines.predictor import BaselinePredictor
 from attentune.config import Config
-from attentune.data.checks.label_errors import Disagreement, LabelErrors, find_label_errors
-from attentune.data.checks.near_duplicates import differing_words, near_duplicates
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.label_errors import Disagreement, LabelErrors, find_label_errors
+from attentune.data.splits import differing_words, near_duplicates
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import WordExplainer
 from attentune.metrics.metrics import probabilities_of

@@ -13,13 +13,11 @@ from attentune.annotation.files import check_ending, write_rows
 from attentune.annotation.label_check import LabelCheck
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.columns import choose_columns
+from attentune.data.columns import choose_columns, with_guessed_columns
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.guesses import with_guessed_columns
-from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_table
-from attentune.data.readers.streams import open_bytes
-from attentune.data.readers.table import Table
+from attentune.data.files import read_table
+from attentune.data.tables import Table
+from attentune.data.text_formats import FileOptions, open_bytes
 from attentune.errors import ConfigError, DataError
 
 KEEP, FIX, REMOVE = "keep", "fix", "remove"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
-from attentune.data.readers.read import read_table
+from attentune.data.files import read_table
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, DataError
 from attentune.explain.predict_explained import EXPLANATION, predict_explained

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from attentune.data.checks.label_errors import HIGH_SHARE, Disagreement, disagreement
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.label_errors import HIGH_SHARE, Disagreement, disagreement
 from attentune.errors import CheckpointError
 from attentune.io.files import read_json, storage_errors
 from attentune.metrics.metrics import probabilities_of

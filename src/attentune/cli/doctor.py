@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
         check_data(config.data, seed=config.training.seed, allow_doubt=True)
         check_feasible(config)
 
-    from attentune.data.checks.doctor import examine, full_lines
+    from attentune.data.doctor import examine, full_lines
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 

@@ -66,8 +66,8 @@ def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with
     if file in (None, "-") or not named:
         return
     from attentune.data.columns import require
-    from attentune.data.readers.formats import FileOptions
-    from attentune.data.readers.read import read_table
+    from attentune.data.files import read_table
+    from attentune.data.text_formats import FileOptions
 
     if all(path.stat().st_size <= _READ_BYTES for path in _files([str(file)])):
         table = read_table(str(file), options=FileOptions.of(data))
@@ -77,8 +77,8 @@ def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with
 
 def _files(names: Iterable[str]) -> list[Path]:
     """Return the files of these names, but for folders of texts by class."""
-    from attentune.data.readers.folders import is_class_folder
-    from attentune.data.readers.streams import check_file
+    from attentune.data.files import is_class_folder
+    from attentune.data.text_formats import check_file
 
     paths = (Path(name).expanduser() for name in names)
     return [check_file(path) for path in paths if not is_class_folder(path)]

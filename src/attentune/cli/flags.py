@@ -66,8 +66,7 @@ ALIASES = {
     "out_dir": "output_dir",
     "sep": "delimiter",
     "no_cuda": "use_cpu",
-    "sheet": "table",
-    "sheet_name": "table",
+    "sheet_name": "sheet",
 }
 _AUTOMATIC = "There is no such flag here: a GPU is used where there is one; --use_cpu trains on the CPU."
 _STEPS = "train always trains, scores the validation rows and saves: leave it out."
@@ -174,7 +173,7 @@ _COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "lab
 # `max_length`, are those of its training.
 TEXT_SETTINGS = tuple(
     f"data.{name}"
-    for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "file_format", "header", "max_eval_samples")
+    for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header", "max_eval_samples")
 )
 _NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
                 "stride", "max_windows")  # fmt: skip

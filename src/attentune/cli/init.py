@@ -37,7 +37,7 @@ _GIVEN = (
     "ignore_labels",
     "max_length",
     "delimiter",
-    "table",
+    "sheet",
     "encoding",
     "file_format",
     "header",
@@ -89,12 +89,11 @@ def run(arguments: Sequence[str]) -> int:
 def configuration(config: Any) -> str:
     """Return a commented configuration for the rows of `config.data.train_file`."""
     from attentune.cli.doctor import rows_and_lengths
-    from attentune.data.checks.doctor import examine
-    from attentune.data.checks.report import percent
-    from attentune.data.columns import choose_columns
-    from attentune.data.guesses import with_guessed_columns
-    from attentune.data.readers.formats import FileOptions
-    from attentune.data.readers.read import read_table
+    from attentune.data.columns import choose_columns, with_guessed_columns
+    from attentune.data.doctor import examine
+    from attentune.data.doctor_report import percent
+    from attentune.data.files import read_table
+    from attentune.data.text_formats import FileOptions
     from attentune.models.build import encoder_size, is_english_only
     from attentune.training.defaults import RunSize, choose_settings
 
@@ -130,7 +129,7 @@ def configuration(config: Any) -> str:
         (name, getattr(config.data, name))
         for name in (
             *("id_column", "label_separator", "label_names", "ignore_labels"),
-            *("delimiter", "encoding", "table", "file_format"),
+            *("delimiter", "encoding", "sheet", "file_format"),
         )
     ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]

@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     check_columns(parsed.input_file, data, keep=keep)
 
     # Imported late, so that mistakes are reported without delay.
-    from attentune.data.readers.table import CHUNK
+    from attentune.data.tables import CHUNK
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import predictions_in_chunks
 
@@ -144,8 +144,8 @@ def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
 def _predict_part(
     arguments: Sequence[str], parsed: Any, data: Any, keep: Sequence[str], number: int, parts: int
 ) -> int:
-    from attentune.data.parts import InputRows, find_sources
-    from attentune.data.readers.formats import FileOptions
+    from attentune.data.text_formats import FileOptions
+    from attentune.data.unlabelled import InputRows, find_sources
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
     from attentune.io.urls import read_if_there

@@ -11,7 +11,7 @@ from typing import Any
 from attentune.cli.flags import Parser
 from attentune.config.parse import parse_section
 from attentune.config.schema import DataConfig
-from attentune.data.checks.doctor import examine
+from attentune.data.doctor import examine
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, ConfigError
 from attentune.report.load import RecordedRun, TaskTexts

@@ -19,7 +19,7 @@ methods: margin (the two most probable classes are nearly equally probable), bad
 each other; runs with one neural model, and frozen-linear), disagreement (the models of an ensemble disagree).
 The output has an empty column label to fill in; append its rows to those that you train on."""
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
-_DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "table", "file_format", "header"))
+_DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header"))
 
 
 def parser() -> Parser:

@@ -40,7 +40,7 @@ def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
 
 def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     """Read the rows that the flags select, all at once."""
-    from attentune.data.readers.table import WHOLE
+    from attentune.data.tables import WHOLE
 
     chunks = read_text_chunks(parsed, data, saved, WHOLE)
     tell_notes(chunks)
@@ -50,7 +50,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
 
 def read_file_rows(path: str, data: Any, saved: Any) -> Any:
     """Read the rows to predict of a file, all at once, and tell how it was read."""
-    from attentune.data.readers.table import WHOLE
+    from attentune.data.tables import WHOLE
     from attentune.data.unlabelled import unlabelled_chunks
 
     config = saved.with_columns(data)
@@ -83,7 +83,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
             keep_columns=keep_columns,
         )
     if data.dataset_name is not None:
-        from attentune.data.readers.hub import read_split
+        from attentune.data.hub import read_split
 
         # A split that the dataset has is read as a file is; others are made of train.
         table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)

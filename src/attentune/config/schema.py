@@ -419,7 +419,7 @@ class DataConfig:
     )
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
     train_file: str | None = setting(
-        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods .db"
+        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods"
     )
     validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
     test_file: str | None = setting(None, "your test rows")
@@ -481,9 +481,7 @@ class DataConfig:
     encoding: str | None = setting(
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
     )
-    table: str | None = setting(
-        None, "the table of a SQLite file (.db .sqlite .sqlite3) or the sheet of a spreadsheet, if it has several"
-    )
+    sheet: str | None = setting(None, "the sheet of a spreadsheet, if it has several (found if not given)")
     file_format: str | None = setting(
         None,
         "the format of files whose names do not say it, and of standard input, where it is found if not given (txt: one"

@@ -17,11 +17,10 @@ import yaml
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, dropped_note, read_rows
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
+from attentune.data.files import read_delimited
 from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
-from attentune.data.names import IDS
-from attentune.data.readers.csv import Dialect
-from attentune.data.readers.read import read_delimited
-from attentune.data.readers.table import Table
+from attentune.data.tables import IDS, Table
+from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
 
 
@@ -54,7 +53,7 @@ class TaskSpec:
     label_values: Mapping[str, str]  # maps values in the files to class names; names map to themselves
     metrics: tuple[str, ...]  # the metrics; the first selects the best model
     folders: tuple[str, ...]  # possible folders of the files, relative to the data folder
-    quoting: str  # "none" or "csv" (see `readers.csv.Dialect`); fields are separated by tabs
+    quoting: str  # "none" or "csv" (see `Dialect`); fields are separated by tabs
     splits: Mapping[str, SplitSpec]  # in the order train, validation, test
     score_range: tuple[float, float] | None = None  # the lowest and highest valid score of a regression
     missing_labels: tuple[str, ...] = field(default=())  # values that mean "no label", besides an empty field

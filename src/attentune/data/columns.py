@@ -6,10 +6,13 @@ the rows. All data takes this way: built-in tasks, custom files, extra training 
 
 from __future__ import annotations
 
+import datetime
+import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,320 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.dates import date_columns
-from attentune.data.label_cells import label_columns, label_setting
-from attentune.data.labels import LabelReader
-from attentune.data.names import IDS, LABELS, TEXT_PAIRS, TEXTS, no_content
-from attentune.data.readers.csv import separator_hint
-from attentune.data.readers.table import Table, has_return, quote
+from attentune.data.labels import LabelReader, label_columns, label_setting
+from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, has_return, no_content, quote
+from attentune.data.text_files import separator_hint
+from attentune.data.text_formats import named_columns
 from attentune.errors import DataError
+
+# Cells that are tried before a column is held as one of dates, and the share of cells that have to be dates.
+_TRIED, _LEAST_DATES = 50, 0.95
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_ISO = re.compile(r"\d{4}-\d\d(-\d\d)?([T ]\d.*)?")
+_YEAR_FIRST = re.compile(r"(\d{4})[/.](\d{1,2})[/.](\d{1,2})(?:[T ]\d.*)?")
+_YEAR_LAST = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:,? \d.*)?")
+# Of dates with the name of a month: its parts, among which hours and minutes are none.
+_WORD, _DAY, _YEAR_IN = (
+    re.compile(r"[A-Za-z]+"),
+    re.compile(r"(?<![\d:+])\d{1,2}(?![\d:])"),
+    re.compile(r"\b\d{4}$|\b(?:19|20)\d\d\b"),
+)
+_SECONDS = re.compile(r"(\d{10})(\d{3})?(\.\d+)?")
+_YEAR = re.compile(r"((?:19|20)\d\d)(\.0)?")
+
+
+def date_columns(table: Table, but: Collection[str | None]) -> dict[str, tuple[Any, ...]]:
+    """Return the cells of the columns that begin like dates, except some columns."""
+    return {
+        name: tuple(cells)
+        for name, cells in table.columns.items()
+        if name not in but and _read(name, [list(islice(filter(None, cells), _TRIED))], is_part=True)
+    }
+
+
+def dates_in_common(
+    here: Mapping[str, Sequence[Any]], there: Mapping[str, Sequence[Any]]
+) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """Return the first column of dates that both have, and the dates of both as datetime64[s] without missing ones.
+
+    Where they have no name in common and one column of dates each, these are taken.
+    """
+    names = [(name, name) for name in here if name in there]
+    if not names and len(here) == len(there) == 1:
+        names = [(next(iter(here)), next(iter(there)))]
+    for first, second in names:
+        if first == second:
+            read = _read(first, [here[first], there[first]])
+        else:
+            read = [*_read(first, [here[first]]), *_read(second, [there[second]])]
+        if all(len(dates) for dates in read) and len(read) == 2:
+            return first, read[0], read[1]
+    return None
+
+
+def _read(name: str, columns: Sequence[Sequence[Any]], *, is_part: bool = False) -> list[np.ndarray]:
+    """Return the dates of columns that are written alike; nothing if they hold something else, or may be read twofold.
+
+    Whether the day or the month stands first is found in all columns together; in a part of them it may stay open.
+    """
+    cells = [[cell for cell in column if cell is not None and cell != ""] for column in columns]
+    parsed = [[_parsed(name, cell) for cell in column] for column in cells]
+    firsts = {tuple(date) for column in parsed for date in column if isinstance(date, tuple)}
+    is_day_first, is_month_first = (any(date[place] > 12 for date in firsts) for place in (0, 1))
+    if firsts and (is_day_first == is_month_first) and not (is_part and not is_day_first):
+        return []
+    dates = []
+    for column in parsed:
+        whole = [_ordered(date, is_day_first) if isinstance(date, tuple) else date for date in column]
+        found = [date for date in whole if date is not None]
+        if not found or len(found) < _LEAST_DATES * len(whole):
+            return []
+        dates.append(np.array(found, dtype="datetime64[s]"))
+    return dates
+
+
+def _parsed(name: str, cell: Any) -> datetime.datetime | tuple[int, int, int] | None:
+    """Return the date in a cell; two numbers and a year where it is open which one is the day."""
+    if isinstance(cell, datetime.datetime):
+        return cell.replace(tzinfo=None)
+    if isinstance(cell, datetime.date):
+        return datetime.datetime(cell.year, cell.month, cell.day)
+    if not isinstance(cell, str) or len(cell) > 40 or not any(map(str.isdecimal, cell)):
+        return None
+    text = cell.strip()
+    try:
+        if _ISO.fullmatch(text):
+            whole = f"{text}-01" if len(text) == 7 else text.removesuffix(" UTC")
+            return datetime.datetime.fromisoformat(whole).replace(tzinfo=None)
+        if (found := _YEAR_FIRST.fullmatch(text)) is not None:
+            return datetime.datetime(*map(int, found.groups()))  # type: ignore[arg-type]
+        if (found := _YEAR_LAST.fullmatch(text)) is not None:
+            first, sign, second, year = found.groups()
+            numbers = int(first), int(second), int(year)
+            return _ordered(numbers, True) if sign == "." else numbers
+        months = [_MONTHS.index(word[:3].lower()) + 1 for word in _WORD.findall(text) if word[:3].lower() in _MONTHS]
+        if months and (year := _YEAR_IN.search(text)) is not None:
+            day = _DAY.search(text)
+            return datetime.datetime(int(year[0]), months[0], 1 if day is None else int(day[0]))
+        if no_content(name) == "a date":
+            return _number(text)
+    except ValueError:
+        pass
+    return None
+
+
+def _ordered(date: tuple[int, int, int], is_day_first: bool) -> datetime.datetime | None:
+    day, month = date[:2] if is_day_first else date[1::-1]
+    try:
+        return datetime.datetime(date[2], month, day)
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> datetime.datetime | None:
+    """Return the date of a year, of YYYYMMDD, or of seconds or milliseconds since 1970 that are after 2000."""
+    if re.fullmatch(r"(19|20)\d{6}", text):
+        return datetime.datetime.fromisoformat(text)
+    if (found := _YEAR.fullmatch(text)) is not None:
+        return datetime.datetime(int(found[1]), 1, 1)
+    if (found := _SECONDS.fullmatch(text)) is None or not 946_684_800 <= int(found[1]) < 4_102_444_800:
+        return None
+    return datetime.datetime.fromtimestamp(int(found[1]), datetime.UTC).replace(tzinfo=None)
+
+
+# Rows that are looked at; with fewer than the second number nothing is guessed.
+_ROWS, _FEWEST_ROWS = 10_000, 10
+# Texts: nearly all differ, and have some words (or, in writing without spaces, characters).
+_DISTINCT_TEXTS, _TEXT_WORDS, _TEXT_CHARACTERS = 0.9, 3, 15
+# Classes: few and short, each of some rows.
+_MOST_CLASSES, _ROWS_PER_CLASS, _CLASS_CHARACTERS = 20, 5, 40
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?|(19|20)\d\d(\.0)?")
+
+
+def with_guessed_columns(
+    table: Table, config: DataConfig, *, want_label: bool = True
+) -> tuple[DataConfig, tuple[str, ...]]:
+    """Fill in the text and label columns that are neither given nor found by their names."""
+    note = header_note(table, config)
+    notes = () if note is None else (note,)
+    guessed = []
+    for setting, what in (("label_column", "label"), ("text_column", "text")):
+        column = getattr(config, setting)
+        if setting == "label_column" and not want_label:
+            continue
+        if column is not None:
+            if label_columns(column, table.names) is None:
+                require(table.names, column, table.source, f"--{setting}", _candidates(table, config, what)[0])
+            continue
+        try:
+            choose_columns(table.names, config, table.source, want_label=setting == "label_column")
+            continue
+        except DataError as error:
+            if setting == "label_column" and "--label_column" not in str(error):
+                continue  # it is the text that is not found
+            found, refused = _candidates(table, config, what)
+            if not found and note is not None:
+                raise header_error(table) from error
+            if not found:
+                if not refused:
+                    continue
+                raise DataError(
+                    f"no column looks like the {what} by its name or by what it holds"
+                    f" ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())}). Columns here:"
+                    f" {', '.join(map(repr, table.names[:30]))}. Name it with --{setting}.",
+                    path=table.source,
+                ) from error
+            if len(found) > 1:
+                bits = [name for name in found if {"0", "1"} == set(table.columns[name])] if what == "label" else []
+                several = ""
+                if len(bits) > 1:
+                    several = (
+                        f" If each is a label of its own, name all: --label_column {','.join(bits)} (multi_label)."
+                    )
+                raise DataError(
+                    f"no column looks like the {what} by its name, and {len(found)} could be it by what they hold:"
+                    f" {', '.join(map(repr, found))}. Name it with --{setting}.{several}",
+                    path=table.source,
+                ) from error
+        is_label = setting == "label_column"
+        config = replace(config, label_column=found[0]) if is_label else replace(config, text_column=found[0])
+        guessed.append(f"{what} {found[0]!r}")
+    if not guessed:
+        return config, notes
+    chosen = ", ".join(guessed)
+    return config, (
+        *notes,
+        f"Columns chosen by what they hold: {chosen}. If that is wrong, give --text_column or --label_column.",
+    )
+
+
+def label_candidates(table: Table, config: DataConfig, but: Collection[str | None]) -> list[str]:
+    """Return the columns that could be the label by what they hold, except some."""
+    return [name for name in _candidates(table, config, "label")[0] if name not in but]
+
+
+def _candidates(table: Table, config: DataConfig, what: str) -> tuple[list[str], dict[str, str]]:
+    """Return the columns that could be the label or the text by what they hold, and why others were refused."""
+    given = (config.label_column, config.text_column, config.text_pair_column, config.id_column)
+    found, refused = [], dict[str, str]()
+    for name in table.names:
+        cells = table.columns.get(name, ())[:_ROWS]
+        if name in given or name.lower() in IDS or not (_could_be_label if what == "label" else _could_be_text)(cells):
+            if name not in given and cells and not any(cells):
+                refused[name] = "is empty"
+            continue
+        reason = None if name.lower() in LABELS else _no_content(name, cells)
+        if reason is None:
+            found.append(name)
+        else:
+            refused[name] = reason
+    return found, refused
+
+
+def _no_content(name: str, cells: Sequence[object]) -> str | None:
+    """Return why a column is neither a text nor a label: it holds ids, dates or a counter."""
+    values = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+    are_numbers = all(map(_NUMBER.fullmatch, values))
+    by_name = no_content(name)
+    if by_name == "an id" or (name.lower().endswith("id") and are_numbers and not set(values) <= {"0", "1"}):
+        return "is named like an id"
+    if by_name == "a date" or all(map(_DATE.fullmatch, values)):
+        return "holds dates"
+    if are_numbers and by_name == "a count":
+        return "is named like a count"
+    numbers = [float(value.replace(",", ".")) for value in values] if are_numbers else []
+    if len(set(numbers)) > 2 and numbers == sorted(numbers):
+        return "counts up"
+    return None
+
+
+def _could_be_text(cells: Sequence[object]) -> bool:
+    texts = [cell for cell in cells if isinstance(cell, str) and cell.strip()]
+    if len(cells) < _FEWEST_ROWS or len(texts) < _DISTINCT_TEXTS * len(cells):
+        return False
+    words = sum(len(text.split()) for text in texts) / len(texts)
+    # ASCII has spaces between words, so that long words of it are codes and addresses.
+    characters = sum(len(text) for text in texts if not text.isascii()) / len(texts)
+    return len(set(texts)) >= _DISTINCT_TEXTS * len(texts) and (words >= _TEXT_WORDS or characters >= _TEXT_CHARACTERS)
+
+
+def _could_be_label(cells: Sequence[object]) -> bool:
+    values = [cell for cell in cells if isinstance(cell, str) and cell]
+    if len(cells) < _FEWEST_ROWS or len(values) < len(cells):
+        return False
+    classes = set(values)
+    return (
+        2 <= len(classes) <= min(_MOST_CLASSES, len(values) // _ROWS_PER_CLASS)
+        and max(map(len, classes)) <= _CLASS_CHARACTERS
+    )
+
+
+# Rows that are looked at, and what classes are: few, each of some rows.
+_HEADER_ROWS, _HEADER_CLASSES, _HEADER_ROWS_PER_CLASS = 1000, 20, 2
+# A name with as many words may be a text; a question may be the name of its answers.
+_HEADER_WORDS = 4
+_CURE = (
+    "If it is a row, give --no_header (the columns are then column_1, column_2, ...) or write names above it; otherwise"
+    " name the columns with --text_column and --label_column."
+)
+
+
+def header_note(table: Table, config: DataConfig) -> str | None:
+    """Return a note if the first row of a file was read as names, but may be a row; None if there is no sign of it."""
+    if not table.names_from_row or _has_names(table.names, config):
+        return None
+    columns = [(name, table.columns.get(name, ())[:_HEADER_ROWS]) for name in table.names]
+    classes = [name for name, cells in columns if _is_class(name, cells)]
+    others = [name for name, cells in columns if name not in classes and (_is_text(name) or _is_number(name, cells))]
+    if not classes and not others:
+        return None
+    if not classes and len(others) < 2 and not named_columns(config):
+        return (
+            f"{table.source}: the first line is read as the names of columns, but may be a row:"
+            f" {_shown(table)}. If it is one, give --no_header."
+        )
+    raise header_error(table)
+
+
+def header_error(table: Table) -> DataError:
+    """Return the error for a first row that reads like a row."""
+    return DataError(
+        f"the first line is read as the names of columns, but reads like a row: {_shown(table)}. {_CURE}",
+        path=table.source,
+        line=None if table.lines is None else max(1, table.lines[0] - 1),
+    )
+
+
+def _shown(table: Table) -> str:
+    return ", ".join(quote(name) for name in table.names[:5]) + (", ..." if len(table.names) > 5 else "")
+
+
+def _has_names(names: Sequence[str], config: DataConfig) -> bool:
+    """Whether a column has a conventional or given name, or they are numbers from 0, as pandas writes them."""
+    given = named_columns(config)
+    if any(name in given or name.lower() in CONVENTIONAL for name in names):
+        return True
+    return len(names) > 1 and list(names) == [str(number) for number in range(len(names))]
+
+
+def _is_class(name: str, cells: Sequence[object]) -> bool:
+    """Whether the name is one of the few values of its column."""
+    values = set(cells) if all(isinstance(cell, str) for cell in cells) else set()
+    return name in values and len(values) <= _HEADER_CLASSES and len(cells) >= _HEADER_ROWS_PER_CLASS * len(values)
+
+
+def _is_number(name: str, cells: Sequence[object]) -> bool:
+    """Whether the name and all cells of its column are numbers."""
+    try:
+        return bool([float(str(cell)) for cell in (name, *cells)])
+    except ValueError:
+        return False
+
+
+def _is_text(name: str) -> bool:
+    return len(name.split()) >= _HEADER_WORDS and not name.rstrip().endswith(("?", ":"))
+
 
 # Iterates over the tables from the start again.
 Tables = Callable[[], Iterable[Table]]

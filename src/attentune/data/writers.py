@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from attentune.data.dataset import SEPARATOR, LabelSpace
-from attentune.data.readers.table import as_cell, has_return
+from attentune.data.tables import as_cell, has_return
 
 FORMATS = ("parquet", "jsonl", "csv")
 # Names of the column of labels in the output.

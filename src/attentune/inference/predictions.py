@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
-from attentune.data.readers.table import has_return
+from attentune.data.tables import has_return
 from attentune.data.writers import csv_text
 from attentune.metrics.metrics import predictions_of, probabilities_of
 

@@ -20,9 +20,8 @@ from attentune.config import Config, DataConfig, TrainingConfig, load_config, to
 from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
 from attentune.data.columns import with_columns
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.load import load_data
-from attentune.data.python_input import checked_texts
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.parts import InputRows
-from attentune.data.readers.table import has_return
-from attentune.data.unlabelled import RowChunks
+from attentune.data.tables import has_return
+from attentune.data.unlabelled import InputRows, RowChunks
 from attentune.data.writers import OutputColumn, row_writer
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d
 
+from attentune.data.dataset import check_each, checked_texts, is_missing
 from attentune.data.labels import label_key
-from attentune.data.python_input import check_each, checked_texts, is_missing
 from attentune.errors import InputError
 
 

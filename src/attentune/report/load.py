@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attentune.data.checks.report import Finding
+from attentune.data.doctor_report import Finding
 from attentune.errors import CheckpointError
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword

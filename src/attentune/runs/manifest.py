@@ -40,7 +40,7 @@ def rows_of_task(config: Config) -> TaskData:
 
 def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
     """Return the fingerprints of the extra training files of these configurations, one per file."""
-    from attentune.data.extra import read_extra
+    from attentune.data.load import read_extra
 
     files = {file: config.data for config in configs for file, _ in config.data.extra_train}
     return {

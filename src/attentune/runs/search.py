@@ -16,7 +16,7 @@ from typing import Any
 
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.dataset import data_name
-from attentune.data.extra import with_extra
+from attentune.data.load import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.execution import make_executor
 from attentune.execution.executor import ExecutorOptions

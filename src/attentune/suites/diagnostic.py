@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import TextRows
-from attentune.data.readers.csv import Dialect
-from attentune.data.readers.read import read_delimited
+from attentune.data.files import read_delimited
+from attentune.data.text_files import Dialect
 from attentune.errors import DataError
 from attentune.metrics.confusion import CONFUSION_SCORES, bootstrap_confusion_interval, confusion_counts
 from attentune.seeding import numpy_generator

@@ -15,11 +15,11 @@ import numpy as np
 
 from attentune.data.builtin import find_builtin_file, load_spec, require_column
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.files import read_delimited
 from attentune.data.labels import LabelReader
-from attentune.data.readers.csv import Dialect
-from attentune.data.readers.read import read_delimited
-from attentune.data.readers.table import Table
 from attentune.data.splits import stratified_sample
+from attentune.data.tables import Table
+from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, LabelError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of

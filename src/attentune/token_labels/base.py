@@ -13,8 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from attentune.config import LabelsConfig
-from attentune.data.tokenization import Features
-from attentune.data.words import TokenWords
+from attentune.data.tokenization import Features, TokenWords
 from attentune.seeding import numpy_generator
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled

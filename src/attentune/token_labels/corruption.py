@@ -13,8 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from attentune.config import LabelsConfig
-from attentune.data.tokenization import Features
-from attentune.data.words import TokenWords
+from attentune.data.tokenization import Features, TokenWords
 from attentune.nn.losses import NO_LABEL
 from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelGenerator, LabelSource

@@ -10,14 +10,12 @@ import numpy as np
 from accelerate import Accelerator
 
 from attentune.config import Config, TrainingConfig
-from attentune.data.checks.doctor import examine, summary_lines
-from attentune.data.checks.report import Finding
 from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, TaskData
-from attentune.data.extra import with_extra
-from attentune.data.load import load_data, with_calibration
-from attentune.data.tokenization import Features, encode_rows
-from attentune.data.words import TokenWords, words_of
+from attentune.data.doctor import examine, summary_lines
+from attentune.data.doctor_report import Finding
+from attentune.data.load import load_data, with_calibration, with_extra
+from attentune.data.tokenization import Features, TokenWords, encode_rows, words_of
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric

@@ -14,8 +14,8 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.checks.report import Finding, sentences_without_texts
 from attentune.data.dataset import TaskData, TextRows
+from attentune.data.doctor_report import Finding, sentences_without_texts
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name

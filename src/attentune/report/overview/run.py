@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attentune.data.checks.report import Finding
+from attentune.data.doctor_report import Finding
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import axis_label, metric_name, points_factor

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.data.readers.csv import Dialect
-from attentune.data.readers.read import read_delimited, read_table
+from attentune.data.files import read_delimited, read_table
+from attentune.data.text_files import Dialect
 from attentune.errors import DataError
 
 TRICKY = [
@@ -289,3 +289,10 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(DataError, match="cannot be read: Permission denied"):
         read_table(path)
+
+
+@pytest.mark.parametrize("name", ["rows.db", "rows.csv"])
+def test_a_database_is_refused_with_the_command_that_exports_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"SQLite format 3\0" + b"text,label\n" * 20)
+    with pytest.raises(DataError, match=rf"{name}.* sqlite3 FILE -header -csv|{name}.*\(sqlite3 FILE"):
+        read_table(tmp_path / name)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attentune.automl.out_of_fold import label_note
-from attentune.data.checks.label_errors import CERTAIN_SHARE, disagreement, find_label_errors
 from attentune.data.dataset import LabelSpace
+from attentune.data.label_errors import CERTAIN_SHARE, disagreement, find_label_errors
 from attentune.errors import ConfigError, DataError
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import wilson_interval

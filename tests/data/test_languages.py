@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attentune.data.checks.doctor import examine
+from attentune.data.doctor import examine
 from helpers.doctor_samples import find, make_rows, make_task
 
 TEXTS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.readers.table import Table, as_cell
+from attentune.data.tables import Table, as_cell
 from attentune.errors import ConfigError, DataError
 
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from attentune.config import DataConfig
+from attentune.data.files import read_table
 from attentune.data.load import load_data
-from attentune.data.readers.read import read_table
 from attentune.errors import DataError
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.data.checks.near_duplicates import ALIKE, differing_words, near_duplicates, near_groups
+from attentune.data.splits import ALIKE, differing_words, near_duplicates, near_groups
 from helpers.doctor_samples import make_rows
 
 

@@ -15,12 +15,11 @@ import pytest
 
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
+from attentune.data.files import read_table
 from attentune.data.load import load_data
-from attentune.data.parts import find_sources
-from attentune.data.readers.formats import FOUND, FileOptions
-from attentune.data.readers.read import read_table
-from attentune.data.readers.table import ChunkLimit
-from attentune.data.unlabelled import unlabelled_chunks
+from attentune.data.tables import ChunkLimit
+from attentune.data.text_formats import FOUND, FileOptions
+from attentune.data.unlabelled import find_sources, unlabelled_chunks
 from attentune.errors import DataError, LabelError
 
 TEXTS = [f"visit {number} was fine for the clerk" for number in range(24)]

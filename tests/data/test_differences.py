@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attentune.config.schema import DataConfig
-from attentune.data.checks.doctor import examine
+from attentune.data.doctor import examine
 from attentune.data.load import load_data
 from helpers.doctor_samples import make_rows, make_task
 

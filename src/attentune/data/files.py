@@ -21,33 +21,66 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.data.names import CONVENTIONAL
-from attentune.data.readers.csv import Dialect, parse_delimited
-from attentune.data.readers.folders import is_class_folder, parse_class_folder
-from attentune.data.readers.formats import (
+from attentune.data.binary_files import FEATHER, SPREADSHEETS, parse_feather, parse_parquet, parse_spreadsheet
+from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table, in_chunks
+from attentune.data.text_files import Dialect, parse_delimited, parse_json, parse_json_lines
+from attentune.data.text_formats import (
     DELIMITERS,
     FOUND,
     HEAD_BYTES,
+    MAX_BYTES,
     FileOptions,
+    check_file,
     describe,
     find_dialect,
     find_encoding,
-)
-from attentune.data.readers.json import parse_json, parse_json_lines
-from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
-from attentune.data.readers.parquet import parse_parquet
-from attentune.data.readers.sqlite import SQLITE, parse_sqlite
-from attentune.data.readers.streams import (
-    MAX_BYTES,
-    check_file,
     is_gzipped,
     is_other_format,
     open_bytes,
     text_lines,
     unpacked,
 )
-from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
+
+_TEXT, _LABEL, _FILE = "text", "label", "file"
+
+
+def is_class_folder(path: Path) -> bool:
+    """Return whether the folder has folders with text files."""
+    return path.is_dir() and any(path.glob("*/*.txt"))
+
+
+def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: float) -> Table:
+    """Read the .txt files of each folder in a folder, in the order of their names."""
+    files = sorted(path.glob("*/*.txt"))
+    texts, size, encodings = [], 0, set[str]()
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}.", path=file) from error
+        size += len(content)
+        if size > max_bytes:
+            raise DataError(f"its files hold more than the {max_bytes} bytes that are read. Divide it.", path=path)
+        encoding = find_encoding(content)
+        try:
+            texts.append(content.decode(encoding or "utf-8").removeprefix("\ufeff").replace("\r\n", "\n").strip())
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"byte {error.start + 1} is 0x{content[error.start]:02x}, which is not UTF-8. Save the file as UTF-8.",
+                path=file,
+            ) from error
+        encodings.add(encoding or "utf-8")
+    other = sorted(encodings - {"utf-8"})
+    notes = (f"{path}: {len(files):,} text files are read, some of them as {', '.join(other)}.",) if other else ()
+    columns = {
+        _FILE: tuple(str(file.relative_to(path)) for file in files),
+        _TEXT: tuple(texts),
+        _LABEL: tuple(file.parent.name for file in files),
+    }
+    kept = {name: cells for name, cells in columns.items() if keep is None or name in keep}
+    return Table(str(path), tuple(columns), kept, len(files), notes=notes)
+
 
 STANDARD_INPUT = "-"
 # What messages call it.
@@ -95,7 +128,7 @@ def _remove(name: str) -> None:
 
 
 PLAIN, PARQUET = ".txt", ".parquet"
-_TEXT = "text"
+_TEXT_COLUMN = "text"
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
 # Lines that are compared.
@@ -111,8 +144,8 @@ def parse_plain_lines(
     def table(rows: list[str]) -> Table:
         nonlocal done
         numbers = tuple(range(done + 1, done + len(rows) + 1))
-        columns = {_TEXT: tuple(rows)} if keep is None or _TEXT in keep else {}
-        made = Table(str(path), (_TEXT,), columns, len(rows), numbers, first_row=done)
+        columns = {_TEXT_COLUMN: tuple(rows)} if keep is None or _TEXT_COLUMN in keep else {}
+        made = Table(str(path), (_TEXT_COLUMN,), columns, len(rows), numbers, first_row=done)
         done += len(rows)
         return made
 
@@ -137,7 +170,7 @@ def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[s
     """Tell what a stream without a name holds."""
     if head.startswith(b"PAR1"):
         return PARQUET, ()
-    if is_other_format(head) or head.startswith(b"SQLite format"):
+    if is_other_format(head):
         raise DataError(
             "holds no text, expected CSV, JSON, plain text or Parquet, also gzipped. Save it to a file, unpack it if it"
             " is compressed by another program, and give the file.",
@@ -183,6 +216,7 @@ def _table_or_lines(text: str, dialect: Dialect, path: str | Path, options: File
 # Files that are read row by row, and as a whole.
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 WHOLE_FILES = (*FEATHER, *SPREADSHEETS)
+_EXPORT = dict.fromkeys((".db", ".sqlite", ".sqlite3"), " (sqlite3 FILE -header -csv 'SELECT * FROM TABLE' > rows.csv)")
 
 
 def read_table(
@@ -193,7 +227,7 @@ def read_table(
     options: FileOptions = FOUND,
 ) -> Table:
     """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz; .feather
-    (.arrow); .xlsx, .xls, .xlsb or .ods; .db, .sqlite or .sqlite3.
+    (.arrow); .xlsx, .xls, .xlsb or .ods.
 
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
     doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
@@ -228,19 +262,17 @@ def read_chunks(
         return
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if path.suffix.lower() in SQLITE:
-        yield from parse_sqlite(path, keep, options.table, limit)
-        return
     if path.suffix.lower() in WHOLE_FILES:
         if path.suffix.lower() in FEATHER:
             yield parse_feather(path, keep)
         else:
-            yield parse_spreadsheet(path, keep, sheet=options.table, has_header=options.header, columns=options.columns)
+            yield parse_spreadsheet(path, keep, sheet=options.sheet, has_header=options.header, columns=options.columns)
         return
     if kind not in EXTENSIONS and options.file_format is None:
         raise DataError(
             f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
-            f" {' '.join((*WHOLE_FILES, *SQLITE))}. Rename it to what it holds, give --file_format, or convert it.",
+            f" {' '.join(WHOLE_FILES)}. Rename it to what it holds, give --file_format, or convert"
+            f" it{_EXPORT.get(kind, '')}.",
             path=path,
         )
     kind = kind if kind in EXTENSIONS else f".{options.file_format}"
@@ -296,9 +328,9 @@ def _read_standard_input(
                 yield replace(table, notes=(*notes, *table.notes))
 
 
-def holds_tables(path: str | Path) -> bool:
-    """Whether a file of this name has tables or sheets, of which one is read."""
-    return Path(path).suffix.lower() in (*SQLITE, *SPREADSHEETS)
+def holds_sheets(path: str | Path) -> bool:
+    """Whether a file of this name is a spreadsheet."""
+    return Path(path).suffix.lower() in SPREADSHEETS
 
 
 def source_name(path: str | Path) -> str:

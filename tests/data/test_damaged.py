@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sqlite3
 import struct
 import subprocess
 import sys
@@ -15,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from attentune.data.parts import find_sources
-from attentune.data.readers import office
-from attentune.data.readers.formats import FOUND
-from attentune.data.readers.hub import read_split
-from attentune.data.readers.read import read_table
+from attentune.data import binary_files
+from attentune.data.files import read_table
+from attentune.data.hub import read_split
+from attentune.data.text_formats import FOUND
+from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 
 openpyxl = pytest.importorskip("openpyxl")
@@ -45,16 +44,11 @@ def written(folder: Path, kind: str) -> Path:
         parquet.write_table(table, path)
     elif kind == "feather":
         feather.write_feather(table, path, compression="uncompressed")
-    elif kind == "xlsx":
+    else:
         book = openpyxl.Workbook()
         for row in [("text", "label"), *((text, "pos") for text in TEXTS)]:
             book.active.append(row)
         book.save(path)
-    else:
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE rows (text TEXT, label TEXT)")
-            database.executemany("INSERT INTO rows VALUES (?, 'pos')", [(text,) for text in TEXTS])
-        database.close()
     return path
 
 
@@ -65,7 +59,7 @@ def ends(*code: str) -> subprocess.CompletedProcess[str]:
 def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(zlib.decompress(base64.b85decode(HISTOGRAM)))
-    code = "import sys; from attentune.data.readers.read import read_table; read_table(sys.argv[1])"
+    code = "import sys; from attentune.data.files import read_table; read_table(sys.argv[1])"
     ended = ends(code, str(path))
     assert ended.returncode == 1, ended.stderr  # by the error, not by a signal
     assert f"DataError: {path}: not a whole Parquet file (Definition level" in ended.stderr
@@ -89,7 +83,7 @@ def test_offsets_that_lead_out_of_the_file_are_refused(
 
 
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
-    for kind in ("feather", "parquet", "db"):
+    for kind in ("feather", "parquet"):
         path = written(tmp_path, kind)
         if kind == "parquet":
             parquet.write_table(
@@ -125,7 +119,7 @@ def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     book.save(tmp_path / "rows.xlsx")
     with pytest.raises(DataError, match=r"rows.xlsx: cannot be read .*takes all memory.*a cell far from the others"):
         read_table(tmp_path / "rows.xlsx")
-    monkeypatch.setattr(office, "_SECONDS", 0.001)
+    monkeypatch.setattr(binary_files, "_SECONDS", 0.001)
     with pytest.raises(DataError, match=r"good.xlsx: cannot be read .*reading it took more than 0.001 seconds"):
         read_table(written(tmp_path, "xlsx"))
 
@@ -144,7 +138,8 @@ def test_a_directory_of_an_archive_that_is_damaged_is_refused(tmp_path: Path) ->
 FUZZ = """
 import sys, random
 from pathlib import Path
-from attentune.data.readers.read import read_table
+from attentune.data import binary_files
+from attentune.data.files import read_table
 from attentune.errors import DataError
 good, endings = Path(sys.argv[1]), {"read": 0, "refused": 0}
 whole, chance = good.read_bytes(), random.Random(0)
@@ -167,7 +162,7 @@ print(*endings.values())
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["parquet", "feather", "db", "xlsx"])
+@pytest.mark.parametrize("kind", ["parquet", "feather", "xlsx"])
 def test_no_damage_ends_the_process(tmp_path: Path, kind: str) -> None:
     ended = ends(FUZZ, str(written(tmp_path, kind)))
     assert ended.returncode == 0, ended.stderr

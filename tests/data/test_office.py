@@ -12,9 +12,9 @@ import pytest
 from pyarrow import feather
 
 from attentune.config import DataConfig
+from attentune.data.files import read_table
 from attentune.data.load import load_data
-from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_table
+from attentune.data.text_formats import FileOptions
 from attentune.errors import DataError
 
 pytest.importorskip("python_calamine")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
+from attentune.data.files import read_table
 from attentune.data.load import load_data
-from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_table
+from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError
 
