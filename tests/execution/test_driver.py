@@ -195,8 +195,8 @@ def test_a_second_command_is_refused(tmp_path):
     folder.mkdir()
     with only_driver(folder), pytest.raises(CheckpointError) as caught, only_driver(folder):
         pass
-    assert "another command (process " in str(caught.value)
-    assert "is working in this folder. Wait for it, or stop it with Ctrl-C" in str(caught.value)
+    assert "another command is working in this folder (.locks" in str(caught.value)
+    assert "Wait for it, or stop it with Ctrl-C" in str(caught.value)
     with only_driver(folder):
         pass
 

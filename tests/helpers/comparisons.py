@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from attentune.io.locks import FileLock
 from helpers.interrupted import TIMES
 from helpers.samples import settings
 
@@ -83,9 +82,15 @@ def checkpointed(folder: Path) -> Callable[[], list[Path]]:
 def worker_at(folder: Path, run: Path) -> int:
     """Return the id of the process that executes the run in this folder."""
     name = run.relative_to(folder / "runs")
-    pid = FileLock(folder / ".locks" / "runs" / f"{name}.lock").holder()
-    assert pid is not None
+    (pid,) = holders([folder / ".locks" / "runs" / f"{name}.lock"])
     return pid
+
+
+def holders(locks: Iterable[Path]) -> set[int]:
+    """Return the ids of the processes that hold these locks."""
+    files = {path.stat().st_ino for path in locks}
+    held = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return {int(words[4]) for words in held if words[1] == "FLOCK" and int(words[5].rsplit(":", 1)[1]) in files}
 
 
 def is_alive(pid: int) -> bool:
@@ -97,9 +102,9 @@ def is_alive(pid: int) -> bool:
 
 
 def workers_of(folder: Path) -> list[int]:
-    """Return the ids of running processes that hold, or were the last to hold, a lock of this comparison's runs."""
-    pids = {FileLock(path).holder() for path in (folder / ".locks" / "runs").rglob("*.lock")}
-    return [pid for pid in pids if pid is not None and is_alive(pid) and b"forkserver" in cmdline(pid)]
+    """Return the ids of running processes that hold a lock of this comparison's runs."""
+    pids = holders((folder / ".locks" / "runs").rglob("*.lock"))
+    return [pid for pid in pids if is_alive(pid) and b"forkserver" in cmdline(pid)]
 
 
 def cmdline(pid: int) -> bytes:

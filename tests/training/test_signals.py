@@ -1,4 +1,4 @@
-"""Stops are asked for, inside each other too, and an interrupt at a bad moment leaves no lock behind."""
+"""Stops are asked for, inside each other too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from attentune.io.locks import FileLock
 from attentune.training.signals import stop_on_signal
 
 
@@ -43,16 +42,3 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_caught():
         thread.start()
         thread.join()
     assert seen == [(False, outer)]
-
-
-def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(tmp_path, monkeypatch):
-    def interrupt(*arguments: object) -> int:
-        raise KeyboardInterrupt
-
-    lock = FileLock(tmp_path / "some.lock")
-    with monkeypatch.context() as patched:
-        patched.setattr("attentune.io.locks.os.ftruncate", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            lock.take()
-    assert not lock.is_held()
-    assert FileLock(lock.path).take(wait=False)

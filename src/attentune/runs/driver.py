@@ -85,8 +85,8 @@ def only_driver(folder: Path, lock_file: Path = Path(LOCKS) / "driver") -> Itera
     lock = FileLock(folder / lock_file)
     if not lock.take(wait=False):
         raise CheckpointError(
-            f"{folder}: another command ({lock.holder_text() or 'unknown'}) is working in this folder. Wait for it, or"
-            " stop it with Ctrl-C and go on with this one; what is finished is kept."
+            f"{folder}: another command is working in this folder ({lock_file} is locked). Wait for it, or stop it with"
+            " Ctrl-C and go on with this one; what is finished is kept."
         )
     try:
         yield

@@ -26,7 +26,7 @@ from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.columns import with_columns
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
-from attentune.io.locks import close_lock, lock_handle, open_lock_file
+from attentune.io.locks import FileLock
 from attentune.models.encoder_list import check_at_hand, check_length
 from attentune.results import RESULT_FILE
 from attentune.training.defaults import RULED
@@ -213,7 +213,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
             _clear(run, keep_folder=not is_new)
         raise
     finally:
-        close_lock(lock)
+        lock.free()
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def locked_folder(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        close_lock(lock)
+        lock.free()
 
 
 def _rerunnable(config: Config) -> Config:
@@ -275,17 +275,19 @@ def _create(run: Path) -> bool:
     return True
 
 
-def _lock(run: Path, is_new: bool) -> int:
-    """Lock the run folder, until the returned descriptor is closed or the process ends."""
+def _lock(run: Path, is_new: bool) -> FileLock:
+    """Lock the run folder, until the lock is freed or the process ends."""
+    lock = FileLock(run / _LOCK_FILE)
     try:
-        lock = open_lock_file(run / _LOCK_FILE)
-    except OSError:
+        is_taken = lock.take(wait=False)
+    except StorageError:
         if is_new:
             run.rmdir()
         raise
-    if not lock_handle(lock, wait=False):
-        os.close(lock)
-        raise CheckpointError(f"{run}: another process is training in this folder. Wait for it, or name another.")
+    if not is_taken:
+        raise CheckpointError(
+            f"{run}: another process is training in this folder ({_LOCK_FILE} is locked). Wait for it, or name another."
+        )
     return lock
 
 
