@@ -59,16 +59,16 @@ def test_the_first_sheet_with_rows_is_read_and_told(tmp_path: Path) -> None:
 
 def test_a_sheet_is_read_by_its_name(tmp_path: Path) -> None:
     path = book(tmp_path / "rows.xlsx", [["text"], ["so fine"]], [], ROWS)
-    assert read_table(path, options=FileOptions(table="Sheet2")).names == ("text", "stars", "day", "liked")
-    assert read_table(path, options=FileOptions(table="Sheet")).columns == {"text": ("so fine",)}
+    assert read_table(path, options=FileOptions(sheet="Sheet2")).names == ("text", "stars", "day", "liked")
+    assert read_table(path, options=FileOptions(sheet="Sheet")).columns == {"text": ("so fine",)}
     data = load_data(
-        DataConfig(train_file=str(path), label_column="stars", table="Sheet2", task_type="ordinal"), seed=0
+        DataConfig(train_file=str(path), label_column="stars", sheet="Sheet2", task_type="ordinal"), seed=0
     )
     assert not any("sheet" in note for note in data.notes)
     with pytest.raises(DataError, match=r"'Shet2' is not there\. Did you mean 'Sheet2'\? .*rows: 'Sheet', 'Sheet2'"):
-        read_table(path, options=FileOptions(table="Shet2"))
+        read_table(path, options=FileOptions(sheet="Shet2"))
     with pytest.raises(DataError, match="'Sheet1' is empty. Sheets with rows: 'Sheet', 'Sheet2'"):
-        read_table(path, options=FileOptions(table="Sheet1"))
+        read_table(path, options=FileOptions(sheet="Sheet1"))
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path:
     assert (table.names, len(table)) == (("text", "label"), 24)
     assert "the sheet 'Comments' is read, of 'Places', 'Texts', 'Comments'" in table.notes[0]
     assert read_table(path, options=FileOptions(columns=frozenset({"Name"}))).names == ("ID", "Name")
-    assert read_table(path, options=FileOptions(table="Places")).names == ("ID", "Name")
+    assert read_table(path, options=FileOptions(sheet="Places")).names == ("ID", "Name")
     other = book("other.xlsx", Places=places, More=[["ID", "Town"], ["1", "Basel"]])
     with pytest.raises(DataError, match=r"the sheet 'Places' is read, of 'Places', 'More'; --sheet names another"):
         load_data(DataConfig(train_file=str(other)), seed=0)

@@ -261,10 +261,10 @@ class Parser(argparse.ArgumentParser):
             first = words[words.index(before) + 1]
             return f" Several values have commas between them; did you mean {before} {first},{argument}?"
         has_run = any(action.dest == "run" for action in self._actions)
-        if "--input_file" in known and Path(argument).suffix and not any(sign.isspace() for sign in argument):
-            if self.prog.endswith("evaluate"):
-                return f" Did you mean --validation_file {argument}?"
-            return f" Did you mean --input_file {argument}?"
+        is_file = bool(Path(argument).suffix) and not any(sign.isspace() for sign in argument)
+        if is_file and (self.prog.endswith("evaluate") or "--input_file" in known):
+            flag = "--validation_file" if self.prog.endswith("evaluate") else "--input_file"
+            return f" Did you mean {flag} {argument}?"
         if "--text" in known and has_run:
             return f" Did you mean --text {shlex.quote(argument)}?"
         return ""
