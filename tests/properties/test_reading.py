@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.files import read_table
 from attentune.data.labels import LabelReader, map_labels
 from attentune.data.load import load_data
-from attentune.data.files import read_table
 from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import DataError, LabelError
 from helpers.written import KINDS, letters, names, tables, texts, written
