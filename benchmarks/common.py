@@ -62,7 +62,7 @@ def _made_by(record: dict[str, Any]) -> tuple[str | None, ...]:
 
 def processor() -> str:
     """Return the processor's name and what makes bf16 products fast, such as "AMD EPYC, avx512_bf16"."""
-    from attentune.nn.cpu.native import processor_name
+    from attentune.nn.compiled.native import processor_name
 
     words = processor_name().split()
     lines = [line for line in processor_name().splitlines() if line.startswith("model name")]

@@ -73,7 +73,7 @@ _LEFT_OUT: list[str] = []
 
 
 def _no_native_code() -> str | None:
-    from attentune.nn.cpu.native import unavailable_reason
+    from attentune.nn.compiled.native import unavailable_reason
 
     return unavailable_reason()
 

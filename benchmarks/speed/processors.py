@@ -18,7 +18,7 @@ import sys
 import tempfile
 from typing import Any
 
-from attentune.nn.cpu.native import processor_name
+from attentune.nn.compiled.native import processor_name
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, compared, interleaved_runs, table, write_line

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentune.nn.cpu import kernels
-from attentune.nn.cpu.kernels import DropoutMask
-from attentune.nn.cpu.native import unavailable_reason
+from attentune.nn.compiled import kernels
+from attentune.nn.compiled.kernels import DropoutMask
+from attentune.nn.compiled.native import unavailable_reason
 
 needs_native = pytest.mark.native  # conftest.py deselects these where the C code cannot be compiled
 _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attentune.nn.cpu.native import unavailable_reason
+from attentune.nn.compiled.native import unavailable_reason
 
 # Unpickling, starting a program, loading a library by its path, network access.
 FORBIDDEN = (

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from attentune.io import files
-from attentune.nn.cpu import memory as heap
-from attentune.nn.cpu import native
+from attentune.nn.compiled import memory as heap
+from attentune.nn.compiled import native
 from attentune.results import to_json
 from attentune.training import memory
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attentune.config import BlurConfig
 from attentune.models.attention import PLAIN, use_own_attention
 from attentune.models.precision import BFloat16Copy
-from attentune.nn.cpu.dropout import FastDropout, use_fast_dropout
+from attentune.nn.compiled.attention import FastDropout, use_fast_dropout
 from attentune.testing.tiny import FAMILIES
 from helpers.blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from helpers.tiny_models import LONG, build, encoded

@@ -120,7 +120,7 @@ def test_the_saved_model_repeats_the_scores(tiny: Tiny, tmp_path: Path, family: 
 def test_without_dropout_the_losses_are_those_of_pytorchs_operations(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
-    monkeypatch.setattr("attentune.nn.cpu.dropout.fast_dropout", lambda values, levels: values)
+    monkeypatch.setattr("attentune.nn.compiled.attention.fast_dropout", lambda values, levels: values)
     found = {}
     for name, fused in (("ours", True), ("theirs", False)):
         (tmp_path / name).mkdir()

@@ -34,7 +34,7 @@ import numpy as np
 
 from attentune.config.schema import BASELINE_NAMES
 from attentune.io.files import read_gzip
-from attentune.nn.cpu.native import processor_name
+from attentune.nn.compiled.native import processor_name
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.

@@ -19,7 +19,7 @@ from attentune.explain.faithfulness.measure import Progress
 from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 
 LENGTHS = (16, 32, 64, 128, 256)
 BATCHES = (1, 32)

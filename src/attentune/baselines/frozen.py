@@ -27,7 +27,7 @@ from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer
 from attentune.models.fused import frozen_weights, use_fused_layers
 from attentune.models.precision import has_fast_bf16
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 
 # Numbers of a pair: from the token ids, and from each of `depths`.
 _OF_IDS, _OF_STATES = 9, 7

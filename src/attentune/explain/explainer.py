@@ -38,7 +38,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 
 
 @dataclass(frozen=True)

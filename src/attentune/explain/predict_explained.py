@@ -16,7 +16,7 @@ from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import merge_subwords
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress
 from attentune.inference.scoring import RowScores, score_rows
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 from attentune.results import without_nan
 
 # Name of the output column.

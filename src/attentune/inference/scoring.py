@@ -21,7 +21,7 @@ from attentune.errors import ConfigError
 from attentune.models.fused import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 
 # Large enough for efficient matrix products, small enough for activations to stay in a CPU's cache.
 BATCH_TOKENS = 2048

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from attentune.nn.cpu.attention import added_mask, long_attention, plain_attention
+from attentune.nn.compiled.attention import added_mask, long_attention, plain_attention
 
 # Names under which our implementations are registered with transformers.
 PLAIN = "attentune_plain"

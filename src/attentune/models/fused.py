@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from attentune.models.attention import LONG, PLAIN
 from attentune.models.layer_parts import LayerParts, find_parts, gelu_form, pre_norm_linears
-from attentune.nn.cpu.attention import added_mask
-from attentune.nn.cpu.fused_layer import (
+from attentune.nn.compiled.attention import added_mask
+from attentune.nn.compiled.checks import is_fast, unavailable_reason
+from attentune.nn.compiled.fused_layer import (
     BFloat16Weights,
     ContextTransform,
     LayerSettings,
@@ -24,15 +25,13 @@ from attentune.nn.cpu.fused_layer import (
     fused_layer,
     fused_prediction,
 )
-from attentune.nn.cpu.fused_pre_norm import (
+from attentune.nn.compiled.fused_pre_norm import (
     PreNormSettings,
     PreNormWeights,
     fused_pre_norm_layer,
     fused_pre_norm_prediction,
 )
-from attentune.nn.cpu.kernels import VECTOR
-from attentune.nn.cpu.self_check import unavailable_reason
-from attentune.nn.cpu.speed_check import is_fast
+from attentune.nn.compiled.kernels import VECTOR
 
 # transformers leaves hooks of this module on every attention once hidden states were requested; they do nothing unless
 # attention probabilities are requested.
@@ -292,14 +291,14 @@ def _state(weights: LayerWeights | PreNormWeights) -> tuple[tuple[int, int], ...
 
 
 def use_fused_layers(model: Any) -> int:
-    """Replace the layers of a model on the CPU by those of `nn.cpu.fused_layer` and `fused_pre_norm`, where supported.
+    """Replace a model's layers on the CPU by those of `nn.compiled.fused_layer` and `fused_pre_norm`, where supported.
 
     A layer is supported if it computes what BERT's does (perhaps with a bias or vectors of relative positions) or
     ModernBERT's, with GELU and sizes that are multiples of the vector size, if the C code is available on this machine
-    (`nn.cpu.native`) and if it is not slower (`nn.cpu.speed_check`). The fused layers are used in bf16, for training
-    and prediction, as long as nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own
-    attention. Pre-hooks on attention's output projection are applied, since the context blur is one. Otherwise the
-    layer's own code runs. Weights, names and saved files do not change.
+    (`nn.compiled.native`) and if it is right and not slower (`nn.compiled.checks`). The fused layers are used in bf16,
+    for training and prediction, as long as nothing needs the layer's internals: no hooks on its submodules, no
+    adapters, and our own attention. Pre-hooks on attention's output projection are applied, since the context blur is
+    one. Otherwise the layer's own code runs. Weights, names and saved files do not change.
     """
     layers = [module for module in model.modules() if _fits(module)]
     if not layers or unavailable_reason() is not None or not _is_fast(layers[0]):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attentune.nn.cpu.kernels import VECTOR, normalize
-from attentune.nn.cpu.self_check import unavailable_reason
+from attentune.nn.compiled.checks import unavailable_reason
+from attentune.nn.compiled.kernels import VECTOR, normalize
 
 
 class FoldedHead(NamedTuple):

@@ -30,9 +30,9 @@ from attentune.models.fused import fused_layers, use_bf16_gradients, use_fused_l
 from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
 from attentune.models.vocabulary_subset import VocabularySubset
-from attentune.nn.cpu.adamw import CompiledAdamW
-from attentune.nn.cpu.dropout import use_fast_dropout
-from attentune.nn.cpu.memory import return_freed_memory
+from attentune.nn.compiled.adamw import CompiledAdamW
+from attentune.nn.compiled.attention import use_fast_dropout
+from attentune.nn.compiled.memory import return_freed_memory
 from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator

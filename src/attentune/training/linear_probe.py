@@ -27,7 +27,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, score_rows, summed_over_processes
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 from attentune.training.defaults import PROBED_ROWS
 from attentune.training.objective import Objective
 

@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from attentune.nn.cpu.adamw import CompiledAdamW
-from attentune.nn.cpu.kernels import sum_of_squares
-from attentune.nn.cpu.self_check import unavailable_reason
+from attentune.nn.compiled.adamw import CompiledAdamW
+from attentune.nn.compiled.checks import unavailable_reason
+from attentune.nn.compiled.kernels import sum_of_squares
 
 # The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.
 _START = "start"

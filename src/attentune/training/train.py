@@ -17,7 +17,7 @@ from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.errors import CheckpointError
 from attentune.io.files import storage_errors, sync_file, sync_folder
 from attentune.metrics.metrics import score_predictions
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult, versions
 from attentune.training.callbacks import JsonLogCallback, ProgressCallback, TrackerCallback, TrainingCallback
 from attentune.training.checkpoint import TEMPORARY, Checkpointer, newest_good, read_state

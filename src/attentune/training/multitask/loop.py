@@ -22,7 +22,7 @@ from attentune.config import Config, TrainingConfig, to_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.models.vocabulary_subset import VocabularySubset
-from attentune.nn.cpu.memory import kept_memory
+from attentune.nn.compiled.memory import kept_memory
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
 from attentune.training.callbacks import JsonLogCallback, ProgressCallback, TrackerCallback, TrainingCallback

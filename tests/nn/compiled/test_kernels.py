@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu import kernels, native
-from attentune.nn.cpu.kernels import DropoutMask
+from attentune.nn.compiled import kernels, native
+from attentune.nn.compiled.kernels import DropoutMask
 from helpers.native import factors, has_amx, needs_native
 from helpers.tiers import covering
 

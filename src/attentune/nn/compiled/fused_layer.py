@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.kernels import (
+from attentune.nn.compiled.kernels import (
     NO_DROPOUT,
     DropoutMask,
     Normed,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attentune.models.fused import use_fused_layers
-from attentune.nn.cpu import speed_check
+from attentune.nn.compiled import checks
 from helpers.native import needs_native
 from helpers.tiny_models import build
 
@@ -23,18 +23,18 @@ SIZE = (64, 128, 4)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of the test's own for what is measured, and nothing known of before."""
     folder = tmp_path / "attentune"
-    monkeypatch.setattr(speed_check.native, "cache_folder", lambda: folder)
+    monkeypatch.setattr(checks.native, "cache_folder", lambda: folder)
     monkeypatch.delenv("ATTENTUNE_NATIVE", raising=False)
-    speed_check._ratio.cache_clear()
+    checks._ratio.cache_clear()
     yield folder
-    speed_check._ratio.cache_clear()
+    checks._ratio.cache_clear()
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The ratios that measurements give, taken one by one."""
     ratios: list[float] = []
-    monkeypatch.setattr(speed_check, "measured_ratio", lambda *_: ratios.pop(0))
+    monkeypatch.setattr(checks, "measured_ratio", lambda *_: ratios.pop(0))
     return ratios
 
 
@@ -45,16 +45,16 @@ def kept(folder: Path) -> dict[str, float]:
 
 def test_a_real_measurement_is_a_ratio_and_leaves_the_random_state() -> None:
     before = torch.get_rng_state()
-    assert 0.001 < speed_check.measured_ratio(*SIZE) < 100
+    assert 0.001 < checks.measured_ratio(*SIZE) < 100
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("ratio", "fast"), [(0.5, True), (1.09, True), (1.2, False)])
 def test_it_is_measured_once_and_kept(cache: Path, measured: list[float], ratio: float, fast: bool) -> None:
     measured.append(ratio)
-    assert speed_check.is_fast(*SIZE) == speed_check.is_fast(*SIZE) == fast
-    speed_check._ratio.cache_clear()
-    assert speed_check.is_fast(*SIZE) == fast, "another process reads what is kept"
+    assert checks.is_fast(*SIZE) == checks.is_fast(*SIZE) == fast
+    checks._ratio.cache_clear()
+    assert checks.is_fast(*SIZE) == fast, "another process reads what is kept"
     ((name, value),) = kept(cache).items()
     assert name == f"64 x 128, 4 heads, {torch.get_num_threads()} threads, PyTorch {torch.__version__}"
     assert value == ratio
@@ -62,29 +62,29 @@ def test_it_is_measured_once_and_kept(cache: Path, measured: list[float], ratio:
 
 def test_each_size_has_its_own(cache: Path, measured: list[float]) -> None:
     measured += [0.5, 2.0]
-    assert speed_check.is_fast(*SIZE)
-    assert not speed_check.is_fast(768, 3072, 12)
+    assert checks.is_fast(*SIZE)
+    assert not checks.is_fast(768, 3072, 12)
     assert sorted(kept(cache).values()) == [0.5, 2.0]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"64": "fast"}'])
 def test_a_damaged_file_is_measured_again(cache: Path, measured: list[float], content: str) -> None:
     measured += [0.5, 0.6]
-    assert speed_check.is_fast(*SIZE)
+    assert checks.is_fast(*SIZE)
     (file,) = cache.glob("speed-*.json")
     file.write_text(content)
-    speed_check._ratio.cache_clear()
-    assert speed_check.is_fast(*SIZE)
+    checks._ratio.cache_clear()
+    assert checks.is_fast(*SIZE)
     assert list(kept(cache).values()) == [0.6]
 
 
 def test_without_a_folder_to_write_to_it_is_measured_in_each_process(cache: Path, measured: list[float]) -> None:
     cache.write_text("a file where the folder should be")
     measured += [0.5, 2.0]
-    assert speed_check.is_fast(*SIZE)
-    assert speed_check.is_fast(*SIZE)
-    speed_check._ratio.cache_clear()
-    assert not speed_check.is_fast(*SIZE)
+    assert checks.is_fast(*SIZE)
+    assert checks.is_fast(*SIZE)
+    checks._ratio.cache_clear()
+    assert not checks.is_fast(*SIZE)
 
 
 def test_a_slower_layer_is_not_used(tiny: Tiny, measured: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

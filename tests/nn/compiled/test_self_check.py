@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attentune.models.fused import fused_layers, use_fused_layers
-from attentune.nn.cpu import fused_layer, kernels, native, self_check
+from attentune.nn.compiled import checks, fused_layer, kernels, native
 from attentune.training.optimizer import _total_norm, build_optimizer
 from helpers.native import needs_native
 from helpers.tiny_models import build
@@ -21,19 +21,19 @@ Tiny = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    self_check._fault.cache_clear()
+    checks._fault.cache_clear()
     yield
-    self_check._fault.cache_clear()
+    checks._fault.cache_clear()
 
 
 @needs_native
 def test_the_library_agrees_with_pytorch_and_the_random_state_stays() -> None:
     before = torch.get_rng_state()
     threads = torch.get_num_threads()
-    assert 0 < self_check.largest_error() < self_check.LARGEST_ERROR
+    assert 0 < checks.largest_error() < checks.LARGEST_ERROR
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
-    assert self_check.unavailable_reason() is None
+    assert checks.unavailable_reason() is None
 
 
 @needs_native
@@ -50,7 +50,7 @@ def test_a_library_that_computes_something_else_is_not_used(
 
     monkeypatch.setattr(fused_layer, "gelu", wrong_gelu)
     with pytest.warns(RuntimeWarning, match="PyTorch's operations are used instead.*Set CC to another compiler"):
-        reason = self_check.unavailable_reason()
+        reason = checks.unavailable_reason()
     assert reason is not None
     assert {"wrong": "differs from PyTorch by 0.", "nan": "by inf", "exception": "MemoryError: out of"}[error] in reason
     model, _ = build(tiny("bert", hidden=64))
@@ -62,9 +62,9 @@ def test_a_library_that_computes_something_else_is_not_used(
 
 @needs_native
 def test_a_wrong_sum_of_squares_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "sum_of_squares", lambda tensors: 2.0 * kernels.sum_of_squares(tensors))
+    monkeypatch.setattr(checks, "sum_of_squares", lambda tensors: 2.0 * kernels.sum_of_squares(tensors))
     with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
-        assert self_check.unavailable_reason() is not None
+        assert checks.unavailable_reason() is not None
     assert _total_norm([torch.full((4,), 3.0)]) == 6.0
 
 
@@ -73,21 +73,21 @@ def test_a_wrong_step_of_adamw_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     def wrong(weights: list, gradients: list, means: list, squares: list, numbers: kernels.AdamWNumbers) -> None:
         kernels.adamw(weights, gradients, means, squares, numbers._replace(share_2=0.0))
 
-    monkeypatch.setattr(self_check, "adamw", wrong)
+    monkeypatch.setattr(checks, "adamw", wrong)
     with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
-        assert self_check.unavailable_reason() is not None
+        assert checks.unavailable_reason() is not None
     assert type(build_optimizer(torch.nn.Linear(2, 2), learning_rate=1.0)) is torch.optim.AdamW
 
 
 def test_without_a_library_the_reason_is_that_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "attempt_load", lambda: native.NativeError("no C compiler found (cc)"))
-    assert self_check.unavailable_reason() == "no C compiler found (cc)"
+    assert checks.unavailable_reason() == "no C compiler found (cc)"
 
 
 def test_the_check_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     library = ctypes.CDLL(None)
     monkeypatch.setattr(native, "attempt_load", lambda: library)
-    monkeypatch.setattr(self_check, "largest_error", lambda: counted.append(1) or 0.001)
-    assert self_check.unavailable_reason() is self_check.unavailable_reason() is None
+    monkeypatch.setattr(checks, "largest_error", lambda: counted.append(1) or 0.001)
+    assert checks.unavailable_reason() is checks.unavailable_reason() is None
     assert counted == [1]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.kernels import AdamWNumbers, adamw
+from attentune.nn.compiled.kernels import AdamWNumbers, adamw
 
 
 class CompiledAdamW(torch.optim.AdamW):

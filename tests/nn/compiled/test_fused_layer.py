@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
-from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer, fused_prediction
-from attentune.nn.cpu.kernels import DropoutMask
+from attentune.nn.compiled.fused_layer import (
+    BFloat16Weights,
+    LayerSettings,
+    LayerWeights,
+    fused_layer,
+    fused_prediction,
+)
+from attentune.nn.compiled.kernels import DropoutMask
 from helpers.native import factors, needs_native
 
 pytestmark = needs_native

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attentune.nn.cpu import kernels
-from attentune.nn.cpu.kernels import DropoutMask
+from attentune.nn.compiled import kernels
+from attentune.nn.compiled.kernels import DropoutMask
 from helpers.native import needs_native
 
 pytestmark = needs_native

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attentune.nn.cpu import native
-from attentune.nn.cpu.native import NativeError, unavailable_reason
+from attentune.nn.compiled import native
+from attentune.nn.compiled.native import NativeError, unavailable_reason
 from helpers.disks import Disk
 from helpers.native import needs_native
 
@@ -81,7 +81,7 @@ def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytes
 
 def load_in_another_process(cache: Path, **environment: str) -> subprocess.Popen[str]:
     """Start a process that loads the library and prints why it is not available."""
-    program = "from attentune.nn.cpu.native import unavailable_reason; print(unavailable_reason())"
+    program = "from attentune.nn.compiled.native import unavailable_reason; print(unavailable_reason())"
     settings = {"XDG_CACHE_HOME": str(cache.parent), "PYTHONWARNINGS": "ignore", **environment}
     return subprocess.Popen(
         [sys.executable, "-c", program], env=os.environ | settings, stdout=subprocess.PIPE, text=True

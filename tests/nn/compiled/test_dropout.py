@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attentune.nn.cpu.dropout import FastDropout, draw_factors, use_fast_dropout
+from attentune.nn.compiled.attention import FastDropout, draw_factors, use_fast_dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

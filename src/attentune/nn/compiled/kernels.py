@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.native import load_library
+from attentune.nn.compiled.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _FLAG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_float
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]

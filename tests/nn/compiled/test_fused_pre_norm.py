@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.fused_layer import BFloat16Weights
-from attentune.nn.cpu.fused_pre_norm import (
+from attentune.nn.compiled.checks import plain_pre_norm_layer
+from attentune.nn.compiled.fused_layer import BFloat16Weights
+from attentune.nn.compiled.fused_pre_norm import (
     PreNormSettings,
     PreNormWeights,
     fused_pre_norm_layer,
     fused_pre_norm_prediction,
 )
-from attentune.nn.cpu.plain_layer import plain_pre_norm_layer
 from helpers.native import needs_native
 
 pytestmark = needs_native

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.fused_layer import HALF, BFloat16Weights, ContextTransform, rows_of, weight_gradient
-from attentune.nn.cpu.kernels import (
+from attentune.nn.compiled.fused_layer import HALF, BFloat16Weights, ContextTransform, rows_of, weight_gradient
+from attentune.nn.compiled.kernels import (
     NO_DROPOUT,
     PreNormed,
     attention,

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from attentune.nn.cpu.attention import plain_attention
+from attentune.nn.compiled.attention import plain_attention
 
 
 def by_loops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scaling: float):

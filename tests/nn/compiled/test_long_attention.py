@@ -7,9 +7,8 @@ import itertools
 import pytest
 import torch
 
-from attentune.nn.cpu import attention as module
-from attentune.nn.cpu.attention import long_attention, plain_attention
-from attentune.nn.cpu.dropout import levels
+from attentune.nn.compiled import attention as module
+from attentune.nn.compiled.attention import levels, long_attention, plain_attention
 
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -3,10 +3,10 @@
 The kernels are compiled on first use with the machine's C compiler, not at installation. PyTorch's operations are used
 instead on systems other than Linux, without a compiler, or if PyTorch does not use GNU OpenMP. The compiled library is
 cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor;
-without a cache that can be written to, each process compiles it. `self_check` compares the library with PyTorch.
+without a cache that can be written to, each process compiles it. `checks` compares the library with PyTorch.
 $CC selects a compiler other than `cc`, `gcc` or `clang`; $ATTENTUNE_CFLAGS adds options, such as -march=x86-64-v3 for
 an older processor than this one; ATTENTUNE_NATIVE=0 disables the kernels, ATTENTUNE_NATIVE=1 uses them without
-measuring whether they are faster (`speed_check`).
+measuring whether they are faster (`checks.is_fast`).
 """
 
 from __future__ import annotations
