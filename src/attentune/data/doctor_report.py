@@ -33,7 +33,6 @@ FINDING_KINDS = (
     "label-shift",
     "length-shift",
     "vocabulary-shift",
-    "time-shift",
     "imbalance",
     "small",
     "duplicates",
