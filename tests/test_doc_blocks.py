@@ -137,7 +137,7 @@ def run_command(line: str) -> None:
         name, value = words[0].split("=")
         environment[name] = value
         words = words[1:]
-    if words[:2] in (["attentune", "app"], ["attentune", "serve"]):
+    if words[:2] == ["attentune", "serve"]:
         serve(words[1:], environment)
         return
     assert environment.items() <= os.environ.items(), "the tests' own environment differs"

@@ -100,18 +100,14 @@ def serve_pipeline(run: str, max_batch: int) -> None:
 
     from attentune.inference.predictor import Predictor
     from attentune.serving.api import api_app
+    from attentune.serving.backend import RunBackend
     from attentune.serving.server import bound_socket, on_sigterm, run_server
     from benchmarks.speed.predict_runs import stock_model
 
     saved = Predictor.load(run).single_model("the benchmark")
     classify = pipeline("text-classification", model=stock_model(saved), tokenizer=saved.tokenizer, device="cpu")
 
-    class PipelineBackend:
-        is_pair = False
-
-        def facts(self) -> dict[str, Any]:
-            return {"run": "pipeline", "kind": "bert"}
-
+    class PipelineBackend(RunBackend):
         def predict(self, rows: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
             found = classify([text for text, _ in rows], truncation=True, top_k=None, batch_size=max_batch)
             return [
@@ -119,10 +115,7 @@ def serve_pipeline(run: str, max_batch: int) -> None:
                 for one in found
             ]
 
-        def explain(self, *given: Any) -> dict[str, Any]:
-            raise NotImplementedError("the benchmark predicts only")
-
-    backend = PipelineBackend()
+    backend = PipelineBackend(saved, name="pipeline")
     backend.predict([("warm-up", None)])
 
     def stop() -> None:

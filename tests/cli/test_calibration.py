@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -129,9 +128,10 @@ def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
 @pytest.mark.integration
 def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
-    from attentune.app.service import ExplanationService
+
     from attentune.data.dataset import TextRows
     from attentune.explain.answers import answer
+    from attentune.serving.backend import RunBackend
 
     run = tmp_path / "run"
     shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoint-*"))
@@ -149,12 +149,12 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
     classify = pipeline("text-classification", model=str(run))
     assert [one["label"] for one in classify(texts)] == expected
     saved = Predictor.load(run)
-    desk = ExplanationService([("run", saved)])
+    backend = RunBackend(saved, name="run")
     for number in turned[:2]:
         said = answer(saved, TextRows(("0",), (texts[number],), None, None, "text"))
         assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
-        shown = re.search(r"<strong>(?:<[^>]*>)*([^<]*)", desk.explain(texts[number]))
-        assert shown[1] == expected[number]
+        assert backend.predict([(texts[number], None)])[0]["prediction"] == expected[number]
+        assert backend.mask((texts[number], None), [])["after"]["prediction"] == expected[number]
     status, out, err = attentune("explain", run, "--text", texts[turned[0]], "--method", "ssa", "--format", "json")
     assert status == 0, err
     assert json.loads(out)["label"] == expected[turned[0]]

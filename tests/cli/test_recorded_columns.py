@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 import attentune as library
-from attentune.app.files import predict_file
-from attentune.app.limits import RequestLimits
 from attentune.errors import DataError
 from attentune.integrations.sklearn import AttentuneClassifier
+from attentune.serving.backend import FileOptions, RunBackend
 from helpers.samples import write_reviews
 
 Command = Callable[..., tuple[int, str, str]]
@@ -105,8 +104,9 @@ def test_parts_read_the_columns_of_the_run(home: Path, attentune: Command, tmp_p
 
 
 def test_the_page_reads_the_columns_of_the_run(home: Path) -> None:
-    saved = library.Predictor.load(home / "run")
-    assert accuracy(predict_file(saved, home / "new.csv", limits=RequestLimits()).text) == 1.0
+    backend = RunBackend(library.Predictor.load(home / "run"), name="run")
+    rows = backend.read_file((home / "new.csv").read_bytes(), FileOptions("new.csv"), 1000)
+    assert accuracy(backend.file_answer(rows, [backend.score(rows, words=False)])["csv"]) == 1.0
 
 
 def test_python_reads_the_columns_of_the_run(home: Path) -> None:

@@ -22,10 +22,10 @@ from attentune.baselines.registry import make_baseline
 from attentune.config import DataConfig, ModelConfig
 from attentune.data.load import load_data
 from attentune.inference.predictor import predict
-from helpers.app_server import asked
 from helpers.ensembles import saved_ensemble, saved_model, write_run_config
 from helpers.explain_runs import SPACES, TEXTS
 from helpers.samples import write_reviews
+from helpers.served import asked
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -53,7 +53,7 @@ class Program:
         assert self.process.stderr is not None
         self.said = self.process.stderr.readline()
         found = re.fullmatch(
-            r"The API is at http://127\.0\.0\.1:(\d+)/, its description at http://127\.0\.0\.1:\1/docs"
+            r"The page is at http://127\.0\.0\.1:(\d+)/, the description of the API at http://127\.0\.0\.1:\1/docs"
             r" \(stop it with Ctrl-C\)\.\n",
             self.said,
         )

@@ -15,7 +15,6 @@ NOT_RUN = {
     "pip install -e '.[embedded]'": "needs the package index",
     "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
     "uv sync --extra embedded --extra dev": "needs the package index",
-    "pip install 'attentune[app]'": "needs the package index",
     "pip install 'attentune[serve]'": "needs the package index",
     """curl localhost:8000/predict --json '{"texts": ["The film was lovely.", "What a mess."]}'""": (
         "needs the server of the line before; tests/cli/test_serve.py sends requests"
@@ -49,7 +48,6 @@ NOT_RUN = {
 
 # Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.
 ADDED = {
-    "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
     "attentune serve": ["--port", "0"],
     "attentune auto": ["--portfolio", "majority,tfidf-linear", "--time_limit", "1h", "--jobs", "1"],
     "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2", "--train_size", "80"],

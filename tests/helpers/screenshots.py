@@ -1,6 +1,6 @@
 """Makes the screenshots of the documentation: `make screenshots`. Look at them before they are committed.
 
-`python -m helpers.screenshots report` or `app` makes those of one page.
+`python -m helpers.screenshots report` or `serve` makes those of one page.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from attentune.app.service import ExplanationService
 from attentune.cli.main import main
-from attentune.cli.report import write_page
 from attentune.demo.domains import write_files
 from attentune.inference.predictor import Predictor
-from helpers.app_server import serving
 from helpers.browser import Page, browser_page
+from helpers.served import serving
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 # The large comparison, whose records are in the repository.
 COMPARISON = "results/matrix"
-# The runs of the page of `attentune app`, trained on 400 sentences of the demo, and a text of the same kind.
-PRESETS = ("ssa-hybrid", "bert")
+# The run of the page of `attentune serve`, trained on 400 sentences of the demo, and a text of the same kind.
+PRESET = "ssa-hybrid"
 TEXT, MASKED = "The staff was friendly, but we waited an hour for cold food.", "waited"
 _WIDTH, _MARGIN = 1180, 12
 
@@ -50,35 +48,29 @@ def report_pictures(page: Page, folder: Path) -> None:
     shoot(page, IMAGES / "report-panels.png", "#by-task h2", "#by-task .panel:nth-child(4)")
 
 
-def app_pictures(page: Page, folder: Path) -> None:
-    """Write the page of `attentune app` with a masked word, and its tab of errors."""
+def serve_pictures(page: Page, folder: Path) -> None:
+    """Write the page of `attentune serve` with a masked word, and the rows that the run gets wrong."""
     files = write_files(folder / "data", train_size=400, seed=42)
     data = ["--train_file", str(files["train"]), "--validation_file", str(files["held_out"]), "--quiet", "--use_cpu"]
-    for preset in PRESETS:
-        options = ["--preset", preset, "--num_train_epochs", "2", "--output_dir", str(folder / preset)]
-        if main(["train", *data, *options]) != 0:
-            raise SystemExit(f"{preset} was not trained")
-    runs = [(preset, Predictor.load(folder / preset)) for preset in PRESETS]
-    folders = [str(saved.folder) for _, saved in runs]
+    options = ["--preset", PRESET, "--num_train_epochs", "2", "--output_dir", str(folder / PRESET)]
+    if main(["train", *data, *options]) != 0:
+        raise SystemExit(f"{PRESET} was not trained")
     page.resize(_WIDTH, 900)
-    with serving(ExplanationService(runs), build_report=lambda file: write_page(folders, file)) as found:
-        page.open(found.url, "document.querySelector('#result .att-box')")
-        page.fill("#text textarea", TEXT)
-        page.click("button#explain")
+    with serving(Predictor.load(folder / PRESET), name="reviews") as found:
+        page.open(found.url, "document.querySelector('#why [data-word]')")
+        page.fill("#text", TEXT)
+        page.click("#ask button")
         start = TEXT.index(MASKED)
-        word = f"#result [data-word='text:{start}:{start + len(MASKED)}']"
-        page.wait(
-            f'document.querySelector("#result .marked").innerText === {TEXT!r} && document.querySelector("{word}")'
-        )
+        word = f"#why [data-word='text:{start}:{start + len(MASKED)}']"
+        page.wait(f'document.querySelector(".marked").innerText === {TEXT!r} && document.querySelector("{word}")')
         page.click(word)
-        page.wait("document.querySelector('#result .was')")
-        shoot(page, IMAGES / "app.png", "h1", "#result .att-runs")
-        page.run("[...document.querySelectorAll('[role=tab]')].find(tab => tab.innerText.trim() === 'Errors').click()")
-        page.wait("document.querySelector('#errors table') && !document.querySelector('.pending')")
-        shoot(page, IMAGES / "app-errors.png", "h1", "#errors tbody tr:nth-child(8)")
+        page.wait("document.querySelector('.was')")
+        page.click("#errors summary")
+        page.wait("document.querySelector('#errors-table table')")
+        shoot(page, IMAGES / "serve.png", "h1", "#errors tbody tr:nth-child(5)")
 
 
-PICTURES = {"report": report_pictures, "app": app_pictures}
+PICTURES = {"report": report_pictures, "serve": serve_pictures}
 
 if __name__ == "__main__":
     os.chdir(ROOT)

@@ -19,9 +19,10 @@ from attentune.attribution.perturbation import leave_one_out
 from attentune.errors import ConfigError
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.serving.access import ApiGuard, JsonErrors, check_key
 from attentune.serving.api import api_app
-from attentune.serving.engine import Engine, ExplainOptions, Row, RunBackend, StoppedError
+from attentune.serving.backend import ExplainOptions, Row, RunBackend, StoppedError
+from attentune.serving.engine import Engine
+from attentune.serving.guard import Guard, JsonErrors, check_key
 from attentune.serving.limits import RequestError, ServerLimits
 from helpers.ensembles import saved_ensemble
 from helpers.explain_runs import TEXTS, hooks_of, tiny_run
@@ -206,7 +207,7 @@ def test_a_large_body_is_refused_by_its_head_and_by_what_comes(client: TestClien
     assert answer.status_code == 413
     assert answer.json() == {
         "detail": "The request body is larger than 1 MB, the most that this server accepts. Send fewer texts a request,"
-        " or start the server with a higher --max_body_mb."
+        " split the file, or start the server with a higher --max_body_mb."
     }
 
 
@@ -219,7 +220,12 @@ class Slow:
         self.gate, self.seen = threading.Event(), []
 
     def facts(self) -> dict[str, Any]:
-        return {"run": "slow", "kind": "slow"}
+        names = ("does", "task_type", "score", "max_length", "explains_by")
+        return (
+            dict.fromkeys(names)
+            | {"run": "slow", "kind": "slow", "labels": [], "methods": [], "pairs": False}
+            | {"scores_words": False}
+        )
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         self.seen.append([text for text, _ in rows])
@@ -273,7 +279,7 @@ def test_full_queues_answer_503_and_when_to_come_again() -> None:
             )
             explaining = asyncio.create_task(engine.explain([("a", None)], ExplainOptions()))
             await asyncio.sleep(0.01)
-            with pytest.raises(RequestError, match="1 requests for explanations wait, the most that"):
+            with pytest.raises(RequestError, match="1 requests for explanations or files wait, the most that"):
                 await engine.explain([("a", None)], ExplainOptions())
             explaining.cancel()
             slow.gate.set()
@@ -339,9 +345,9 @@ def test_the_key_is_asked_for_where_texts_and_figures_are(run: Predictor) -> Non
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     monkeypatch.setattr("hmac.compare_digest", lambda one, two: compared.append((one, two)) or one == two)
-    guard = ApiGuard(None, api_key=KEY)
-    assert guard.refusal({"path": "/predict"}, {"x-api-key": "ä"})[0] == 401
-    assert guard.refusal({"path": "/predict"}, {"x-api-key": KEY}) is None
+    guard = Guard(None, api_key=KEY)
+    assert guard._refusal("/predict", {"x-api-key": "ä"})[0] == 401
+    assert guard._refusal("/predict", {"x-api-key": KEY}) is None
     assert compared == [("ä".encode("latin-1"), KEY.encode()), (KEY.encode(), KEY.encode())]
 
 
@@ -426,9 +432,8 @@ def test_the_openapi_page_names_no_other_host_and_runs_its_own_scripts_only(clie
     for address in re.findall(r'(?:src|href)="([^"]*)"', page.text):
         assert client.get(address).status_code == 200
     paths = client.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/predict", "/explain", "/health", "/metrics"}
+    assert set(paths) == {"/predict", "/explain", "/mask", "/file", "/health", "/metrics"}
     assert {"200", "401", "413", "422", "503", "504"} <= set(paths["/predict"]["post"]["responses"])
-    assert client.get("/").headers["location"] == "docs"
 
 
 def test_only_errors_become_json() -> None:

@@ -197,7 +197,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
 def _tell_agreement(name: str, other: str, explanations: Any) -> None:
     """Say on standard error what a method is that is shown besides the default one."""
-    from attentune.explain.agreement import rank_correlation
+    from attentune.explain.texts import rank_correlation
 
     found = rank_correlation(explanations[name], explanations[other])
     agreement = "" if found is None else f" Its ranking of the words correlates with that of {other} by {found:.2f}."

@@ -1,4 +1,4 @@
-"""`attentune serve`: serve the JSON API."""
+"""`attentune serve`: serve a page for trying a run, and a JSON API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _EXAMPLES = """examples:
   ATTENTUNE_API_KEY=... attentune serve runs/mine --host 0.0.0.0
   attentune serve runs/mine --max_batch 64 --max_wait_ms 10 --precision bf16-true
 
-POST /predict, POST /explain, GET /health, GET /metrics (Prometheus); GET /docs describes them.
+The page for typed texts and files is at /. For programs: POST /predict, /explain, /mask, /file, GET /health, GET
+/metrics (Prometheus); GET /docs describes them.
 Ctrl-C or SIGTERM stops it: requests at work are answered. It stores nothing and contacts no other host."""
 
 
@@ -29,7 +30,7 @@ def parser() -> Parser:
     made = Parser(
         prog="attentune serve",
         usage="attentune serve RUN [flags]",
-        description="Serve a JSON API that predicts and explains texts with a saved run of any kind.",
+        description="Serve a web page and a JSON API that predict and explain texts with a saved run of any kind.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
@@ -54,7 +55,8 @@ def parser() -> Parser:
     made.add_argument("--max_texts", default="256", help="maximum number of texts of a request (default: 256)")
     made.add_argument("--max_explain_texts", default="16", help="the same for requests for explanations (default: 16)")
     made.add_argument("--max_characters", default="20000", help="maximum length of a text (default: 20000)")
-    made.add_argument("--max_body_mb", default="4", help="maximum size of a request body (default: 4)")
+    made.add_argument("--max_body_mb", default="10", help="maximum size of a request body, or of a file (default: 10)")
+    made.add_argument("--max_rows", default="10000", help="maximum number of rows of a file (default: 10000)")
     made.add_argument("--timeout_s", default="30", help="maximum time until the answer (default: 30)")
     add_precision_flag(made, predicts=True)
     return made
@@ -78,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
     check_named(parsed)
 
-    from attentune.serving.access import KEY_VARIABLE, check_key
+    from attentune.serving.guard import KEY_VARIABLE, check_key
     from attentune.serving.server import bound_socket, on_sigterm, run_server
 
     source = "--api_key" if parsed.api_key is not None else KEY_VARIABLE
@@ -97,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
 def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
     names = (
         "port", "max_batch", "max_wait_ms", "max_queue", "max_texts", "max_explain_texts", "max_characters",
-        "max_body_mb", "timeout_s",
+        "max_body_mb", "max_rows", "timeout_s",
     )  # fmt: skip
     return {
         name: whole_number(
@@ -111,7 +113,7 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
 def _app(parsed: Any, numbers: dict[str, int], key: str | None) -> Any:
     from attentune.inference.predictor import Predictor
     from attentune.serving.api import api_app
-    from attentune.serving.engine import RunBackend
+    from attentune.serving.backend import RunBackend
     from attentune.serving.limits import ServerLimits
 
     limits = ServerLimits(
@@ -119,6 +121,7 @@ def _app(parsed: Any, numbers: dict[str, int], key: str | None) -> Any:
         explain_texts=numbers["max_explain_texts"],
         characters=numbers["max_characters"],
         body_mb=numbers["max_body_mb"],
+        rows=numbers["max_rows"],
         timeout_s=numbers["timeout_s"],
         queue=numbers["max_queue"],
     )
@@ -142,7 +145,7 @@ def _app(parsed: Any, numbers: dict[str, int], key: str | None) -> Any:
 
 def _announce(url: str, host: str, *, has_key: bool) -> None:
     """Say on standard error where the server is, and who can use it."""
-    print(f"The API is at {url}, its description at {url}docs (stop it with Ctrl-C).", file=sys.stderr)
+    print(f"The page is at {url}, the description of the API at {url}docs (stop it with Ctrl-C).", file=sys.stderr)
     if host not in ("127.0.0.1", "localhost", "::1"):
         who = "who has the key" if has_key else "who can reach it"
         print(f"It listens on {host or 'all addresses'}: anyone {who} can use it.", file=sys.stderr)

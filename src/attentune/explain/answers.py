@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attentune.attribution.base import Settings
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.explain.explainer import explainer_for, unchanged_attention
-from attentune.explain.explanation import Explanation
+from attentune.explain.explainer import explainer_for
 from attentune.explain.words import Subword, merge_subwords, overlap
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -45,24 +43,6 @@ def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
         return Answer(float(predicted), {})
     shares = probabilities_of(logits_C[None], space)[0].tolist()
     return Answer(space.text_of(predicted), dict(zip(space.names, shares, strict=True)))
-
-
-def explained_answer(
-    saved: Predictor,
-    rows: TextRows,
-    *,
-    method: str,
-    target: str | None = None,
-    level: str = "word",
-    settings: Settings | None = None,
-    precision: str | None = None,
-) -> tuple[Answer, Explanation]:
-    """Predict the first of these rows and explain the prediction; see `explain_rows`."""
-    with unchanged_attention(saved):
-        explainer = explainer_for(saved, rows, precision=precision)
-        attributions = explainer.attributions(method, target=target, settings=settings)
-        explanation = explainer.explanations(method, level, attributions)[0]
-    return _answer(attributions[0].logits, saved.label_space), explanation
 
 
 def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> tuple[Subword, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from attentune.attribution.base import Settings, class_ids, contrast_id
 from attentune.attribution.registry import METHODS, check_contrast
 from attentune.config.parse import did_you_mean
@@ -136,3 +138,15 @@ def _check(
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+
+
+def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]) -> float | None:
+    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts."""
+    from scipy.stats import spearmanr  # imports slowly
+
+    found = []
+    for one, other in zip(first, second, strict=True):
+        scores = [np.array([token.score for token in explanation.words]) for explanation in (one, other)]
+        if len(scores[0]) == len(scores[1]) > 1 and all(np.ptp(part) > 0 for part in scores):
+            found.append(spearmanr(*scores).statistic)
+    return float(np.mean(found)) if found else None

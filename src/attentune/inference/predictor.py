@@ -83,7 +83,7 @@ class Predictor(ABC):
         if (path / "records").is_dir() and not (path / "config.json").is_file():
             raise CheckpointError(
                 f"{path}: is the folder of a comparison or search, not a run folder. Add --best to use its best run"
-                " (attentune predict, evaluate, explain, export, app), or name one of its run folders."
+                " (attentune predict, evaluate, explain, export), or name one of its run folders."
             )
         model, tokenizer = load_model(path)
         return ModelPredictor(path, saved_config(path), label_space_of(model.config), model, tokenizer)

@@ -1,5 +1,5 @@
-"""`attentune serve`: a JSON API that predicts and explains with a saved run.
+"""`attentune serve`: a page for trying a saved run, and a JSON API that predicts and explains with it.
 
-Start with `api` (the routes), then `engine` (the run in a thread of its own) and `batcher` (joins waiting requests).
-`guard`, `timeouts` and `server` also protect and run the web page of `attentune app`.
+Start with `api` (the routes and the page), then `engine` (joins waiting requests into batches, one thread computes) and
+`backend` (what the run answers). `guard` says who may ask; `page.html.jinja` and `page.js` are the page.
 """

@@ -1,4 +1,4 @@
-"""The JSON API: its routes and their OpenAPI page, over an `Engine`."""
+"""The server's routes over an `Engine`: the JSON API with its OpenAPI description, and the page."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi_offline import FastAPIOffline
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from attentune import __version__
 from attentune.errors import AttentuneError, NonFiniteLossError
-from attentune.serving.access import ApiGuard, JsonErrors
-from attentune.serving.engine import Backend, Engine, ExplainOptions, Row
-from attentune.serving.guard import App, BodyTimeoutError, protect
+from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
+from attentune.serving.engine import Engine
+from attentune.serving.guard import App, BodyTimeoutError, Guard, JsonErrors, protect
 from attentune.serving.limits import RequestError, ServerLimits
 from attentune.serving.metrics import ServerMetrics
 
@@ -31,6 +33,7 @@ _BUG = (
     " traceback."
 )
 _GONE = 499  # nginx's status for a client that has gone; nobody reads it
+_FILE_BODY = {"requestBody": {"required": True, "content": {"text/csv": {"schema": {"type": "string"}}}}}
 
 
 class Texts(BaseModel):
@@ -52,6 +55,24 @@ class Reasons(Texts):
     samples: int | None = Field(None, ge=1, description="Masked copies a text: lime 1000, shap 500 by default.")
 
 
+class Word(BaseModel):
+    """A word of a text, by its characters."""
+
+    model_config = ConfigDict(extra="forbid")
+    start: int = Field(ge=0, description="Its first character, from 0.")
+    end: int = Field(ge=1, description="The character after its last one.")
+    within: Literal["text", "pair"] = Field("text", alias="in", description="The text that it is in.")
+
+
+class Masked(BaseModel):
+    """A text, and its words to mask."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str = Field(description="The (first) text.", examples=["The film was lovely."])
+    pair: str | None = Field(None, description="The second text, for a run of pairs.")
+    words: list[Word] = Field(max_length=1000, examples=[[{"start": 13, "end": 19}]])
+
+
 class Prediction(BaseModel):
     """The prediction for a text."""
 
@@ -64,6 +85,14 @@ class Predictions(BaseModel):
     """The predictions for the texts of a request, in their order."""
 
     predictions: list[Prediction]
+
+
+class MaskedPredictions(BaseModel):
+    """The predictions without and with the words masked, in the same precision."""
+
+    before: Prediction
+    after: Prediction
+    unread: list[str] = Field(description="Words that the run does not read, since the text is longer than it reads.")
 
 
 class Explanations(BaseModel):
@@ -96,7 +125,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def api_app(
-    backend: Backend,
+    backend: RunBackend,
     *,
     limits: ServerLimits | None = None,
     max_batch: int = 32,
@@ -129,11 +158,12 @@ def api_app(
         lifespan=engine,
     )
     _add_routes(app, backend, limits, metrics)
+    _add_page(app, backend, limits, needs_key=api_key is not None)
     _add_error_handlers(app, limits)
     if api_key is not None:
         _describe_key(app)
-    guarded = ApiGuard(app, api_key=api_key)
-    paths = frozenset({"/", "/docs", "/openapi.json", "/health", "/metrics", "/predict", "/explain"})
+    guarded = Guard(app, api_key=api_key)
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     return JsonErrors(
         protect(guarded, hosts=hosts, body_bytes=limits.body_bytes),
         messages={413: limits.body_message},
@@ -141,11 +171,7 @@ def api_app(
     )
 
 
-def _add_routes(app: FastAPI, backend: Backend, limits: ServerLimits, metrics: ServerMetrics) -> None:
-    @app.get("/", include_in_schema=False)
-    async def root() -> Response:
-        return RedirectResponse("docs")
-
+def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics: ServerMetrics) -> None:
     @app.get("/health", response_model=Health)
     async def health() -> Response:
         """Say that the server is up, and what it serves; needs no key."""
@@ -161,9 +187,7 @@ def _add_routes(app: FastAPI, backend: Backend, limits: ServerLimits, metrics: S
         """Predict texts, together with those of requests that arrive at the same time."""
         limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=False)
         engine: Engine = request.app.state.engine
-        answers = await _answer_in_time(request, engine.predict(_rows(body)), limits)
-        if answers is None:
-            return Response(status_code=_GONE)
+        answers = await _in_time(request, engine.predict(_rows(body)), limits)
         metrics.count_texts("/predict", len(answers))
         return _json({"predictions": answers})
 
@@ -174,11 +198,68 @@ def _add_routes(app: FastAPI, backend: Backend, limits: ServerLimits, metrics: S
         limits.check_cost(body.steps, body.samples)
         engine: Engine = request.app.state.engine
         options = ExplainOptions(body.method, body.target, body.level, body.seed, body.steps, body.samples)
-        answers = await _answer_in_time(request, engine.explain(_rows(body), options), limits)
-        if answers is None:
-            return Response(status_code=_GONE)
+        answers = await _in_time(request, engine.explain(_rows(body), options), limits)
         metrics.count_texts("/explain", len(answers))
         return _json({"explanations": answers})
+
+    @app.post("/mask", response_model=MaskedPredictions, responses=_ERRORS)
+    async def mask(body: Masked, request: Request) -> Response:
+        """Predict a text without and with words masked."""
+        pairs = None if body.pair is None else [body.pair]
+        limits.check_texts([body.text], pairs, is_pair=backend.is_pair, explains=True)
+        lengths = {"text": len(body.text), "pair": len(body.pair or "")}
+        words: list[Span] = [(word.within, word.start, word.end) for word in body.words]
+        for number, (within, start, end) in enumerate(words):
+            if not start < end <= lengths[within]:
+                raise RequestError(
+                    422,
+                    f"words[{number}]: got characters {start} to {end} of {within}, which has {lengths[within]};"
+                    " expected 0 <= start < end <= its length.",
+                )
+        engine: Engine = request.app.state.engine
+        answer = await _in_time(request, engine.call(backend.mask, (body.text, body.pair), words), limits)
+        return _json(answer)
+
+    @app.post("/file", responses=_ERRORS, openapi_extra=_FILE_BODY)
+    async def file(
+        request: Request,
+        name: str,
+        text_column: str | None = None,
+        text_pair_column: str | None = None,
+        label_column: str | None = None,
+        words: bool = False,
+    ) -> Response:
+        """Predict a file of texts, which is the body; returns `csv` as `attentune predict` writes it, and more."""
+        engine: Engine = request.app.state.engine
+        options = FileOptions(name, text_column, text_pair_column, label_column, words)
+        answer = await _in_time(request, engine.file(await request.body(), options), limits, is_file=True)
+        metrics.count_texts("/file", answer["rows"])
+        return _json(answer)
+
+
+def _add_page(app: FastAPI, backend: RunBackend, limits: ServerLimits, *, needs_key: bool) -> None:
+    """Add the page at /, and what only the page asks for."""
+    pages = Environment(loader=PackageLoader("attentune.serving", "."), autoescape=True, undefined=StrictUndefined)
+    html = pages.get_template("page.html.jinja").render(
+        facts=backend.facts(), limits=limits, needs_key=needs_key, version=__version__
+    )
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return HTMLResponse(html)
+
+    async def answer(request: Request, function: Callable[..., Any], *given: Any) -> Response:
+        engine: Engine = request.app.state.engine
+        found = await _in_time(request, engine.call(function, *given), limits)
+        return _json(found)
+
+    @app.get("/example", include_in_schema=False)
+    async def example(request: Request) -> Response:
+        return await answer(request, backend.example)
+
+    @app.get("/errors", include_in_schema=False)
+    async def errors(request: Request) -> Response:
+        return await answer(request, backend.errors, limits.rows)
 
 
 def _rows(body: Texts) -> list[Row]:
@@ -191,15 +272,20 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(body, status, headers, media_type="application/json")
 
 
-async def _answer_in_time(request: Request, answer: Awaitable[T], limits: ServerLimits) -> T | None:
-    """Wait for an answer; None if the client has gone, which cancels it."""
+class _GoneError(Exception):
+    """The client has gone."""
+
+
+async def _in_time(request: Request, answer: Awaitable[T], limits: ServerLimits, *, is_file: bool = False) -> T:
+    """Wait for an answer; a client that goes cancels it. A file may take longer: its rows are limited instead."""
+    timeout_s = None if is_file else limits.timeout_s
     work, gone = asyncio.ensure_future(answer), asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait({work, gone}, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         if gone.done():
-            return None
+            raise _GoneError
         raise RequestError(504, limits.time_message)
     finally:
         for task in (work, gone):
@@ -213,6 +299,10 @@ async def _disconnected(request: Request) -> None:
 
 
 def _add_error_handlers(app: FastAPI, limits: ServerLimits) -> None:
+    @app.exception_handler(_GoneError)
+    async def gone(request: Request, error: _GoneError) -> Response:
+        return Response(status_code=_GONE)
+
     @app.exception_handler(RequestError)
     async def refused(request: Request, error: RequestError) -> Response:
         retry = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}

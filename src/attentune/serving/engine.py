@@ -1,9 +1,10 @@
-"""The run behind the API: one thread computes, because explaining changes a model for a moment."""
+"""Joins waiting requests into batches, and calls the run in one thread: explaining changes a model for a moment."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -11,19 +12,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from attentune.attribution.base import Settings
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.explain.explainer import default_method
-from attentune.explain.texts import explain_rows
-from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
-from attentune.models.precision import INT8, TRUE_BF16
-from attentune.serving.limits import LIME_SAMPLES, RequestError, ServerLimits
+from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, chunks_of
+from attentune.serving.limits import RequestError, ServerLimits
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 _MAX_RETRY_S = 60
 
@@ -148,137 +144,12 @@ class Batcher(Generic[Item, Result]):
         self._on_batch(len(items), seconds)
 
 
-# A text and its second text, or None.
-Row = tuple[str, str | None]
-T = TypeVar("T")
-
-# Precisions that exist for prediction only, and those that explanations use in their place.
-_EXPLAINS_IN = {TRUE_BF16: "bf16", INT8: "fp32"}
-
-
-@dataclass(frozen=True)
-class ExplainOptions:
-    """Options of a request for explanations, see `explain.texts.explain_texts`."""
-
-    method: str | None = None
-    target: str | None = None
-    level: str = "word"
-    seed: int = 0
-    steps: int = 50
-    samples: int | None = None
-
-
-class Backend(Protocol):
-    """What computes the answers, in one thread."""
-
-    is_pair: bool  # whether it reads pairs of texts
-
-    def facts(self) -> dict[str, Any]:
-        """Return what clients may know about the run, as JSON."""
-        ...
-
-    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Predict rows; for each an object as `attentune.predict` returns."""
-        ...
-
-    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
-        """Explain the prediction of a row; raise `StoppedError` soon after `stop` is set."""
-        ...
-
-
-class StoppedError(Exception):
-    """Nobody waits for this explanation any more."""
-
-
-class RunBackend:
-    """A saved run of any kind."""
-
-    def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
-        self._saved, self._name = saved, name
-        self._evaluator = saved.prepared(precision=precision)
-        self._explains_in = None if precision is None else _EXPLAINS_IN.get(precision, precision)
-        self.is_pair = saved.is_pair
-
-    def facts(self) -> dict[str, Any]:
-        """Return the run's name, kind, what it does, task type, labels and default method of explanation."""
-        return {
-            "run": self._name,
-            "kind": self._saved.kind,
-            "does": self._saved.job,
-            "task_type": self._saved.label_space.task_type,
-            "labels": list(self._saved.label_space.names),
-            "pairs": self.is_pair,
-            "explains_by": default_method(self._saved),
-        }
-
-    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Predict rows, with six digits as in the files of `attentune predict`."""
-        space = self._saved.label_space
-        data = TaskData("input", space, (), {"input": self._rows(rows)})
-        return [_rounded(answer) for answer in predictions_of_input(self._evaluator(data))]
-
-    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
-        """Explain the prediction of a row."""
-        method = options.method or default_method(self._saved)
-        samples = LIME_SAMPLES if options.samples is None and method == "lime" else options.samples
-        settings = Settings(seed=options.seed, steps=options.steps, samples=samples)
-        with _stoppable(self._saved, stop):
-            (explanation,) = explain_rows(
-                self._saved,
-                self._rows([row]),
-                methods=(method,),
-                target=options.target,
-                level=options.level,
-                settings=settings,
-                precision=self._explains_in,
-            )[method]
-        return explanation.to_dict()
-
-    def _rows(self, rows: Sequence[Row]) -> TextRows:
-        ids = tuple(map(str, range(len(rows))))
-        pairs = tuple(second or "" for _, second in rows) if self.is_pair else None
-        return TextRows(ids, tuple(text for text, _ in rows), pairs, None, "texts")
-
-
-def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
-    """Round to six digits, or four behind the point: the last ones depend on what else is in the batch."""
-    if "probabilities" not in answer:
-        return {**answer, "prediction": float(LabelSpace("regression").text_of(answer["prediction"]))}
-    return {**answer, "probabilities": {name: round(share, 6) for name, share in answer["probabilities"].items()}}
-
-
-@contextlib.contextmanager
-def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
-    """Raise `StoppedError` before a pass of the run's models once `stop` is set."""
-
-    def check(module: Any, inputs: Any) -> None:
-        if stop.is_set():
-            raise StoppedError
-
-    check(None, None)
-    handles = [model.register_forward_pre_hook(check) for model in _models(saved)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _models(saved: Predictor) -> list[Any]:
-    """Return the models of a run that are in memory."""
-    if isinstance(saved, ModelPredictor):
-        return [saved.model]
-    if isinstance(saved, EnsemblePredictor) and saved.loaded.keeps:
-        return [run.model for _, run in saved.weighted_runs() if isinstance(run, ModelPredictor)]
-    return []
-
-
 class Engine:
     """Answers requests with a backend, in batches; use it as an asynchronous context manager."""
 
     def __init__(
         self,
-        backend: Backend,
+        backend: RunBackend,
         *,
         limits: ServerLimits,
         max_batch: int,
@@ -288,7 +159,7 @@ class Engine:
         self.backend, self._limits = backend, limits
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self.batcher: Batcher[Row, dict[str, Any]] = Batcher(
-            lambda rows: self._in_thread(backend.predict, rows),
+            lambda rows: self.in_thread(backend.predict, rows),
             max_batch=max_batch,
             max_wait_s=max_wait_s,
             max_queue=limits.queue,
@@ -320,20 +191,41 @@ class Engine:
 
     async def explain(self, rows: Sequence[Row], options: ExplainOptions) -> list[dict[str, Any]]:
         """Explain rows, one after the other; batches of predictions come between them."""
+        stop = threading.Event()
+        with self._long_request():
+            try:
+                return [await self.in_thread(self.backend.explain, row, options, stop) for row in rows]
+            finally:
+                stop.set()
+
+    async def call(self, function: Callable[..., T], *given: Any) -> T:
+        """Call a method of the backend that is not batched: masked words, the example, errors."""
+        with self._long_request():
+            return await self.in_thread(function, *given)
+
+    async def file(self, content: bytes, options: FileOptions) -> dict[str, Any]:
+        """Predict the rows of a file part by part; other requests come between the parts."""
+        with self._long_request():
+            rows = await self.in_thread(self.backend.read_file, content, options, self._limits.rows)
+            score = functools.partial(self.backend.score, words=options.words)
+            scored = [await self.in_thread(score, part) for part in chunks_of(rows)]
+            return await self.in_thread(self.backend.file_answer, rows, scored)
+
+    @contextlib.contextmanager
+    def _long_request(self) -> Iterator[None]:
         if self.explaining >= self._limits.explain_queue:
             raise RequestError(
                 503,
-                f"{self.explaining} requests for explanations wait, the most that this server lets wait. Send the"
-                " request again in 5 s.",
+                f"{self.explaining} requests for explanations or files wait, the most that this server lets wait. Send"
+                " the request again in 5 s.",
                 retry_after_s=5,
             )
         self.explaining += 1
-        stop = threading.Event()
         try:
-            return [await self._in_thread(self.backend.explain, row, options, stop) for row in rows]
+            yield
         finally:
-            stop.set()
             self.explaining -= 1
 
-    async def _in_thread(self, function: Callable[..., T], *given: Any) -> T:
+    async def in_thread(self, function: Callable[..., T], *given: Any) -> T:
+        """Call a function in the thread that computes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *given)

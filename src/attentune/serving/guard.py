@@ -1,4 +1,4 @@
-"""Protection that every server of this package has: allowed hosts, origin, body size and time, response headers.
+"""Who may use the server: allowed hosts, origin, API key, body size and time, response headers; errors as JSON.
 
 Any web site that its user visits can reach a server on a loopback address: by a cross-origin request, or under a host
 name of the site's own that resolves to 127.0.0.1 (DNS rebinding). Starlette checks the Host header and the size of the
@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import hmac
+import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,9 +26,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+KEY_VARIABLE = "ATTENTUNE_API_KEY"
+_MIN_KEY = 16
+# What needs no key: the page, which asks for it, the health check, and the description of the API.
+_OPEN = ("/", "/health", "/docs", "/openapi.json")
+_OPEN_FOLDER = "/static-offline-docs/"
+_POLICY = (
+    "default-src 'none'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 BODY_TIMEOUT_S = 30.0
 _SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+_PAGES = ("/", "/docs")
 HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -65,31 +78,59 @@ def host_name(host: str) -> str:
     return re.sub(r":\d*$", "", host)
 
 
+def check_key(key: str | None, source: str) -> str | None:
+    """Return the API key; None for none."""
+    if key is None:
+        return None
+    if len(key) < _MIN_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(
+            f"{source}: expected a key of at least {_MIN_KEY} ASCII characters without spaces (got {len(key)}"
+            ' characters). Make one: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    return key
+
+
 class Guard:
-    """Refuses cross-origin requests and stalled bodies, and adds security headers to responses.
+    """Refuses requests without the API key, cross-origin requests and stalled bodies; adds security headers.
 
     CORS middleware does not refuse requests: it only hides the response of a cross-origin request that has already run.
-    The response to a refused request is one sentence with status 403 or 408, or as `refusal` says.
+    The response to a refused request is one sentence with status 401, 403 or 408. The key is checked before the body is
+    read.
     """
 
-    def __init__(self, app: App, *, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
+    def __init__(self, app: App, *, api_key: str | None = None, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
         self._app, self._body_timeout_s = app, body_timeout_s
+        self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] != "http":  # no server of this package uses web sockets
+        elif scope["type"] != "http":  # the server uses no web sockets
             await send({"type": "websocket.close", "code": 1008})
         else:
-            refusal = self.refusal(scope, headers_of(scope))
+            refusal = self._refusal(scope["path"], headers_of(scope))
             if refusal is not None:
                 await respond(send, *refusal)
-            else:
-                await self._forward(scope, receive, send)
+                return
+            response = GuardedResponse(send, is_page=scope["path"] in _PAGES)
+            try:
+                await self._app(scope, _with_timeout(receive, self._body_timeout_s), response)
+            except BodyTimeoutError as error:
+                if not response.started:
+                    await respond(send, 408, str(error))
 
-    def refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    def _refusal(self, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Return the status and the reason if the request line or headers are refused."""
+        if self._key is not None and path not in _OPEN and not path.startswith(_OPEN_FOLDER):
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            given = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+            # compare_digest takes as long for a wrong key as for the right one.
+            if not hmac.compare_digest(given.encode("latin-1"), self._key):
+                return 401, (
+                    f"The API key is {'wrong' if given else 'missing'}. Send the key that the server was started with"
+                    " in the header Authorization: Bearer KEY, or X-API-Key: KEY."
+                )
         host, origin = headers.get("host", ""), headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return 403, (
@@ -97,22 +138,6 @@ class Guard:
                 " own address."
             )
         return None
-
-    def response(self, scope: Scope, send: Send) -> GuardedResponse:
-        """Return what sends the response to a request, with the security headers."""
-        return GuardedResponse(send)
-
-    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer a request that is not refused."""
-        await self._app(scope, receive, send)
-
-    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = self.response(scope, send)
-        try:
-            await self.forward(scope, _with_timeout(receive, self._body_timeout_s), response)
-        except BodyTimeoutError as error:
-            if not response.started:
-                await respond(send, 408, str(error))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
@@ -144,62 +169,44 @@ def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
 
 
 class GuardedResponse:
-    """Adds the security headers to a response."""
+    """Adds the security headers, and a content security policy that allows exactly the scripts a page contains."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-
-    async def __call__(self, message: Message) -> None:
-        """Send a message of the response."""
-        if message["type"] == "http.response.start":
-            await self.send_start(message)
-        else:
-            await self._send(message)
-
-    async def send_start(self, message: Message, more: Mapping[str, str] | None = None) -> None:
-        """Send the head, with the security headers and `more` in place of the application's own."""
-        self.started = True
-        security = {**HEADERS, **(more or {})}
-        added = [(name.encode(), value.encode()) for name, value in security.items()]
-        others = [(name, value) for name, value in message.get("headers", []) if name.lower().decode() not in security]
-        await self._send({**message, "headers": [*others, *added]})
-
-
-class PageResponse(GuardedResponse):
-    """Adds a content security policy, which allows exactly the scripts that a page contains."""
-
-    def __init__(self, send: Send, *, policy: str, is_page: bool, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(send)
-        self._policy, self._is_page, self._headers = policy, is_page, headers or {}
+    def __init__(self, send: Send, *, is_page: bool = False) -> None:
+        self._send, self._is_page = send, is_page
         self._start: Message | None = None
         self._body = b""
+        self.started = False
 
     async def __call__(self, message: Message) -> None:
         """Send a message of the response; those of a page are held back until it is complete."""
         if message["type"] == "http.response.start" and self._is_page:
             self._start = message
+        elif message["type"] == "http.response.start":
+            await self._send_start(message)
         elif self._start is not None:
             self._body += message.get("body", b"")
             if not message.get("more_body"):
-                policy = scripts_policy(self._body, self._policy)
-                await self.send_start(self._start, {"content-security-policy": policy, **self._headers})
+                await self._send_start(self._start)
                 self._start = None
                 await self._send({"type": "http.response.body", "body": self._body})
-        elif message["type"] == "http.response.start":
-            policy = self._policy.format(scripts="")
-            await self.send_start(message, {"content-security-policy": policy, **self._headers})
         else:
             await self._send(message)
 
+    async def _send_start(self, message: Message) -> None:
+        self.started = True
+        security = {**HEADERS, "content-security-policy": scripts_policy(self._body)}
+        added = [(name.encode(), value.encode()) for name, value in security.items()]
+        others = [(name, value) for name, value in message.get("headers", []) if name.lower().decode() not in security]
+        await self._send({**message, "headers": [*others, *added]})
 
-def scripts_policy(page: bytes, policy: str) -> str:
+
+def scripts_policy(page: bytes) -> str:
     """Build a content security policy that allows only the inline scripts of a page, by their hashes.
 
     Attributes such as onerror do not run, and nothing is loaded from another host.
     """
     hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(page) if text]
-    return policy.format(scripts="".join(f" 'sha256-{digest}'" for digest in hashes))
+    return _POLICY.format(scripts="".join(f" 'sha256-{digest}'" for digest in hashes))
 
 
 async def respond(send: Send, status: int, text: str) -> None:
@@ -209,3 +216,56 @@ async def respond(send: Send, status: int, text: str) -> None:
     pairs = [(name.encode(), value.encode()) for name, value in {**HEADERS, **headers}.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
+
+
+class JsonErrors:
+    """Turns errors that are plain text into JSON, `{"detail": MESSAGE}`, and counts all requests."""
+
+    def __init__(self, app: App, *, messages: Mapping[int, str], count: Callable[[str, int, float], None]) -> None:
+        self._app, self._messages, self._count = app, messages, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, response = time.perf_counter(), _JsonError(send, self._messages)
+        try:
+            await self._app(scope, receive, response)
+        finally:
+            self._count(scope["path"], response.status, time.perf_counter() - began)
+
+
+class _JsonError:
+    """Sends a response; the text of an error is held back until it is complete."""
+
+    def __init__(self, send: Send, messages: Mapping[int, str]) -> None:
+        self._send, self._messages = send, messages
+        self._start: Message | None = None
+        self._body = b""
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            kind = dict(message["headers"]).get(b"content-type", b"")
+            if self.status >= 400 and kind.startswith(b"text/plain"):
+                self._start = message
+            else:
+                await self._send(message)
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._send_json(self._start)
+
+    async def _send_json(self, start: Message) -> None:
+        detail = self._messages.get(self.status) or self._body.decode().strip()
+        body = json.dumps({"detail": detail}).encode()
+        changed = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
+        if self.status == 401:
+            changed[b"www-authenticate"] = b"Bearer"
+        headers = [(name, value) for name, value in start["headers"] if name.lower() not in changed]
+        await self._send({**start, "headers": [*headers, *changed.items()]})
+        await self._send({"type": "http.response.body", "body": body})

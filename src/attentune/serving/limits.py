@@ -17,14 +17,6 @@ class RequestError(Exception):
         self.status, self.retry_after_s = status, retry_after_s
 
 
-def length_problem(text: str, got: int, most: int, *, server: str) -> str:
-    """Return the message for a text that is too long."""
-    return (
-        f"{text} has {got:,} characters; this {server} accepts at most {most:,}. Shorten it, or start the {server}"
-        f" with --max_characters {got}."
-    )
-
-
 @dataclass(frozen=True)
 class ServerLimits:
     """The maximum size of a request to the API, and of what waits."""
@@ -32,7 +24,8 @@ class ServerLimits:
     texts: int = 256  # texts of a request for predictions
     explain_texts: int = 16  # texts of a request for explanations
     characters: int = 20_000  # the length of a text; of a pair, of both texts in total
-    body_mb: int = 4  # the size of a request body, in MiB
+    rows: int = 10_000  # rows of a file
+    body_mb: int = 10  # the size of a request body, in MiB
     timeout_s: float = 30  # seconds until the answer
     queue: int = 1024  # texts that wait for their prediction
     explain_queue: int = 16  # requests for explanations that wait or are at work
@@ -49,7 +42,7 @@ class ServerLimits:
         """The message for a body that is too large."""
         return (
             f"The request body is larger than {self.body_mb} MB, the most that this server accepts. Send fewer texts a"
-            " request, or start the server with a higher --max_body_mb."
+            " request, split the file, or start the server with a higher --max_body_mb."
         )
 
     @property
@@ -92,7 +85,11 @@ class ServerLimits:
         for number, text in enumerate(texts):
             length = len(text) + (0 if pairs is None else len(pairs[number]))
             if length > self.characters:
-                raise RequestError(422, length_problem(f"texts[{number}]", length, self.characters, server="server"))
+                raise RequestError(
+                    422,
+                    f"texts[{number}] has {length:,} characters; this server accepts at most {self.characters:,}."
+                    f" Shorten it, or start the server with --max_characters {length}.",
+                )
 
     def check_cost(self, steps: int, samples: int | None) -> None:
         """Check the options of an explanation that multiply its cost."""

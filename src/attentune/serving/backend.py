@@ -1,0 +1,335 @@
+"""What a saved run answers: predictions, explanations, masked words, files, and the validation rows it gets wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import METHODS
+from attentune.config import DataConfig
+from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
+from attentune.data.files import read_table
+from attentune.data.unlabelled import read_unlabelled
+from attentune.errors import AttentuneError, ConfigError, DataError
+from attentune.explain.answers import Answer, answer_masked
+from attentune.explain.explainer import check_method, default_method
+from attentune.explain.predict_explained import EXPLANATION, predict_explained, scores_words
+from attentune.explain.texts import explain_rows
+from attentune.explain.words import Subword
+from attentune.inference.ensemble import EnsemblePredictor
+from attentune.inference.evaluation import row_errors
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
+from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.models.precision import INT8, TRUE_BF16
+from attentune.results import RESULT_FILE, RunResult
+from attentune.runs.records import read_predictions, read_probabilities
+from attentune.serving.limits import LIME_SAMPLES
+
+# A text and its second text, or None.
+Row = tuple[str, str | None]
+# A word to mask: "text" or "pair", its first character, and the one after its last.
+Span = tuple[str, int, int]
+
+# Precisions that exist for prediction only, and those that explanations use in their place.
+_EXPLAINS_IN = {TRUE_BF16: "bf16", INT8: "fp32"}
+# Plain text only: compressed files may expand far beyond the size limit.
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
+# Larger data files are not read for the page.
+_MOST_BYTES = 200_000_000
+_SHOWN_ROWS, _CHUNK = 20, 256
+_EXAMPLE_WORDS, _EXAMPLE_ROWS = (6, 30), 1000
+_NEUTRAL = ("The first half was slow, but the ending was worth the wait.", "The ending was good.")
+
+
+_ERROR = "The error is the probability of the prediction minus that of the label."
+_ERRORS = {
+    "regression": "The error is the distance of the two scores.",
+    "multi_label": "The error is the largest one of a label's probability.",
+}
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """Options of a request for explanations, see `explain.texts.explain_texts`."""
+
+    method: str | None = None
+    target: str | None = None
+    level: str = "word"
+    seed: int = 0
+    steps: int = 50
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a request says of its file; columns that it does not name are detected."""
+
+    name: str  # with its ending, which says how it is read
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
+    words: bool = False  # whether to add the scores of words
+
+
+class StoppedError(Exception):
+    """Nobody waits for this explanation any more."""
+
+
+class RunBackend:
+    """A saved run of any kind."""
+
+    def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
+        self._saved, self._name = saved, name
+        self._evaluator = saved.prepared(precision=precision)
+        self._explains_in = None if precision is None else _EXPLAINS_IN.get(precision, precision)
+        self.is_pair = saved.is_pair
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the run is and does, its labels, how well it did, and its methods of explanation."""
+        model = self._saved.model if isinstance(self._saved, ModelPredictor) else None
+        return {
+            "run": self._name,
+            "kind": self._saved.kind,
+            "does": self._saved.job,
+            "task_type": self._saved.label_space.task_type,
+            "labels": list(self._saved.label_space.names),
+            "pairs": self.is_pair,
+            "score": _score(self._saved),
+            "max_length": None if model is None else model.config.max_seq_length,
+            "explains_by": default_method(self._saved),
+            "methods": [name for name in METHODS if _works(name, self._saved)],
+            "scores_words": scores_words(self._saved),
+        }
+
+    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Predict rows, with six digits as in the files of `attentune predict`."""
+        space = self._saved.label_space
+        data = TaskData("input", space, (), {"input": self._rows(rows)})
+        return [_rounded(answer) for answer in predictions_of_input(self._evaluator(data))]
+
+    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
+        """Explain the prediction of a row."""
+        method = options.method or default_method(self._saved)
+        samples = LIME_SAMPLES if options.samples is None and method == "lime" else options.samples
+        settings = Settings(seed=options.seed, steps=options.steps, samples=samples)
+        with _stoppable(self._saved, stop):
+            (explanation,) = explain_rows(
+                self._saved,
+                self._rows([row]),
+                methods=(method,),
+                target=options.target,
+                level=options.level,
+                settings=settings,
+                precision=self._explains_in,
+            )[method]
+        return explanation.to_dict()
+
+    def mask(self, row: Row, words: Sequence[Span]) -> dict[str, Any]:
+        """Predict a row without and with words masked, and say which of them the run does not read."""
+        rows = self._rows([row])
+        sides = {"text": row[0], "pair": row[1] or ""}
+        chosen = [Subword(sides[within][start:end], start, end, 0.0, within) for within, start, end in words]
+        found = answer_masked(self._saved, rows, chosen, precision=self._explains_in)
+        unread = [word.text for word, tokens in zip(found.words, found.tokens, strict=True) if not tokens]
+        return {"before": self._as_json(found.before), "after": self._as_json(found.after), "unread": unread}
+
+    def read_file(self, content: bytes, options: FileOptions, most_rows: int) -> TextRows:
+        """Read an uploaded file as `attentune predict` reads one; its labels are kept if the run knows them all."""
+        name = Path(options.name).name
+        if Path(name).suffix.lower() not in _ENDINGS:
+            raise DataError(f"{name}: unsupported file type, expected one of {', '.join(_ENDINGS)}.")
+        columns = ("text_column", "text_pair_column", "label_column")
+        given: dict[str, Any] = {column: getattr(options, column) or None for column in columns}
+        config = self._saved.with_columns(DataConfig(**given))
+        with tempfile.TemporaryDirectory(prefix="attentune-serve-") as folder:
+            path = Path(folder) / f"upload{Path(name).suffix.lower()}"
+            path.write_bytes(content)
+            try:
+                if config.id_column not in read_table(str(path)).names:
+                    config = replace(config, id_column=None)  # files of texts to try out often have no ids
+                rows = read_unlabelled(
+                    str(path), label_space=self._saved.label_space, is_pair=self.is_pair, config=config
+                )
+            except AttentuneError as error:
+                message = str(error).replace(str(path), name)
+                for column in columns:
+                    message = message.replace(f"--{column}", column)
+                raise DataError(message) from None
+        if len(rows) > most_rows:
+            raise DataError(
+                f"{name} has {len(rows):,} rows; this server accepts at most {most_rows:,}. Split it, start the server"
+                f" with --max_rows {len(rows)}, or use attentune predict --input_file."
+            )
+        return rows
+
+    def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, list[str]]:
+        """Compute the (N, C) logits of rows and, if asked for, the scores of their words."""
+        if words:
+            return predict_explained(self._saved, rows, precision=self._explains_in)
+        data = TaskData("input", self._saved.label_space, (), {"input": rows})
+        return self._evaluator(data).predict("input"), []
+
+    def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, list[str]]]) -> dict[str, Any]:
+        """Return the predictions of a file as CSV, its first lines with their texts, and the rows that are wrong."""
+        space = self._saved.label_space
+        logits_NC = np.concatenate([logits for logits, _ in scored]) if scored else np.zeros((0, len(space.names) or 1))
+        column = list(itertools.chain.from_iterable(words for _, words in scored))
+        text = predictions_csv(rows, logits_NC, space, {EXPLANATION: column} if column else None)
+        header, *lines = itertools.islice(csv.reader(io.StringIO(text)), _SHOWN_ROWS + 1)
+        texts = {"text": rows.texts} | ({"pair": rows.pairs} if rows.pairs else {})
+        first = [[*(cells[number] for cells in texts.values()), *line] for number, line in enumerate(lines)]
+        wrong = None
+        if rows.labels is not None:
+            shares_NC = (
+                np.zeros((len(rows), 0)) if space.task_type == "regression" else probabilities_of(logits_NC, space)
+            )
+            wrong = self._wrong(f"{len(rows):,} rows of the file", rows, predictions_of(logits_NC, space), shares_NC)
+        return {"rows": len(rows), "columns": [*texts, *header], "first": first, "csv": text, "wrong": wrong}
+
+    def example(self) -> dict[str, Any]:
+        """Return the text that the page begins with, and where it is from.
+
+        It is the first of the run's first 1,000 validation rows that has 6 to 30 words, both texts of a pair together:
+        long enough to have something to explain, short enough to be explained in a moment. If there is none, or the
+        rows cannot be read, it is a sentence of ours.
+        """
+        with contextlib.suppress(AttentuneError, OSError, ValueError):
+            _, rows = _validation_rows(self._saved)
+            for row in range(min(len(rows), _EXAMPLE_ROWS)):
+                text, pair = rows.texts[row], rows.pairs[row] if rows.pairs is not None else ""
+                if _EXAMPLE_WORDS[0] <= len(f"{text} {pair}".split()) <= _EXAMPLE_WORDS[1]:
+                    label = ""
+                    if rows.labels is not None:
+                        label = f", labelled {self._saved.label_space.text_of(rows.labels[row])}"
+                    about = f"An example: row {rows.ids[row]} of the validation rows{label}. Type your own."
+                    return {"text": text, "pair": pair, "about": about}
+        text, pair = _NEUTRAL
+        return {"text": text, "pair": pair if self.is_pair else "", "about": "An example. Type your own."}
+
+    def errors(self, most_rows: int) -> dict[str, Any]:
+        """Return the validation rows that the run gets most wrong.
+
+        The predictions are those in the run folder, if they are of the same rows; otherwise the rows are predicted.
+        """
+        split, rows = _validation_rows(self._saved)
+        space, source = self._saved.label_space, f"{len(rows):,} {split.replace('_', ' ')} rows"
+        file = self._saved.folder / f"predictions_{split}.csv"
+        if file.is_file():
+            kept = read_predictions(file)
+            if kept.ids == rows.ids and kept.names == space.names:
+                return self._wrong(source, rows, kept.predictions_N, read_probabilities(file))
+        if rows.labels is None:
+            raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
+        if len(rows) > most_rows:
+            raise DataError(f"There are {source}; this server predicts at most {most_rows:,} (--max_rows).")
+        logits_NC, _ = self.score(rows, words=False)
+        return self._wrong(source, rows, predictions_of(logits_NC, space), probabilities_of(logits_NC, space))
+
+    def _wrong(self, source: str, rows: TextRows, predictions: np.ndarray, shares_NC: np.ndarray) -> dict[str, Any]:
+        space = self._saved.label_space
+        errors = row_errors(rows, predictions, shares_NC, space)
+        shown = [
+            {
+                "text": rows.texts[error.row],
+                "pair": rows.pairs[error.row] if rows.pairs else None,
+                "label": error.label,
+                "prediction": error.prediction,
+                "error": round(error.size, 4),
+            }
+            for error in errors[:_SHOWN_ROWS]
+        ]
+        return {"source": source, "total": len(errors), "unit": _ERRORS.get(space.task_type, _ERROR), "rows": shown}
+
+    def _as_json(self, answer: Answer) -> dict[str, Any]:
+        prediction: Any = answer.prediction
+        if self._saved.label_space.is_multilabel:
+            prediction = [name for name in str(prediction).split(SEPARATOR) if name]
+        return _rounded(
+            {"prediction": prediction} | ({"probabilities": answer.probabilities} if answer.probabilities else {})
+        )
+
+    def _rows(self, rows: Sequence[Row]) -> TextRows:
+        ids = tuple(map(str, range(len(rows))))
+        pairs = tuple(second or "" for _, second in rows) if self.is_pair else None
+        return TextRows(ids, tuple(text for text, _ in rows), pairs, None, "texts")
+
+
+def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
+    """Round to six digits, or four behind the point: the last ones depend on what else is in the batch."""
+    if "probabilities" not in answer:
+        return {**answer, "prediction": float(LabelSpace("regression").text_of(answer["prediction"]))}
+    return {**answer, "probabilities": {name: round(share, 6) for name, share in answer["probabilities"].items()}}
+
+
+@contextlib.contextmanager
+def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
+    """Raise `StoppedError` before a pass of the run's models once `stop` is set."""
+
+    def check(module: Any, inputs: Any) -> None:
+        if stop.is_set():
+            raise StoppedError
+
+    check(None, None)
+    handles = [model.register_forward_pre_hook(check) for model in _models(saved)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _models(saved: Predictor) -> list[Any]:
+    """Return the models of a run that are in memory."""
+    if isinstance(saved, ModelPredictor):
+        return [saved.model]
+    if isinstance(saved, EnsemblePredictor) and saved.loaded.keeps:
+        return [run.model for _, run in saved.weighted_runs() if isinstance(run, ModelPredictor)]
+    return []
+
+
+def _works(method: str, saved: Predictor) -> bool:
+    try:
+        check_method(method, saved)
+    except ConfigError:
+        return False
+    return True
+
+
+def _score(saved: Predictor) -> str | None:
+    """Return the first score on the validation rows; None for folders without a record of it."""
+    with contextlib.suppress(AttentuneError, OSError, ValueError):
+        for split, scores in RunResult.load(saved.folder / RESULT_FILE).scores.items():
+            known = [(name, value) for name, value in scores.items() if value is not None]
+            if split.startswith("validation") and known:
+                return f"{known[0][0].replace('_', ' ')} {known[0][1]:.3f}"
+    return None
+
+
+def _validation_rows(saved: Predictor) -> tuple[str, TextRows]:
+    """Read the validation rows of a run from the files that its configuration names; of several splits the first."""
+    config = saved.config.data
+    if config.dataset_name is not None:
+        raise ConfigError(f"The server does not load the data set {config.dataset_name}, which the run was trained on.")
+    files = [Path(name) for name in (config.train_file, config.validation_file) if name is not None]
+    large = [file for file in files if file.is_file() and file.stat().st_size > _MOST_BYTES]
+    if large:
+        raise DataError(f"{large[0].name} is larger than {_MOST_BYTES / 1e6:.0f} MB, so the server does not read it.")
+    return next(iter(saved.data(None, ("validation",)).splits.items()))
+
+
+def chunks_of(rows: TextRows) -> Iterator[TextRows]:
+    """Divide rows into parts of 256, between which other requests are answered."""
+    for start in range(0, len(rows), _CHUNK):
+        yield rows.take(range(start, min(start + _CHUNK, len(rows))))
