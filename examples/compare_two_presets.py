@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attentune
 from attentune.report.analysis import compare_methods
+from attentune.report.contents import make_report
 from attentune.report.load import collect
-from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
 
 encoder = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # or a folder, or a name on the Hugging Face hub

@@ -116,7 +116,7 @@ def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_pat
 def test_without_matplotlib_the_rest_is_written(
     attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attentune.report.figures.base.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attentune.report.charts.importlib.util.find_spec", lambda name: None)
     status, out, err = attentune("hans", "seed-1", *DATA, "--output_dir", tmp_path)
     assert status == 0
     assert "lexical_overlap" in out

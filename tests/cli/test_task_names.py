@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from attentune.report.contents import make_report
 from attentune.report.load import collect
-from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
 from helpers.made_records import Run, predictions, write_record
 

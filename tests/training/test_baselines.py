@@ -15,8 +15,9 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
 from attentune.errors import ConfigError
 from attentune.inference.predictions import predictions_csv
+from attentune.report.contents import make_report
+from attentune.report.document import Table
 from attentune.report.load import collect
-from attentune.report.sections.contents import make_report
 from attentune.results import RunResult
 from attentune.training.finalize import _scored, find_failures
 from attentune.training.progress import ProgressDisplay
@@ -231,7 +232,8 @@ def test_the_report_has_the_table_and_the_warnings(encoder: Path, tmp_path: Path
     changes = {"training__baselines": "majority", "training__max_steps": 1, "training__learning_rate": 1e-7}
     result = train(load_config(overrides=settings(tmp_path, encoder, **changes)), display=ProgressDisplay(quiet=True))
     report = make_report(collect([str(tmp_path / "run")]))
-    (table,) = next(section for section in report.sections if section.title == "Baselines").parts
-    assert [row[3] for row in table.rows] == ["majority", "this model"]
-    assert table.rows[1][5] == f"{result.scores['validation']['accuracy']:.4f}"
-    assert [note.split(": ", 1)[1] for note in table.notes] == result.warnings
+    table = next(part for section in report.sections for part in section.parts if part.name == "baselines")
+    assert isinstance(table, Table)
+    assert [row[1] for row in table.rows] == ["constant answer", report.question.split()[3]]
+    assert table.rows[1][3] == f"{100 * result.scores['validation']['accuracy']:.1f}"
+    assert [sentence.split(": ", 1)[1] for sentence in report.warnings] == result.warnings

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune_lab.layers import layer_weights
 
     if parsed.figure_file is not None:
-        from attentune.report.figures.base import check_figure_file
+        from attentune.report.charts import check_figure_file
 
         check_figure_file(parsed.figure_file)
     saved = Predictor.load(parsed.run)
@@ -74,11 +74,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
-    from attentune.report.figures.base import Bar, draw_bars
+    from attentune.report.charts import Bar, bars_figure, save_figure
 
     panels = {
         split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
         for split, lines in summaries.items()
     }
     layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
-    draw_bars(file, panels, layers, y_label="layer weight", title="squeeze-and-excitation, by encoder layer")
+    title = "squeeze-and-excitation, by encoder layer"
+    save_figure(bars_figure(panels, layers, y_label="layer weight", title=title), file)

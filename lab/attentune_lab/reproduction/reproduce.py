@@ -11,10 +11,10 @@ from attentune import __version__
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions
 from attentune.io.files import read_json, storage_errors, write_text
+from attentune.report.charts import check_figure_file
+from attentune.report.contents import make_report
 from attentune.report.document import Report, Section
-from attentune.report.figures.base import check_figure_file
 from attentune.report.load import collect
-from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_figures, write_report
 from attentune.results import to_json
 from attentune.runs.compare import compare

@@ -19,8 +19,8 @@ from attentune.explain.heads import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
 from attentune.report.document import Figure, Section, Table
-from attentune.report.figures.tokens import heads_figure
 from attentune.report.load import HANS_FILE, LAYERS_FILE
+from attentune.report.tokens import heads_figure
 from attentune.results import to_json
 from attentune.runs.records import Run
 from attentune.suites.diagnostic import PhenomenonScore, score_rows

@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     check_columns(parsed.input_file, data)
     check_method_names(names_in(parsed.method))
     if kind == "figure":
-        from attentune.report.figures.base import check_figure_file
+        from attentune.report.charts import check_figure_file
 
         check_figure_file(parsed.output_file)
 
@@ -109,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _kind(parsed: Any, problems: list[str]) -> str:
     """Return the kind of output: "text", "json", or, by the name of the output file, "page" or "figure"."""
-    from attentune.report.figures.base import FIGURE_KINDS
+    from attentune.report.charts import FIGURE_KINDS
 
     if parsed.output_file is None:
         return parsed.format
@@ -183,7 +183,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
         write_explanations(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
     elif kind == "figure":
-        from attentune.report.figures.tokens import draw_explanations
+        from attentune.report.tokens import draw_explanations
 
         draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
     elif kind == "json":
@@ -238,7 +238,7 @@ def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None
 
     tables = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
     if kind == "figure":
-        from attentune.report.figures.tokens import draw_heads
+        from attentune.report.tokens import draw_heads
 
         draw_heads(parsed.output_file, tables)
     elif kind == "json":

@@ -125,7 +125,7 @@ def _means(line: Any) -> list[str]:
 
 def _write(report: Any, folder: Path) -> None:
     from attentune.io.files import storage_errors, write_text
-    from attentune.report.figures.base import Bar, check_figure_file, draw_bars
+    from attentune.report.charts import Bar, bars_figure, check_figure_file, save_figure
     from attentune.results import to_json
 
     for number, one in enumerate(report.runs):
@@ -150,5 +150,6 @@ def _write(report: Any, folder: Path) -> None:
             panel[name].append(Bar(mean, spread))
     groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
     spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
-    draw_bars(figure, panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}")
+    title = f"HANS, {report.rows:,} rows{spread}"
+    save_figure(bars_figure(panels, groups, chance=0.5, title=title), figure)
     print(f"written to {folder}", file=sys.stderr)

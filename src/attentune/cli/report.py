@@ -124,9 +124,9 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.report.figures.base import check_figure_file
+    from attentune.report.charts import check_figure_file
+    from attentune.report.contents import make_report
     from attentune.report.load import collect
-    from attentune.report.sections.contents import make_report
     from attentune.report.writing import check_report_file, write_figures, write_report
     from attentune.runs.records import pack_records
 
@@ -154,8 +154,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def write_page(folders: Sequence[str], file: Path) -> None:
     """Write the page of `attentune report FOLDERS --output_file FILE`."""
+    from attentune.report.contents import make_report
     from attentune.report.load import collect
-    from attentune.report.sections.contents import make_report
     from attentune.report.writing import check_report_file, write_report
 
     check_report_file(file)

@@ -13,12 +13,12 @@ import numpy as np
 from attentune.demo.domains import NEW_DOMAIN, TRAIN_DOMAINS
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
+from attentune.report.charts import PointRow, rows_alt, rows_figure
+from attentune.report.contents import counts_sentence, make_report
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.explanations import prediction_text
-from attentune.report.figures.points import PointRow, rows_alt, rows_figure
 from attentune.report.highlight import score_text
 from attentune.report.load import RecordedRun, ReportData
-from attentune.report.sections.contents import counts_sentence, make_report
 from attentune.report.writing import check_report_file, write_report
 from attentune.runs.records import Predictions, RunRecord
 from attentune.stats.estimate import wilson_interval
@@ -37,7 +37,7 @@ NOTES = (
 
 
 # Sections of a comparison's report that need several seeds or independent tasks.
-_LEFT_OUT = ("Scores by seed", "Several tasks")
+_LEFT_OUT = ("Result", "Scores", "Further scores")
 
 
 @dataclass(frozen=True)

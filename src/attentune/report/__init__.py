@@ -1,7 +1,7 @@
 """Reports of comparisons as HTML, Markdown, LaTeX or CSV, and explanations as pages and figures. Never imports torch.
 
-Start with `sections.contents.make_report`: what a report contains, in order. `load` reads the records, `analysis`
-compares the methods, `sections` turns the results into tables and figures, `figures` draws with Matplotlib, `overview`
-makes what only the page shows, and `page` and `writing` render the files from `templates`. `explanations` renders
+Start with `contents.make_report`: a `document.Report` of sections with sentences, tables and figures, in order. `load`
+reads the records, `analysis` compares the methods, `answer` says which is best, `tables` and `details` make tables,
+`charts` draws with Matplotlib, and `writing` renders the report with three templates. `explanations` and `tokens` show
 explanations of predictions.
 """

@@ -6,14 +6,12 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from attentune.explain.explanation import Explanation
 from attentune.metrics.metrics import METRICS
-
-if TYPE_CHECKING:
-    from attentune.report.overview.contents import Overview
 
 # What a table shows where there is no value.
 NOTHING = "-"
@@ -52,6 +50,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]  # the cells as they are shown
     left: int = 1  # the number of leftmost columns that hold words and are left-aligned; the others are right-aligned
     notes: tuple[str, ...] = ()  # sentences below the table
+    # By row, the explanation that the page highlights in the second column.
+    explained: Mapping[int, Explanation] = field(default_factory=dict)
 
     @cached_property
     def long_columns(self) -> frozenset[int]:
@@ -80,6 +80,7 @@ class Section:
     title: str
     parts: tuple[Table | Figure, ...]
     sentences: tuple[str, ...] = ()
+    on_page_only: bool = False  # left out of Markdown and LaTeX: texts of rows
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,11 @@ class Report:
 
     title: str  # the first line
     sentences: tuple[str, ...]  # what the report is about: the numbers of methods, tasks and runs, and versions
-    sections: tuple[Section, ...]  # in order
+    sections: tuple[Section, ...]  # in order; the first one is on the first screen of the page
     answer: tuple[str, ...] = ()  # the first sentences: the best model, and whether its lead is shown
     results: tuple[Mapping[str, object], ...] = ()  # the results as records with one set of keys, for CSV
-    overview: Overview | None = None  # what only the HTML page shows, before the sections; None for a page of sections
+    question: str = ""  # the page's heading; by default the title
+    warnings: tuple[str, ...] = ()  # what makes the answer doubtful
 
     def figures(self) -> Iterator[Figure]:
         """Yield all figures in order."""

@@ -1,4 +1,4 @@
-"""Explanations as an HTML page, as a piece of HTML for other pages, and as coloured text for a terminal."""
+"""Explanations as an HTML page, and as coloured text for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.style import Style
 from rich.text import Text
 
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword
 from attentune.io.files import write_text
 from attentune.report.highlight import highest, score_text, segments, share_of, sides
 from attentune.report.templating import html_templates, one_line
@@ -34,14 +33,6 @@ def render_explanations(groups: Sequence[Sequence[Explanation]], *, title: str) 
     by_words = all(explanation.level == "word" for group in groups for explanation in group)
     template = html_templates.get_template("explanations.html.jinja")
     return template.render(groups=groups, title=title, by_words=by_words)
-
-
-def highlight_html(explanation: Explanation, tokens: Sequence[Subword]) -> str:
-    """Render the whole text as a piece of HTML, its tokens on the tones of their scores, under a legend.
-
-    The page needs `HIGHLIGHT_STYLE` in its style.
-    """
-    return html_templates.get_template("highlight.html.jinja").render(explanation=explanation, tokens=tokens)
 
 
 def terminal_text(explanation: Explanation) -> Text:
@@ -102,4 +93,3 @@ def cost_text(explanation: Explanation) -> str:
 
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
-HIGHLIGHT_STYLE = html_templates.get_template("highlight.css.jinja").render() + "\n"

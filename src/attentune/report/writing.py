@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import dataclasses
-import hashlib
 import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,86 +16,21 @@ from markupsafe import Markup
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
+from attentune.report.charts import FIGURE_KINDS, check_figure_file, figure_bytes
 from attentune.report.document import Figure, Report, Section, Table, slug, with_minus
-from attentune.report.figures.base import FIGURE_KINDS, check_figure_file, figure_bytes
-from attentune.report.overview.contents import SHORT_LABELS, VERDICT_HEADER, Overview
 from attentune.report.templating import html_templates, latex_templates, markdown_templates, one_line
 
-# Widths of the window, in rem, below which a table shows each row as a block; the page is 74 rem wide at most.
-_STACKED_AT = (24, 32, 40, 48, 56, 66, 76)
-_CHARACTER_REM, _COLUMN_REM, _LONG_REM, _PAGE_REM = 0.46, 0.9, 18.0, 74.0
-_SCROLLED_AT = 40
-# The heat map needs this much for the names and for each task.
-_HEAT_NAMES_REM, _HEAT_COLUMN_REM = 16.0, 5.2
 # Longer tables, and those that few readers need, are folded.
 _MOST_OPEN_ROWS = 30
-_FOLDED = ("spreads", "other-metrics", "common", "methods", "cost")
+_FOLDED = ("spreads", "other-metrics", "common", "methods", "cost", "differences")
 _COLOURS = {"#000000": "currentColor", "#000": "currentColor", "#dddddd": "var(--line)", "#ffffff": "var(--page)",
             "#555555": "var(--soft)", "black": "currentColor", "white": "var(--page)"}  # fmt: skip
 
 
 def render_html(report: Report) -> str:
-    """Render one HTML file with its style and figures inside, and a script that sorts tables: it needs no network."""
-    overview = report.overview
-    sections = list(_sections(report))
-    script = (resources.files("attentune.report") / "templates" / "report.js").read_text(encoding="utf-8")
-    columns = len(overview.heat.columns) if overview is not None and overview.heat is not None else 0
-    return html_templates.get_template("report.html.jinja").render(
-        report=report,
-        title=report.title if overview is None else f"{overview.question} {report.title}",
-        overview=overview,
-        sections=sections,
-        contents=_contents(overview, sections),
-        verdict_header=VERDICT_HEADER,
-        verdict_notes=_verdict_notes(report),
-        script=script,
-        stacked_at=_STACKED_AT,
-        heat_rem=math.ceil(_HEAT_NAMES_REM + _HEAT_COLUMN_REM * columns),
-    )
-
-
-def _sections(report: Report) -> Iterator[Section]:
-    """Yield the sections without the parts that the overview shows in another form."""
-    for section in report.sections:
-        parts = tuple(
-            part for part in section.parts if report.overview is None or not report.overview.replaces(part.name)
-        )
-        if parts:
-            title = "Scores" if report.overview is not None and section.title == "Results" else section.title
-            yield dataclasses.replace(section, title=title, parts=parts)
-
-
-def _contents(overview: Overview | None, sections: list[Section]) -> list[tuple[str, str]]:
-    """Return the address and name of each part of the page below the heat map."""
-    about = [("about", "About this report")] if overview is not None else []
-    return [*_overview_contents(overview), *((slug(section.title), section.title) for section in sections), *about]
-
-
-def _overview_contents(overview: Overview | None) -> Iterator[tuple[str, str]]:
-    """Yield the address and name of each part of the overview."""
-    if overview is None:
-        return
-    for number, run in enumerate(overview.runs, start=1):
-        yield f"run-{number}", "The run" if len(overview.runs) == 1 else run.title
-    parts = (
-        ("by-task", "Task by task", overview.panels),
-        ("cost-and-score", "Cost and score", overview.costs),
-        ("rows", "Which rows change", () if overview.runs else overview.rows),
-        ("comparisons", "All comparisons", overview.verdicts),
-        ("confusion", "Confusion matrices", overview.confusions),
-    )
-    yield from ((address, name) for address, name, content in parts if content)
-
-
-def _verdict_notes(report: Report) -> tuple[str, ...]:
-    """Return the notes below the tables of verdicts and differences."""
-    return tuple(
-        note
-        for section in report.sections
-        for part in section.parts
-        if isinstance(part, Table) and part.name in ("differences", "verdicts")
-        for note in part.notes
-    )
+    """Render one HTML file with its style and figures inside and no script: it needs no network."""
+    title = f"{report.question} {report.title}".strip()
+    return html_templates.get_template("report.html.jinja").render(report=report, title=title)
 
 
 def inline_svg(figure: Figure) -> Markup:
@@ -127,40 +58,8 @@ def _opening(found: re.Match[str], label: str) -> str:
     return f'<svg {found[1]} width="{width}" height="{height}" role="img" aria-label="{label}">'
 
 
-def needed_rem(table: Table) -> float:
-    """Estimate the width of a table in rem."""
-    width = 0.0
-    for number, name in enumerate(table.header):
-        texts = [row[number] for row in table.rows]
-        if table.name == "scores":
-            texts = [part for text in texts for part in score_parts(text)]
-        longest = max(map(len, [*name.split(), *texts]), default=1)
-        width += _COLUMN_REM + min(_LONG_REM, _CHARACTER_REM * longest)
-    return width
-
-
-def stack_rem(table: Table) -> int:
-    """Return the width of the window below which a table shows each row as a block."""
-    needed = needed_rem(table) + 2
-    return next((rem for rem in _STACKED_AT if rem >= needed), _SCROLLED_AT)
-
-
-def is_wide(table: Table) -> bool:
-    """Return whether a table is wider than the page, and is scrolled."""
-    return needed_rem(table) > _PAGE_REM
-
-
 def _is_folded(table: Table) -> bool:
     return table.name in _FOLDED or len(table.rows) > _MOST_OPEN_ROWS
-
-
-def _sha256(script: str) -> Markup:
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return Markup(f"sha256-{digest}")
-
-
-def _sort_key(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
 
 
 def score_parts(text: str) -> list[str]:
@@ -172,13 +71,8 @@ def score_parts(text: str) -> list[str]:
 html_templates.filters |= {
     "score_parts": score_parts,
     "with_minus": with_minus,
-    "short_label": lambda name: SHORT_LABELS.get(name, name),
     "slug": slug,
     "inline_svg": inline_svg,
-    "sha256": _sha256,
-    "sort_key": _sort_key,
-    "stack_rem": stack_rem,
-    "is_wide": is_wide,
     "is_folded": _is_folded,
 }
 
@@ -245,6 +139,8 @@ def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Sectio
     """Keep the tables and the figures that have a file, and the sections with any of them."""
     sections = []
     for section in report.sections:
+        if section.on_page_only:
+            continue
         parts = tuple(part for part in section.parts if not isinstance(part, Figure) or part.name in figures)
         if parts:
             sections.append(replace(section, parts=parts))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from attentune.report.analysis import Verdicts, compare_methods
+from attentune.report.answer import _open_sentence, answer_of, question_of
+from attentune.report.contents import make_report
+from attentune.report.document import Table
 from attentune.report.load import collect
-from attentune.report.overview.answer import _open_sentence, answer_of, question_of
-from attentune.report.overview.contents import heat_map
-from attentune.report.overview.tasks import task_panels
-from attentune.report.sections.contents import make_report
+from attentune.report.tables import ranking_tables
 from helpers.made_records import Run, answers, predictions, write_comparison, write_record
 
 
@@ -29,7 +29,7 @@ def interval(low: float, high: float) -> str:
 def test_a_shown_lead_is_told_with_its_interval(tmp_path: Path) -> None:
     found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85})
     (one,) = found.comparisons
-    assert question_of(found) == "Which of 2 methods is best for rte?"
+    assert question_of(found) == "Which of 2 models is best for rte?"
     assert answer_of(found) == (
         f"good is best for rte: accuracy {100 * one.method_mean:.1f}, {100 * one.difference:.1f} points above bert"
         f" ({interval(one.low, one.high)}): shown.",
@@ -38,7 +38,8 @@ def test_a_shown_lead_is_told_with_its_interval(tmp_path: Path) -> None:
 
 def test_a_lead_over_the_next_best_model_is_not_one_over_a_worse_baseline(tmp_path: Path) -> None:
     found = verdicts_of(tmp_path, {"bert": 0.4, "alike": 0.8, "also": 0.8})
-    first, second, third = answer_of(found)
+    nothing, first, second, third = answer_of(found)
+    assert nothing.startswith("Nothing was learnt in 3 of 9 runs")
     assert all(one.shown for one in found.comparisons)
     assert first.startswith("also is best for rte: accuracy 7")
     assert " points above alike (" in first
@@ -81,15 +82,16 @@ def test_the_constant_answer_is_a_floor_and_no_finding(tmp_path: Path) -> None:
     assert report.answer[1:] == ("One seed cannot tell a better method from a lucky run.",)
     assert "majority" not in " ".join(report.answer)
     assert "; 2 trained models, 1 fitted baseline." in report.sentences[0]
-    heat = heat_map(found)
-    assert heat is not None
-    assert ([row.name for row in heat.rows], [row.name for row in heat.floor]) == (["good"], ["constant answer"])
-    assert float(heat.end) <= 20
-    (panel,) = task_panels(found)
-    assert panel.scores is not None
-    assert [mark.name for mark in panel.scores.marks] == ["bert", "good"]
-    assert panel.scores.level is None
-    assert panel.scores.ticks[0].text >= "70"
+    ranking, baselines = report.sections[0].parts[0], report.sections[0].parts[-1]
+    assert isinstance(ranking, Table)
+    assert isinstance(baselines, Table)
+    assert ([row[0] for row in ranking.rows], [row[1] for row in baselines.rows]) == (
+        ["good", "bert"],
+        ["constant answer"],
+    )
+    chosen = make_report(collect([str(tmp_path)]), "majority")
+    assert "majority" not in " ".join(chosen.answer)
+    assert not any("majority" in cell for row in ranking.rows for cell in row)
 
 
 def test_models_at_the_floor_are_not_called_best(tmp_path: Path) -> None:
@@ -111,15 +113,17 @@ def test_collapsed_runs_of_the_best_model_are_told(tmp_path: Path) -> None:
             given = labels[: int(20 * share)] + [("yes", "no")[label == "yes"] for label in labels[int(20 * share) :]]
             rows = predictions(labels, given, ["no", "yes"])
             write_record(tmp_path, Run("rte", None, method, seed), rows, score=share)
-    first = answer_of(compare_methods(collect([str(tmp_path)]).runs))[0]
+    nothing, first, *_ = answer_of(compare_methods(collect([str(tmp_path)]).runs))
+    assert nothing == ("Nothing was learnt in 1 of 6 runs, which are no better than a constant answer: good (1 of 3).")
     assert first.startswith("good is best for rte: accuracy 83.3, 3.3 points above bert (")
-    assert first.endswith("): not shown. 1 of its 3 runs is no better than a constant answer.")
+    assert first.endswith("): not shown.")
 
 
 def test_of_many_tasks_those_are_counted_on_which_each_model_is_best(tmp_path: Path) -> None:
     found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "bad": 0.2}, tasks=("rte", "sst2", "cola"))
-    assert question_of(found) == "Which of 3 methods is best for 3 tasks?"
-    first, last = answer_of(found)
+    assert question_of(found) == "Which of 3 models is best for 3 tasks?"
+    nothing, first, last = answer_of(found)
+    assert nothing.startswith("Nothing was learnt in 9 of 27 runs")
     assert first == "good is best on 3 of 3 tasks (shown on 3)."
     assert last.startswith("6 of 6 differences to bert are shown: ")
 
@@ -154,31 +158,41 @@ def with_baselines(folder: Path) -> None:
 def test_one_run_is_compared_with_its_best_baseline(tmp_path: Path) -> None:
     with_baselines(tmp_path)
     report = make_report(collect([str(tmp_path)]))
-    overview = report.overview
-    assert overview is not None
-    assert overview.question == "How good is bert for rte?"
+    assert report.question == "How good is bert for rte?"
     assert report.answer[0].startswith("bert is the only model for rte: accuracy ")
     assert report.answer[0].endswith("(95 % interval 60.0 to 90.0).")
     assert report.answer[1] == "The best baseline, TF-IDF + linear, reaches 70.0 (95 % interval 62.0 to 77.0)."
-    (run,) = overview.runs
-    assert run.floor is not None
-    assert [mark.name for mark in run.floor.marks] == ["constant answer", "TF-IDF + linear", "bert"]
+    (table,) = report.sections[0].parts
+    assert isinstance(table, Table)
+    assert [row[1] for row in table.rows] == ["constant answer", "TF-IDF + linear", "bert"]
 
 
-def test_the_heat_map_marks_what_is_shown_and_has_the_floor(tmp_path: Path) -> None:
-    found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "same": 0.6}, tasks=("rte", "sst2"))
-    heat = heat_map(found)
-    assert heat is not None
-    assert heat.columns == (("rte", "accuracy"), ("sst2", "accuracy"))
-    assert [row.name for row in heat.rows] == ["good", "same"]
-    good, same = heat.rows[0].cells[0], heat.rows[1].cells[0]
-    one = next(one for one in found.comparisons if (one.task, one.method) == ("rte", "good"))
-    assert (good.text, good.tone, good.shown) == (f"+{100 * one.difference:.1f} ↑", "better", True)
-    assert f"(95 % CI {100 * one.low:.1f} to {100 * one.high:.1f}), p after Holm" in good.tip
-    assert good.tip.endswith("shown to be better.")
-    assert not same.shown
-    assert same.tip.endswith("not shown.")
-    assert good.strength == pytest.approx(min(1.0, one.difference / (float(heat.end) / 100)), abs=0.006)
-    (floor,) = heat.floor
-    assert floor.name == "constant answer"
-    assert 50.0 <= float(floor.cells[0].text) < 65.0
+def test_the_first_table_ranks_the_models_and_says_what_is_shown(tmp_path: Path) -> None:
+    found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "same": 0.6, "bad": 0.2})
+    (table,) = ranking_tables(found)
+    (lead,) = found.leads
+    assert [row[0] for row in table.rows] == ["good", *(one.method for one in lead.others[:-1]), "bad †"]
+    second, bad = lead.others[0], lead.others[-1]
+    low, high = -100 * second.high, -100 * second.low
+    assert table.rows[1][3:6] == (f"{-100 * second.difference:.1f}", f"{low:.1f} to {high:.1f}", "yes")
+    assert table.rows[-1][5] == ("yes" if bad.shown else "no")
+
+
+def test_collapsed_runs_are_in_no_mean_rank_or_front(tmp_path: Path) -> None:
+    chances = {"bert": 0.7, "good": 0.85, "same": 0.7}
+    write_comparison(tmp_path, chances, tasks=("rte", "sst2", "cola"))
+    report = make_report(collect([str(tmp_path)]))
+    parts = {part.name: part for section in report.sections for part in section.parts}
+    assert "(rte, sst2, cola)" in parts["ranks"].notes[0]
+    for method in chances:
+        for seed in (1, 2, 3):
+            rows = predictions(
+                ["no", "yes", "no"], ["no" if method == "bert" else one for one in ("no", "yes", "no")], ["no", "yes"]
+            )
+            write_record(tmp_path, Run("cola", None, method, seed), rows, score=2 / 3 if method == "bert" else 1.0)
+    report = make_report(collect([str(tmp_path)]))
+    parts = {part.name: part for section in report.sections for part in section.parts}
+    assert "(rte, sst2)" in parts["ranks"].notes[0]
+    assert parts["ranks"].notes[1] == "Left out, since runs have collapsed: cola."
+    assert parts["cost-cola-all"].caption.endswith("Left out, since runs have collapsed: bert.")
+    assert {row[1]: row[3] for row in parts["glue-average"].rows}["bert"] == "- †"

@@ -12,10 +12,10 @@ import pytest
 from attentune.data.doctor_report import Finding
 from attentune.errors import CheckpointError
 from attentune.report.analysis import compare_methods
+from attentune.report.contents import make_report
+from attentune.report.details import classes_section, model_section, rows_section
+from attentune.report.document import Section, Table
 from attentune.report.load import TaskTexts, collect
-from attentune.report.overview.rows import task_rows
-from attentune.report.overview.run import confusions, run_details
-from attentune.report.sections.contents import make_report
 from attentune.report.writing import render_html
 from helpers.made_records import Run, predictions, write_record
 
@@ -39,26 +39,30 @@ def two(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def tables_of(section: Section | None) -> dict[str, Table]:
+    return {part.name: part for part in (section.parts if section else ()) if isinstance(part, Table)}
+
+
 def test_rows_are_found_with_their_texts_and_who_is_right(two: Path) -> None:
     verdicts = compare_methods(collect([str(two)]).runs)
-    (found,) = task_rows(verdicts, {"rte": TEXTS})
-    assert found.counts == (
-        "4 of 6 rows are right in all 4 runs, 1 in none.",
-        "1 rows differ most: right in all seeds of one method and in none of another.",
+    section = rows_section(verdicts, {"rte": TEXTS})
+    assert section is not None
+    assert section.sentences[0] == (
+        "rte: 4 of 6 rows are right in all 4 runs, 1 in none."
+        " 1 rows differ most: right in all seeds of one model and in none of another."
     )
-    ((hard), (apart)) = (found.hard[0], found.apart[0])
-    assert (hard.id, hard.text, hard.label, hard.given, hard.who) == ("r1", ("text 1",), "yes", "no", "")
-    assert (apart.id, apart.text, apart.given) == ("r4", ("text 4", "second"), "yes (2), no (2)")
-    assert apart.who == "most often right: b (2 of 2 seeds); least often: a (0 of 2 seeds)"
-    (without,) = task_rows(verdicts, {})
-    assert without.hard[0].text == ()
+    found = tables_of(section)
+    assert found["hard-rte"].rows == (("r1", "text 1", "yes", "no"),)
+    who = "most often right: b (2 of 2 seeds); least often: a (0 of 2 seeds)"
+    assert found["apart-rte"].rows == (("r4", "text 4 | second", "no", "yes (2), no (2)", who),)
+    assert tables_of(rows_section(verdicts, {}))["hard-rte"].rows[0][1] == "-"
 
 
 def test_runs_on_other_rows_are_not_compared_by_row(two: Path) -> None:
     rows = [["id", "label", "prediction", "p_no", "p_yes"], ["other", "no", "no", "0.5", "0.5"]]
     rows.append(["another", "yes", "yes", "0.5", "0.5"])
     write_record(two, Run("rte", None, "a", 3), rows, score=1.0)
-    assert task_rows(compare_methods(collect([str(two)]).runs), {}) == ()
+    assert rows_section(compare_methods(collect([str(two)]).runs), {}) is None
 
 
 def test_regression_has_its_largest_errors(tmp_path: Path) -> None:
@@ -71,9 +75,24 @@ def test_regression_has_its_largest_errors(tmp_path: Path) -> None:
             metric="mean_absolute_error",
             score=2.0 if method == "a" else 0.5,
         )
-    (found,) = task_rows(compare_methods(collect([str(tmp_path)]).runs), {})
-    assert (found.hard[0].id, found.hard[0].label) == ("r2", "3")
-    assert found.apart[0].who == "nearest: b (4); farthest: a (9)"
+    found = tables_of(rows_section(compare_methods(collect([str(tmp_path)]).runs), {}))
+    assert found["hard-stsb"].rows[0][:3] == ("r2", "-", "3")
+    assert found["apart-stsb"].rows[0][-1] == "nearest: b (4); farthest: a (9)"
+
+
+def test_of_many_classes_the_worst_and_the_most_confused_are_listed(tmp_path: Path) -> None:
+    names = [f"c{number:02}" for number in range(30)]
+    labels = names * 4
+    given = [names[(index % 30 + (index % 30 < 6 and index < 60)) % 30] for index in range(120)]
+    right = sum(a == b for a, b in zip(labels, given, strict=True)) / 120
+    write_record(tmp_path, Run("own", None, "bert", 1), predictions(labels, given, names), score=right)
+    section = classes_section(compare_methods(collect([str(tmp_path)]).runs))
+    found = tables_of(section)
+    assert list(found) == ["classes-own", "confused-own"]
+    assert len(found["classes-own"].rows) == 20
+    assert found["classes-own"].rows[0] == ("c01", "4", "50.0", "50.0", "50.0")
+    assert [row[:2] for row in found["confused-own"].rows] == [(names[n], names[n + 1]) for n in range(6)]
+    assert found["confused-own"].rows[0][2:] == ("2", "50.0")
 
 
 def one_run(folder: Path, count: int = 40) -> Path:
@@ -93,39 +112,39 @@ def one_run(folder: Path, count: int = 40) -> Path:
 
 def test_a_run_has_curves_classes_calibration_lengths_and_findings(tmp_path: Path) -> None:
     one_run(tmp_path)
-    verdicts = compare_methods(collect([str(tmp_path)]).runs)
     texts = {f"r{number}": (" ".join(["word"] * (1 + number)), None) for number in range(40)}
     finding = Finding("warning", "leak", "validation", "validation: leaked.", "Remove it.")
-    (run,) = run_details(verdicts, {"rte": TaskTexts(texts, (finding,))})
-    assert [chart.title for chart in run.curves] == ["Training loss", "Validation accuracy"]
-    assert run.curves[1].description == "Validation accuracy by step; the best is 50."
-    assert [(one.name, one.rows, one.recall) for one in run.classes] == [("no", 20, "50.0"), ("yes", 20, "50.0")]
-    assert run.calibration is not None
-    assert run.calibration_note == (
+    report = make_report(dataclasses.replace(collect([str(tmp_path)]), texts={"rte": TaskTexts(texts, (finding,))}))
+    parts = {part.name: part for section in report.sections for part in section.parts}
+    assert {"loss-rte", "validation-rte", "calibration-rte", "confusion-rte"} <= set(parts)
+    lines = parts["validation-rte"].draw().axes[0].get_lines()
+    assert [list(line.get_ydata()) for line in lines] == [[pytest.approx(45.0), pytest.approx(50.0)]]
+    assert [(row[0], row[1], row[3]) for row in parts["classes-rte"].rows] == [
+        ("no", "20", "50.0"),
+        ("yes", "20", "50.0"),
+    ]
+    assert parts["calibration-rte"].caption == (
         "Expected calibration error 24.5 points: the model is 74.5 % sure on average and right in 50.0 %, so it is more"
         " confident than it should be."
     )
-    assert run.lengths is not None
-    assert next(mark.name for mark in run.lengths.marks).startswith("1 to ")
-    assert run.lengths.marks[0].value == "50.0 %"
-    assert [row.id for row, _ in run.wrong][:2] == ["r39", "r37"]
-    assert run.wrong[0][1] == 94
-    assert (run.findings, run.warnings) == ((finding,), ("Beware.",))
-    ((task, (matrix,)),) = confusions(verdicts)
-    assert (task, matrix.shares) == ("rte", ((50, 50), (50, 50)))
+    assert parts["lengths-rte"].rows[0][0].startswith("1 to ")
+    assert parts["lengths-rte"].rows[0][2] == "50.0"
+    assert [row[0] for row in parts["confident-rte"].rows][:2] == ["r39", "r37"]
+    assert parts["confident-rte"].rows[0][-1] == "94 %"
+    assert report.warnings == ("rte, bert, seed 1: Beware.",)
+    doctor = next(section for section in report.sections if section.title == "What the doctor says of the data")
+    assert doctor.sentences == ("validation: leaked. Remove it.",)
 
 
-def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibration(two: Path, tmp_path: Path) -> None:
+def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibration(tmp_path: Path) -> None:
     one_run(tmp_path / "one")
-    (run,) = run_details(compare_methods(collect([str(tmp_path / "one")]).runs), {})
-    assert run.lengths is None
-    assert run.findings is None
-    assert run.calibration is not None
     # The helper's probabilities are all alike.
     write_record(tmp_path / "flat", Run("rte", None, "a", 1), predictions(LABELS, GIVEN["a"], NAMES), score=4 / 6)
-    (run,) = run_details(compare_methods(collect([str(tmp_path / "flat")]).runs), {})
-    assert run.calibration is None
-    assert run_details(compare_methods(collect([str(two)]).runs), {}) == ()
+    for name, expected in {"one": ["calibration-rte", "confident-rte"], "flat": ["confident-rte"]}.items():
+        verdicts = compare_methods(collect([str(tmp_path / name)]).runs)
+        section = model_section(verdicts, verdicts.cells[0], TaskTexts())
+        assert section is not None
+        assert [part.name for part in section.parts] == expected
 
 
 def test_recorded_explanations_are_shown_with_their_rows(two: Path) -> None:
@@ -146,7 +165,7 @@ def test_recorded_explanations_are_shown_with_their_rows(two: Path) -> None:
     assert re.sub(r"<[^>]*>", "", marked) == "text 1"
     assert 'title="+0.5"' in marked
     assert 'class="t against"' in marked
-    assert "words by gradient for no: red speaks for it, blue with dashes against it" in page
+    assert "Colours: gradient, change of the log-odds of bad; dashes speak against it." in page
     (two / "explanations.jsonl").write_text('{"text": "text 1"}\n')
     with pytest.raises(
         CheckpointError, match=r"explanations.jsonl, line 1: holds no explanation \('tokens'\). Make the"

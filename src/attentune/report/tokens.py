@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
 
+import numpy as np
+
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation, HeadAttention
+from attentune.report.charts import (
+    DOTS_PER_INCH,
+    check_figure_file,
+    name_ticks,
+    new_figure,
+    save_figure,
+    set_text,
+    shaded_grid,
+)
 from attentune.report.explanations import summary_line
-from attentune.report.figures.base import DOTS_PER_INCH, check_figure_file, new_figure, save_figure, set_text
 from attentune.report.highlight import hex_tone, highest, segments, share_of, sides, visible
 
 # Taller figures are unreadable, and the tallest exceed what Matplotlib can draw.
@@ -172,17 +182,14 @@ def _draw_table(part: Any, table: HeadAttention) -> None:
 
 def _draw_columns(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
     most = max(max(line) for line in values)
-    axis.imshow(values, cmap="Oranges", vmin=0.0, vmax=most or 1.0, aspect="auto")
+    shaded_grid(axis, np.array(values), colours="Oranges", most=most or 1.0)
     for row, line in enumerate(values):
         for column, value in enumerate(line):
             if value >= 0.1:
-                colour = "white" if value > 0.75 * most else "black"
+                colour = "#fefefe" if value > 0.75 * most else "#010101"
                 axis.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=7, color=colour)
-    axis.set_xticks(range(len(columns)), columns, fontsize=8)
-    axis.set_yticks(range(len(lines)), lines, fontsize=9)
-    for label in axis.get_yticklabels():
-        label.set_parse_math(False)
-    axis.tick_params(length=0)
+    name_ticks(axis, "x", columns, fontsize=8)
+    name_ticks(axis, "y", lines, fontsize=9)
 
 
 def _check_size(path: str | Path, lines: int) -> None:

@@ -14,8 +14,8 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.heads import head_attention
 from attentune.explain.texts import explain_rows
 from attentune.explain.words import Subword
-from attentune.report.figures.tokens import draw_explanations, draw_heads
 from attentune.report.highlight import hex_tone
+from attentune.report.tokens import draw_explanations, draw_heads
 from helpers.explain_runs import TEXTS, rows_for, tiny_run
 from helpers.figures import SIGNATURES, record_figures
 from helpers.hostile_texts import HOSTILE
@@ -118,8 +118,8 @@ def test_heads_are_columns_and_ssa_stands_beside_them(tiny: Tiny, tmp_path: Path
     (table,) = head_attention(run, rows, heads=(3, 1))
     draw_heads(tmp_path / "a.png", [table])
     heads, ssa = drawn[0].subfigs[0].axes
-    assert heads.images[0].get_array().tolist() == [list(own) for own in table.attention]
-    assert ssa.images[0].get_array()[:, 0].tolist() == list(table.importance)
+    assert heads.collections[0].get_array().tolist() == [list(own) for own in table.attention]
+    assert ssa.collections[0].get_array()[:, 0].tolist() == list(table.importance)
     assert [label.get_text() for label in heads.get_xticklabels()] == ["3", "1"]
     assert [label.get_text() for label in ssa.get_xticklabels()] == ["SSA"]
     assert [label.get_text() for label in heads.get_yticklabels()] == [token.text for token in table.tokens]

@@ -1,4 +1,4 @@
-"""Bar charts: the drawn values, the layout, and imports without torch and Matplotlib."""
+"""Charts: the drawn values, the layout, and imports without torch and Matplotlib."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from attentune.errors import ConfigError, StorageError
-from attentune.report.figures import base as figures
-from attentune.report.figures.base import Bar, check_figure_file, draw_bars
-from helpers.figures import SIGNATURES, record_figures
+from attentune.report import charts
+from attentune.report.charts import (
+    Bar,
+    Point,
+    PointRow,
+    bars_figure,
+    check_figure_file,
+    cost_figure,
+    figure_bytes,
+    pareto_front,
+    rows_figure,
+    save_figure,
+)
+from helpers.figures import SIGNATURES
 
 GROUPS = ("lexical overlap", "subsequence", "constituent")
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Each figure that is drawn."""
-    return record_figures(monkeypatch)
 
 
 def panels(methods: int, *, error: float | None = 0.05, name: str = "method") -> dict[str, dict[str, list[Bar]]]:
@@ -37,15 +41,14 @@ def panels(methods: int, *, error: float | None = 0.05, name: str = "method") ->
 @pytest.mark.parametrize("ending", SIGNATURES)
 def test_each_kind_of_file_is_drawn(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"bars{ending}"
-    draw_bars(file, panels(2), GROUPS, chance=0.5)
+    save_figure(bars_figure(panels(2), GROUPS, chance=0.5), file)
     assert file.read_bytes().startswith(SIGNATURES[ending])
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_bars_are_the_numbers_and_errors(tmp_path: Path, drawn: list[Any]) -> None:
+def test_bars_are_the_numbers_and_errors() -> None:
     given = panels(3)
-    draw_bars(tmp_path / "a.png", given, GROUPS, chance=0.5, title="HANS, 300 rows")
-    figure = drawn[0]
+    figure = bars_figure(given, GROUPS, chance=0.5, title="HANS, 300 rows")
     assert [axis.get_title() for axis in figure.axes] == list(given)
     for axis, bars in zip(figure.axes, given.values(), strict=True):
         heights = [patch.get_height() for patch in axis.patches]
@@ -60,9 +63,9 @@ def test_bars_are_the_numbers_and_errors(tmp_path: Path, drawn: list[Any]) -> No
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("methods", "name"), [(1, "bert"), (3, "sesame with a wide blur"), (12, "long " * 20)])
-def test_nothing_overlaps(tmp_path: Path, drawn: list[Any], methods: int, name: str) -> None:
-    draw_bars(tmp_path / "a.png", panels(methods, name=name), GROUPS, chance=0.5, title="HANS, 300 rows")
-    figure = drawn[0]
+def test_nothing_overlaps(methods: int, name: str) -> None:
+    figure = bars_figure(panels(methods, name=name), GROUPS, chance=0.5, title="HANS, 300 rows")
+    figure_bytes(figure, "png")
     whole, legend = figure.bbox, figure.legends[0].get_window_extent()
     boxes = [legend, *(axis.get_tightbbox() for axis in figure.axes)]
     boxes += [text.get_window_extent() for text in figure.texts if text.get_text()]
@@ -75,35 +78,54 @@ def test_nothing_overlaps(tmp_path: Path, drawn: list[Any], methods: int, name: 
         assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
 
 
-def test_names_are_shown_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
+def test_names_are_shown_as_they_are() -> None:
     names = ["_a", "$x^$", "$\\frac$ b", "a_b"]
-    bars = {"gold label: entailment": {name: [Bar(0.5)] * 3 for name in names}}
-    draw_bars(tmp_path / "a.png", bars, GROUPS)
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == names
+    figure = bars_figure({"gold label: entailment": {name: [Bar(0.5)] * 3 for name in names}}, GROUPS)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
 
 
-def test_high_errors_fit_and_cells_without_rows_are_left_empty(tmp_path: Path, drawn: list[Any]) -> None:
+def test_high_errors_fit_and_cells_without_rows_are_left_empty() -> None:
     bars = {"gold label: entailment": {"bert": [Bar(1.0, 0.3), Bar(float("nan")), Bar(0.0, None)]}}
-    draw_bars(tmp_path / "a.png", bars, GROUPS)
-    assert drawn[0].axes[0].get_ylim() == pytest.approx((0, 1.32))
-    assert len(drawn[0].legends[0].get_texts()) == 1
+    figure = bars_figure(bars, GROUPS)
+    assert figure.axes[0].get_ylim() == pytest.approx((0, 1.32))
+    assert len(figure.legends[0].get_texts()) == 1
+
+
+def test_small_differences_do_not_fill_the_chart_and_nan_is_left_out() -> None:
+    rows = [PointRow("a", (0.1,), 0.1), PointRow("b", (-0.2, 0.0), -0.1, -0.2, 0.1)]
+    (axis,) = rows_figure({"": rows}, x_label="points", level=("none", 0.0), least=4.0).axes
+    left, right = axis.get_xlim()
+    assert right - left == pytest.approx(4.0)
+    intervals = [segment[:, 0].tolist() for part in axis.collections for segment in part.get_segments()]
+    assert intervals == [[-0.2, pytest.approx(0.1)]]
+
+
+def test_the_front_has_what_nothing_beats_in_both() -> None:
+    points = [Point(1, 50, "cheap"), Point(2, 49, "bad"), Point(3, 60, "good"), Point(3, 55, "dominated")]
+    assert [point.name for point in pareto_front(points)] == ["cheap", "good"]
+    assert [point.name for point in pareto_front(points, greater_is_better=False)] == ["cheap", "bad"]
+    figure = cost_figure(points, x_label="s", y_label="points", least=4.0)
+    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[0].get_lines()]
+    assert lines == [([1, 3], [50, 60]), *(([point.x], [point.y]) for point in points)]
+    faces = [line.get_markerfacecolor() != "white" for line in figure.axes[0].get_lines()[1:]]
+    assert faces == [True, False, True, False]
 
 
 def test_invalid_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"a\.gif: expected a name for a figure that ends in \.png, \.svg, \.pdf"):
         check_figure_file("a.gif")
     with pytest.raises(StorageError, match=r"nix/a\.png: could not be written: its folder does not exist"):
-        draw_bars(tmp_path / "nix" / "a.png", panels(1), GROUPS)
-    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+        save_figure(bars_figure(panels(1), GROUPS), tmp_path / "nix" / "a.png")
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install 'attentune\[explain\]'"):
-        draw_bars(tmp_path / "a.png", panels(1), GROUPS)
+        check_figure_file(tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_importing_it_loads_neither_torch_nor_matplotlib() -> None:
     code = (
-        "import sys, attentune.report.figures.base;"
-        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])"
+        "import sys, attentune.report.contents;"
+        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -11,7 +11,6 @@ from typing import Any
 
 from attentune.report.analysis import Cell, Lead, Verdicts
 from attentune.report.document import format_interval, format_score, metric_name, points_factor
-from attentune.report.sections.run_tables import methods_of
 from attentune.stats.runs import Runs, summarise
 from attentune.stats.verdict import Comparison
 
@@ -25,6 +24,9 @@ _WORDS = {
     "cosine": "cosine of frozen embeddings",
     "token-alignment": "token alignment of a frozen encoder",
 }
+# With more tasks or sizes, the tasks on which each model is best are counted.
+MOST_LEADS = 2
+_MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -47,38 +49,26 @@ def floor_rows(cell: Cell) -> list[FloorRow]:
         return [FloorRow(CONSTANT, summarise(cell.runs).mean, math.nan, math.nan, False)]
     found: dict[str, list[tuple[float, float, float]]] = {}
     for run in cell.recorded:
-        made = run.record.baselines or {}
-        if made.get("metric") != cell.runs.metric:
+        recorded = run.record.baselines or {}
+        if recorded.get("metric") != cell.runs.metric or not isinstance(recorded.get("methods"), list):
             continue
-        for entry in methods_of(made):
-            score = _number(entry.get("score"))
-            if math.isfinite(score):
+        for entry in recorded["methods"]:
+            if isinstance(entry, dict) and math.isfinite(score := _number(entry.get("score"))):
                 interval = _number(entry.get("low")), _number(entry.get("high"))
                 found.setdefault(str(entry.get("name", "")), []).append((score, *interval))
     if MAJORITY not in found and cell.runs.majority_score is not None:
         found = {MAJORITY: [(cell.runs.majority_score, math.nan, math.nan)], **found}
+    words = _WORDS | {MODEL: cell.method, MAJORITY: CONSTANT}
     rows = []
     for name, values in found.items():
         low, high = values[0][1:] if len(values) == 1 else (math.nan, math.nan)
-        rows.append(FloorRow(_name(name, cell), statistics.fmean(v[0] for v in values), low, high, name == MODEL))
+        mean = statistics.fmean(value for value, *_ in values)
+        rows.append(FloorRow(words.get(name, name), mean, low, high, name == MODEL))
     return rows
-
-
-def _name(name: str, cell: Cell) -> str:
-    if name == MODEL:
-        return cell.method
-    if name == MAJORITY:
-        return CONSTANT
-    return _WORDS.get(name, name)
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-
-
-# With more tasks or sizes, the tasks on which each model is best are counted.
-_MOST_LEADS = 2
-_MOST_NAMES = 4
 
 
 def question_of(verdicts: Verdicts) -> str:
@@ -90,19 +80,44 @@ def question_of(verdicts: Verdicts) -> str:
         where += f", with {len(sizes)} training set sizes"
     if len(verdicts.models) == 1:
         return f"How good is {verdicts.models[0]} {where}?"
-    return f"Which of {len(verdicts.models)} methods is best {where}?"
+    return f"Which of {len(verdicts.models)} models is best {where}?"
 
 
-def answer_of(verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the answer: the best model, whether its lead is shown, and what the runs cannot tell."""
+def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, ...]:
+    """Return the answer: runs that learnt nothing, the best model, whether its lead is shown, and what is open.
+
+    The last sentence is on the differences to the baseline.
+    """
     leads = verdicts.leads
     if not leads:
         return ("No run has a score.",)
     if len(leads) == 1 and not leads[0].others:
-        return _single_answer(verdicts)
-    sentences = [_lead_sentence(lead) for lead in leads] if len(leads) <= _MOST_LEADS else [_counted(verdicts)]
-    sentences += [_open_sentence([lead.others[0] for lead in leads if lead.others and not lead.is_shown])]
-    return tuple(filter(None, (*sentences, _baseline_sentence(verdicts))))
+        return tuple(filter(None, (_collapsed_sentence(verdicts), *_single_answer(verdicts))))
+    sentences = [_collapsed_sentence(verdicts)]
+    sentences += [_lead_sentence(lead) for lead in leads] if len(leads) <= MOST_LEADS else [_counted(verdicts)]
+    sentences.append(_open_sentence([lead.others[0] for lead in leads if lead.others and not lead.is_shown]))
+    if with_baseline and verdicts.baseline in verdicts.models:
+        sentences.append(_baseline_sentence(verdicts))
+    return tuple(filter(None, sentences))
+
+
+def _collapsed_sentence(verdicts: Verdicts) -> str:
+    """Return which models' runs are no better than a constant answer; empty if none are, or the leads say it."""
+    if len(verdicts.leads) <= MOST_LEADS and all(_is_at_floor(lead.best) and lead.others for lead in verdicts.leads):
+        return ""
+    cells = [cell for cell in verdicts.cells if cell.method in verdicts.models and cell.runs is not None]
+    collapsed = [(cell, len(cell.runs.collapsed())) for cell in cells if cell.runs and cell.runs.collapsed()]
+    if not collapsed:
+        return ""
+    number, total = sum(count for _, count in collapsed), sum(len(cell.runs.scores) for cell in cells if cell.runs)
+    several = len({(cell.task, cell.size) for cell in cells}) > 1
+    parts = [
+        f"{cell.method}{f' on {verdicts.title(cell)}' if several else ''} ({count} of {len(cell.runs.scores)})"
+        for cell, count in collapsed
+        if cell.runs is not None
+    ]
+    who = "" if len(cells) == 1 else f": {_names(parts)}"
+    return f"Nothing was learnt in {number} of {total} runs, which are no better than a constant answer{who}."
 
 
 def _lead_sentence(lead: Lead) -> str:
@@ -119,7 +134,7 @@ def _lead_sentence(lead: Lead) -> str:
     equal = [one.method for one in lead.others if one.difference == 0 and one.method_mean == second.method_mean]
     if equal and math.isclose(second.method_mean, _mean(best), rel_tol=1e-9):
         return f"{_names([best.method, *equal])} are equally good for {best.task}: {score}."
-    return f"{best.method} is best for {best.task}: {score}, {_lead_words(lead)}.{_collapsed(best)}"
+    return f"{best.method} is best for {best.task}: {score}, {_lead_words(lead)}."
 
 
 def _lead_words(lead: Lead) -> str:
@@ -177,16 +192,8 @@ def _is_at_floor(runs: Runs) -> bool:
     return runs.majority_score is not None and len(runs.collapsed()) == len(runs.scores)
 
 
-def _collapsed(runs: Runs) -> str:
-    number, total = len(runs.collapsed()), len(runs.scores)
-    if number == total:
-        return " It is no better than a constant answer."
-    verb = "is" if number == 1 else "are"
-    return f" {number} of its {total} runs {verb} no better than a constant answer." if number else ""
-
-
 def _baseline_sentence(verdicts: Verdicts) -> str:
-    """Return which differences to the chosen baseline are shown, if that is not said by the leads already."""
+    """Return which differences to the chosen baseline are shown."""
     total = len(verdicts.comparisons)
     if total < 2 or all(one.seeds < 2 for one in verdicts.comparisons):
         return ""
@@ -204,19 +211,17 @@ def _listed(comparisons: Sequence[Comparison], word: str) -> str:
     if not comparisons:
         return ""
     ordered = sorted(comparisons, key=lambda one: -abs(one.difference))
-    parts = [f"{one.method} is {word} on {one.task} by {difference_words(one)}" for one in ordered[:2]]
+    parts = [f"{one.method} is {word} on {one.task} by {_difference_words(one)}" for one in ordered[:2]]
     more = len(comparisons) - len(parts)
     return " and ".join(parts) + (f", and {more} more {'is' if more == 1 else 'are'} {word}" if more else "")
 
 
-def difference_words(one: Comparison) -> str:
+def _difference_words(one: Comparison) -> str:
     """Return the size of a difference with its interval, such as "1.9 points (95 % CI 0.4 to 3.4)"."""
     low, high = (one.low, one.high) if one.difference > 0 else (-one.high, -one.low)
     unit = "points" if one.greater_is_better else f"of {metric_name(one.metric)}"
     text = f"{format_score(abs(one.difference), one.metric)} {unit}"
-    if math.isfinite(low):
-        text += f" (95 % CI {format_score(low, one.metric)} to {format_score(high, one.metric)})"
-    return text
+    return f"{text} (95 % CI {format_interval(low, high, one.metric)})" if math.isfinite(low) else text
 
 
 def _open_sentence(open_ones: Sequence[Comparison]) -> str:
@@ -256,14 +261,13 @@ def _single_answer(verdicts: Verdicts) -> tuple[str, ...]:
     text = f"{cell.method} is the only model for {runs.task}: {_score(runs)}"
     if math.isfinite(low):
         text += f" (95 % interval {format_interval(low, high, runs.metric)})"
-    text = f"{text}." if cell.is_constant else f"{text}.{_collapsed(runs)}"
     floor = [row for row in rows if not row.is_model and math.isfinite(row.score)]
     if not floor or cell.is_constant:
-        return (text,)
+        return (f"{text}.",)
     best = (max if runs.greater_is_better else min)(floor, key=lambda row: row.score)
     if len(floor) == 1:
-        return text, f"A constant answer for all rows would score {format_score(best.score, runs.metric)}."
+        return f"{text}.", f"A constant answer for all rows would score {format_score(best.score, runs.metric)}."
     second = f"The best baseline, {best.name}, reaches {format_score(best.score, runs.metric)}"
     if math.isfinite(best.low):
         second += f" (95 % interval {format_interval(best.low, best.high, runs.metric)})"
-    return text, f"{second}."
+    return f"{text}.", f"{second}."

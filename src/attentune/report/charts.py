@@ -1,0 +1,458 @@
+"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, cost against score, confusion.
+
+Matplotlib (extra `explain`) is imported only here and in `tokens`, and only when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+import textwrap
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.errors import ConfigError
+from attentune.io.files import write_bytes
+from attentune.report.highlight import visible
+
+FIGURE_KINDS = (".png", ".svg", ".pdf")
+DOTS_PER_INCH = 150
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Shapes, dashes and hatches distinguish methods in
+# greyscale print.
+_METHOD_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 3)))
+_BAR_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "--")
+_GREY = "#555555"
+_LONGEST_NAME = 30
+_ROW_IN = 0.36
+_MOST_MATRICES_BESIDE = 4
+
+
+def check_figure_file(path: str | Path) -> None:
+    """Check, before the work is done, that a figure can be drawn to a file of this name."""
+    if Path(path).suffix.lower() not in FIGURE_KINDS:
+        raise ConfigError(f"{path}: expected a name for a figure that ends in {', '.join(FIGURE_KINDS)}.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            f"{path}: drawing needs Matplotlib, which is not installed; run: pip install 'attentune[explain]'"
+        )
+
+
+def new_figure(width_in: float, height_in: float, **options: Any) -> Any:
+    """Create an empty figure of this size in inches; the options are those of Matplotlib's `Figure`."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), dpi=DOTS_PER_INCH, **options)
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write a figure in the format of the path's extension."""
+    write_bytes(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
+
+
+def figure_bytes(figure: Any, kind: str, *, text_as_text: bool = False) -> bytes:
+    """Return a figure as the content of a file: identical for identical figures, without dates and random names.
+
+    Characters that Matplotlib's font lacks are drawn as boxes.
+    """
+    from matplotlib import rc_context
+
+    dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    buffer = io.BytesIO()
+    options = {"svg.hashsalt": "attentune", "svg.fonttype": "none" if text_as_text else "path"}
+    with rc_context(options), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        figure.savefig(buffer, format=kind, metadata=dates.get(kind))
+    return buffer.getvalue()
+
+
+def short(text: str, longest: int = _LONGEST_NAME) -> str:
+    """Return a name on one line, with visible control characters, cut to a number of characters."""
+    name = " ".join(visible(text, one_line=True).split())
+    return name if len(name) <= longest else name[: longest - 3].rstrip() + "..."
+
+
+def set_text(text: Any, words: str) -> None:
+    """Set a Matplotlib text literally, without reading $ as mathematics."""
+    text.set(parse_math=False, text=words)
+
+
+def name_ticks(axis: Any, which: str, names: Iterable[str], **style: Any) -> None:
+    """Put names at 0, 1, 2, ... of the x or y axis."""
+    shown = [short(name) for name in names]
+    (axis.set_xticks if which == "x" else axis.set_yticks)(range(len(shown)), shown, **style)
+    for label in axis.get_xticklabels() if which == "x" else axis.get_yticklabels():
+        label.set_parse_math(False)
+
+
+def shaded_grid(axis: Any, values_RC: np.ndarray, *, colours: str, most: float = 1.0) -> None:
+    """Shade a cell of a grid for each value, the first row at the top: shapes, since pages load no pictures."""
+    rows, columns = values_RC.shape
+    edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
+    axis.pcolormesh(*edges, values_RC, cmap=colours, vmin=0.0, vmax=most)
+    axis.set_ylim(rows - 0.5, -0.5)
+    axis.tick_params(length=0)
+
+
+def _panels(panels: Iterable[str], width_in: float, height_in: float, names: Sequence[str]) -> tuple[Any, Any, int]:
+    """Return a figure with axes side by side on the same scales, and the columns of the legend of these names."""
+    longest = max((len(name) for name in names), default=1)
+    columns = max(1, min(len(names), int(width_in / (0.65 + 0.078 * longest))))
+    figure = new_figure(width_in, height_in + 0.2 * math.ceil(len(names) / columns), layout="constrained")
+    titles = list(panels)
+    axes = figure.subplots(1, len(titles), sharey=True, sharex=True, squeeze=False)[0]
+    for axis, title in zip(axes, titles, strict=True):
+        if len(titles) > 1:
+            set_text(axis.set_title("-", fontsize=10), _wrapped(title, 3.6))
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes, columns
+
+
+def _wrapped(title: str, width_in: float) -> str:
+    """Return a title in at most three lines of this width."""
+    characters = max(8, int(width_in / 0.082))
+    return "\n".join(textwrap.wrap(short(title, 3 * characters), characters)[:3])
+
+
+def _add_grid(axis: Any, which: str) -> None:
+    axis.grid(axis=which, color="#dddddd", linewidth=0.6, zorder=0)
+
+
+def _add_legend(figure: Any, handles: Sequence[Any], names: Sequence[str], columns: int) -> None:
+    """Draw one legend below all panels, with the names as they are."""
+    # The text is set afterwards: Matplotlib reads $ in a label as mathematics, and drops a label that begins with "_".
+    legend = figure.legend(
+        handles, ["-"] * len(names), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        set_text(text, name)
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return the colour, marker and dashes of the method with this number. The first 77 differ from each other."""
+    return {
+        "color": _METHOD_COLOURS[number % len(_METHOD_COLOURS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+    }
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The height of a bar, and half the length of its error bar (None for no error bar)."""
+
+    value: float
+    error: float | None = None
+
+
+def bars_figure(
+    panels: Mapping[str, Mapping[str, Sequence[Bar]]],
+    groups: Sequence[str],
+    *,
+    y_label: str = "accuracy",
+    chance: float | None = None,
+    title: str | None = None,
+) -> Any:
+    """Draw panels of grouped bars side by side, with one legend below them."""
+    names = [textwrap.shorten(name, 40, placeholder="...") for name in next(iter(panels.values()))]
+    labels = names if chance is None else [*names, f"chance ({chance:g})"]
+    width_in = len(panels) * max(4.2, 0.9 + len(groups) * (0.35 + 0.16 * len(names)))
+    figure, axes, columns = _panels(panels, width_in, 3.5 + (0.25 if title else 0), labels)
+    handles: list[Any] = []
+    for axis, (name, bars) in zip(axes, panels.items(), strict=True):
+        handles = _draw_bars(axis, bars, groups, chance)
+        set_text(axis.set_title("-", fontsize=11), name)
+    axes[0].set_ylabel(y_label)
+    ends = [bar.value + (bar.error or 0) for bars in panels.values() for series in bars.values() for bar in series]
+    axes[0].set_ylim(0, max([1.02, *(end + 0.02 for end in ends if end == end)]))
+    _add_legend(figure, handles, labels, columns)
+    if title is not None:
+        set_text(figure.suptitle("-", fontsize=10), title)
+    return figure
+
+
+def _draw_bars(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:
+    """Draw one panel, and return its handles for the legend."""
+    handles: list[Any] = []
+    share = 0.8 / len(bars)
+    for number, series in enumerate(bars.values()):
+        positions = [group + share * (number - (len(bars) - 1) / 2) for group in range(len(groups))]
+        drawn = axis.bar(
+            positions,
+            [bar.value for bar in series],
+            width=share * 0.92,
+            color=_BAR_COLOURS[number % len(_BAR_COLOURS)],
+            hatch=_HATCHES[number % len(_HATCHES)],
+            edgecolor="white",
+            linewidth=0.5,
+            zorder=2,
+        )
+        handles.append(drawn)
+        for position, bar in zip(positions, series, strict=True):
+            if bar.error is not None:
+                axis.errorbar(position, bar.value, yerr=bar.error, color="black", capsize=2.5, linewidth=1, zorder=3)
+    if chance is not None:
+        handles.append(axis.axhline(chance, color="black", linestyle="--", linewidth=1, zorder=4))
+    name_ticks(axis, "x", groups)
+    axis.set_xlim(-0.55, len(groups) - 0.45)
+    _add_grid(axis, "y")
+    return handles
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """One line of a chart of rows."""
+
+    name: str  # the label at the left; a heading if there are no values
+    values: Sequence[float] = ()  # one per seed
+    mean: float = math.nan  # their mean; NaN draws none
+    low: float = math.nan  # the lower end of the mean's interval; NaN draws none
+    high: float = math.nan  # its upper end
+    number: int = 0  # the method's number, which selects its style
+    filled: bool = True  # whether the marker of the mean is filled
+
+
+def rows_figure(
+    panels: Mapping[str, Sequence[PointRow]],
+    *,
+    x_label: str,
+    level: tuple[str, float] | None = None,
+    hollow: str | None = None,
+    least: float = 0.0,
+) -> Any:
+    """Draw panels side by side with the same rows and the same scale, which spans at least `least`."""
+    rows = next(iter(panels.values()))
+    names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), "mean, 95 % CI"]
+    names += [name for name in (hollow, None if level is None else short(level[0])) if name is not None]
+    width_in = 1.9 + max(4.6, 2.6 * len(panels))
+    figure, axes, columns = _panels(panels, width_in, 0.95 + _ROW_IN * len(rows), names)
+    for axis, drawn in zip(axes, panels.values(), strict=True):
+        for position, row in enumerate(drawn):
+            _draw_row(axis, position, row)
+        if level is not None:
+            axis.axvline(level[1], color="black", linestyle=(0, (4, 2)), linewidth=1, zorder=1)
+        axis.set_xlabel(x_label, fontsize=9)
+        _add_grid(axis, "x")
+        axis.tick_params(axis="y", length=0)
+    name_ticks(axes[0], "y", [row.name for row in rows], fontsize=9)
+    for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if not row.values else "normal")
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    every = [row for drawn in panels.values() for row in drawn]
+    values = [value for row in every for value in (*row.values, row.mean, row.low, row.high)]
+    values += [] if level is None else [level[1]]
+    known = [value for value in values if math.isfinite(value)] or [0.0]
+    middle, half = (min(known) + max(known)) / 2, max(least, (max(known) - min(known)) * 1.08, 1e-9) / 2
+    axes[0].set_xlim(middle - half, middle + half)
+    line: dict[str, Any] = {"color": _GREY, "linewidth": 1.8, "markersize": 7}
+    drawn_as: list[dict[str, Any]] = [
+        {"marker": "o", "markersize": 4, "markerfacecolor": "none", "markeredgecolor": _GREY, "linestyle": "none"},
+        {"marker": "o", **line},
+        {"marker": "o", "markerfacecolor": "white", "markeredgewidth": 1.4, **line},
+        {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 1},
+    ]
+    used = [names[0] == "one seed", True, hollow is not None, level is not None]
+    handles = [axes[0].plot([], [], **style)[0] for style, needed in zip(drawn_as, used, strict=True) if needed]
+    _add_legend(figure, handles, names, columns)
+    return figure
+
+
+def _draw_row(axis: Any, position: int, row: PointRow) -> None:
+    style = _style(row.number)
+    colour, marker = style["color"], style["marker"]
+    # Seeds are drawn below the mean, so that neither hides the other.
+    if len(row.values) > 1:
+        seeds = {"markersize": 4, "markerfacecolor": "none", "markeredgecolor": colour, "markeredgewidth": 0.9}
+        axis.plot(row.values, [position + 0.22] * len(row.values), linestyle="none", marker=marker, zorder=3, **seeds)
+    if math.isfinite(row.low):
+        half = [[max(0.0, row.mean - row.low)], [max(0.0, row.high - row.mean)]]
+        axis.errorbar([row.mean], [position - 0.08], xerr=half, fmt="none", ecolor=colour, elinewidth=1.8, capsize=3)
+    if math.isfinite(row.mean):
+        face = colour if row.filled else "white"
+        mean = {"markersize": 7, "markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.4}
+        axis.plot([row.mean], [position - 0.08], linestyle="none", marker=marker, zorder=4, **mean)
+
+
+def rows_alt(panels: Mapping[str, Sequence[PointRow]], unit: str) -> str:
+    """Return the means in words, for readers who cannot see the figure."""
+    parts = [
+        f"{short(row.name)}{f' ({short(title)})' if title else ''} {row.mean:.3g}"
+        for title, rows in panels.items()
+        for row in rows
+        if row.values and math.isfinite(row.mean)
+    ]
+    return f"Means in {unit}: {', '.join(parts)}." if parts else ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method's line."""
+
+    xs: Sequence[float]  # the points' horizontal positions
+    ys: Sequence[float]  # their vertical positions
+    low: Sequence[float] = ()  # the lower end of the interval at each point; empty for no intervals
+    high: Sequence[float] = ()  # its upper end
+    thin: Sequence[tuple[Sequence[float], Sequence[float]]] = ()  # thin lines of the same method
+    number: int = 0  # the method's number, which selects its style
+    marked: bool = True  # whether every point has a marker; otherwise only the last one has
+
+
+@dataclass(frozen=True)
+class Level:
+    """The score of a method without the varied setting: a horizontal line with its interval."""
+
+    value: float
+    low: float
+    high: float
+    number: int
+
+
+def lines_figure(
+    lines: Mapping[str, Line],
+    *,
+    x_label: str,
+    y_label: str,
+    ticks: Sequence[float] = (),
+    log_x: bool = False,
+    log_y: bool = False,
+    levels: Mapping[str, Level] | None = None,
+    right: float | None = None,
+) -> Any:
+    """Draw lines with one legend; `right` is the largest x that is shown."""
+    names = list(dict.fromkeys([*lines, *(levels or {})]))
+    figure, (axis,), columns = _panels([""], 6.2, 3.6, [short(name) for name in names])
+    handles: dict[str, Any] = {}
+    for index, (name, line) in enumerate(lines.items()):
+        step = min(0.014, 0.08 / len(lines)) if ticks else 0.0
+        handles[name] = _draw_line(axis, line, step * (index - (len(lines) - 1) / 2), log_x, ticks)
+    for name, level in (levels or {}).items():
+        style = _style(level.number)
+        if math.isfinite(level.low):
+            axis.axhspan(level.low, level.high, color=style["color"], alpha=0.1, linewidth=0, zorder=1)
+        handles[name] = axis.axhline(
+            level.value, color=style["color"], linestyle=style["linestyle"], linewidth=1.4, zorder=2
+        )
+    axis.set_xlabel(x_label, fontsize=9)
+    axis.set_ylabel(y_label, fontsize=9)
+    _add_grid(axis, "both")
+    if log_x:
+        axis.set_xscale("log")
+    if log_y:
+        axis.set_yscale("log")
+    if ticks:
+        axis.set_xticks(list(ticks), [f"{tick:,g}" for tick in ticks])
+        axis.minorticks_off()
+    if right is not None:
+        axis.set_xlim(0, min(right, axis.get_xlim()[1]))
+    _add_legend(figure, [handles[name] for name in names], [short(name) for name in names], columns)
+    return figure
+
+
+def _draw_line(axis: Any, line: Line, offset: float, log_x: bool, ticks: Sequence[float]) -> Any:
+    """Draw a line, shifted by a small offset, so that the intervals of several methods at one x do not overlap."""
+    style = _style(line.number)
+    first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
+    xs = [x * (last / first) ** offset for x in line.xs] if log_x else [x + (last - first) * offset for x in line.xs]
+    for thin_xs, thin_ys in line.thin:
+        axis.plot(thin_xs, thin_ys, color=style["color"], linewidth=0.6, alpha=0.35, zorder=2)
+    if line.low:
+        down = [max(0.0, y - low) for y, low in zip(line.ys, line.low, strict=True)]
+        up = [max(0.0, high - y) for y, high in zip(line.ys, line.high, strict=True)]
+        axis.errorbar(
+            xs, line.ys, yerr=[down, up], fmt="none", ecolor=style["color"], elinewidth=1, capsize=2.5, zorder=3
+        )
+    every = None if line.marked else [len(xs) - 1]
+    (drawn,) = axis.plot(xs, line.ys, linewidth=1.6, markersize=5.5, markevery=every, zorder=4, **style)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method by its cost (x) and score (y)."""
+
+    x: float
+    y: float
+    name: str
+    number: int = 0  # the method's number, which selects its style
+
+
+def pareto_front(points: Sequence[Point], *, greater_is_better: bool = True) -> list[Point]:
+    """Return the points that no other point beats in one of cost (x) and score (y) without losing in the other."""
+    sign = 1.0 if greater_is_better else -1.0
+    front: list[Point] = []
+    for point in sorted(points, key=lambda one: (one.x, -sign * one.y)):
+        if not front or sign * point.y > sign * front[-1].y:
+            front.append(point)
+    return front
+
+
+def cost_figure(
+    points: Sequence[Point], *, x_label: str, y_label: str, greater_is_better: bool = True, least: float
+) -> Any:
+    """Draw cost against score, with the Pareto front as a line through its filled points."""
+    names = [short(point.name) for point in points]
+    figure, (axis,), columns = _panels([""], 6.2, 3.4, names)
+    front = pareto_front(points, greater_is_better=greater_is_better)
+    axis.plot([one.x for one in front], [one.y for one in front], color=_GREY, linewidth=1.2, zorder=2)
+    handles = []
+    for point in points:
+        style = _style(point.number)
+        face = style["color"] if point in front else "white"
+        handles += axis.plot(
+            [point.x], [point.y], linestyle="none", marker=style["marker"], markersize=8, markerfacecolor=face,
+            markeredgecolor=style["color"], markeredgewidth=1.4, zorder=3,
+        )  # fmt: skip
+    low, high = axis.get_ylim()
+    if high - low < least:
+        axis.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+    axis.set_xlim(0, 1.08 * max(point.x for point in points))
+    axis.set_xlabel(x_label, fontsize=9)
+    axis.set_ylabel(y_label, fontsize=9)
+    _add_grid(axis, "both")
+    _add_legend(figure, handles, names, columns)
+    return figure
+
+
+def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
+    """Draw confusion matrices side by side, and in each cell the percentage of the label's rows."""
+    columns = min(_MOST_MATRICES_BESIDE, len(counts))
+    lines = math.ceil(len(counts) / columns)
+    side_in = max(1.3, 0.42 * len(names))
+    labels = [short(name, 16) for name in names]
+    label_in = 0.075 * max(map(len, labels))
+    titles = [_wrapped(title, side_in) for title in counts]
+    title_in = 0.18 * max(1 + title.count("\n") for title in titles)
+    figure = new_figure(
+        columns * (side_in + 0.3) + label_in + 0.4, lines * (side_in + label_in + title_in + 0.62), layout="constrained"
+    )
+    axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False)
+    figure.get_layout_engine().set(h_pad=0.1)
+    for index, (axis, title, counts_CC) in enumerate(zip(axes.flat, titles, counts.values(), strict=False)):
+        totals_C1 = counts_CC.sum(axis=1, keepdims=True)
+        shares_CC = np.divide(counts_CC, totals_C1, out=np.zeros(counts_CC.shape), where=totals_C1 > 0)
+        shaded_grid(axis, shares_CC, colours="Blues")
+        axis.set_aspect("equal")
+        for (label, predicted), share in np.ndenumerate(shares_CC):
+            # Fixed colours: a page's own would change in dark mode.
+            colour = "#fefefe" if share > 0.6 else "#010101"
+            axis.text(predicted, label, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=colour)
+        set_text(axis.set_title("-", fontsize=10), title)
+        if index + columns >= len(counts):
+            axis.set_xlabel("predicted", fontsize=9)
+        name_ticks(axis, "x", labels, fontsize=8, rotation=90 if label_in > 0.5 else 0)
+        name_ticks(axis, "y", labels, fontsize=8)
+        axis.tick_params(length=0, labelbottom=True)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("label", fontsize=9)
+    for axis in axes.flat[len(counts) :]:
+        axis.set_axis_off()
+    return figure
