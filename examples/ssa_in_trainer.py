@@ -7,7 +7,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
 import attentune
-from attentune.integrations.hf_trainer.building import new_model
+from attentune.integrations.hf_trainer import new_model
 
 encoder = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # or a folder, or a name on the Hugging Face hub
 folder = Path(sys.argv[2] if len(sys.argv) > 2 else "runs/trainer-example")

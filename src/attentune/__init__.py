@@ -25,7 +25,7 @@ _PUBLIC = {
     "AttentuneForSequenceClassification": "attentune.models.modeling",
     "AttentuneRegressor": "attentune.integrations.sklearn",
     "Predictor": "attentune.inference.predictor",
-    "SSACallback": "attentune.integrations.hf_trainer.callback",
+    "SSACallback": "attentune.integrations.hf_trainer",
     "auto": "attentune.automl.driver",
     "compare": "attentune.runs.compare",
     "evaluate": "attentune.inference.predictor",

@@ -85,14 +85,14 @@ def test_of_many_classes_the_worst_and_the_most_confused_are_listed(tmp_path: Pa
     labels = names * 4
     given = [names[(index % 30 + (index % 30 < 6 and index < 60)) % 30] for index in range(120)]
     right = sum(a == b for a, b in zip(labels, given, strict=True)) / 120
-    write_record(tmp_path, Run("own", None, "bert", 1), predictions(labels, given, names), score=right)
+    write_record(tmp_path, Run("big", None, "bert", 1), predictions(labels, given, names), score=right)
     section = classes_section(compare_methods(collect([str(tmp_path)]).runs))
     found = tables_of(section)
-    assert list(found) == ["classes-own", "confused-own"]
-    assert len(found["classes-own"].rows) == 20
-    assert found["classes-own"].rows[0] == ("c01", "4", "50.0", "50.0", "50.0")
-    assert [row[:2] for row in found["confused-own"].rows] == [(names[n], names[n + 1]) for n in range(6)]
-    assert found["confused-own"].rows[0][2:] == ("2", "50.0")
+    assert list(found) == ["classes-big", "confused-big"]
+    assert len(found["classes-big"].rows) == 20
+    assert found["classes-big"].rows[0] == ("c01", "4", "50.0", "50.0", "50.0")
+    assert [row[:2] for row in found["confused-big"].rows] == [(names[n], names[n + 1]) for n in range(6)]
+    assert found["confused-big"].rows[0][2:] == ("2", "50.0")
 
 
 def one_run(folder: Path, count: int = 40) -> Path:

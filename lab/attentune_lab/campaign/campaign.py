@@ -400,7 +400,7 @@ def trainer_run(data: Any, folder: Path, draw: int, **point: Any) -> Predict:
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
 
-    from attentune.integrations.hf_trainer.arguments import recommended_arguments
+    from attentune.integrations.hf_trainer import recommended_arguments
     from attentune.models.build import resolve_encoder
 
     tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("embedded"))

@@ -13,7 +13,7 @@ from attentune.report.highlight import visible
 from attentune.training.run_folder import check_feasible
 
 if TYPE_CHECKING:
-    from attentune.annotation.label_check import AlikeTexts, LabelCheck, SuspectLabel
+    from attentune.labels.label_check import AlikeTexts, LabelCheck, SuspectLabel
 
 _TEXT_WIDTH, _ALIKE_SHOWN = 60, 5
 # A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
@@ -205,10 +205,10 @@ def _training_rows(data: Any) -> Any:
 
 
 def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
-    from attentune.annotation.files import check_ending
-    from attentune.annotation.label_check import check_labels
-    from attentune.annotation.marks import write_errors
     from attentune.cli.output import progress_lines
+    from attentune.labels.files import check_ending
+    from attentune.labels.label_check import check_labels
+    from attentune.labels.marks import write_errors
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)
@@ -222,8 +222,8 @@ def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
 
 
 def _fix(parsed: Any, config: Any) -> int:
-    from attentune.annotation.marks import count_marks, read_marks, write_corrected
     from attentune.data.load import load_data
+    from attentune.labels.marks import count_marks, read_marks, write_corrected
 
     data = load_data(config.data, seed=config.training.seed, cut_validation=False)
     rows = _training_rows(data)

@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
     if parsed.push_to_hub is not None:
-        from attentune.integrations.hub.push import check_push, copy_predictions, push_folder
+        from attentune.integrations.hub.publish import check_push, copy_predictions, push_folder
 
         check_push(parsed.push_to_hub)
     use_best(parsed)

@@ -54,9 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     check_named(parsed)
     check_columns(parsed.input_file, data)
 
-    from attentune.annotation.files import check_ending, rows_text, write_rows
-    from attentune.annotation.suggest import suggest_texts
     from attentune.inference.predictor import Predictor
+    from attentune.labels.files import check_ending, rows_text, write_rows
+    from attentune.labels.suggest import suggest_texts
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)

@@ -1,7 +1,7 @@
 """Likely label errors, from out-of-fold probabilities of the classes.
 
 The probabilities of a row must come from a model that has not seen the row. What makes them is above this room
-(`annotation`); here is only what they say about the given labels.
+(`labels`); here is only what they say about the given labels.
 """
 
 from __future__ import annotations

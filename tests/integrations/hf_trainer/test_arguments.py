@@ -11,8 +11,7 @@ from transformers import AutoModelForSequenceClassification, Trainer
 
 from attentune.config import TrainingConfig
 from attentune.errors import DataError
-from attentune.integrations.hf_trainer.arguments import recommended_arguments
-from attentune.integrations.hf_trainer.building import new_model
+from attentune.integrations.hf_trainer import new_model, recommended_arguments
 from attentune.training.defaults import RunSize, choose_settings
 
 Tiny = Callable[..., Path]

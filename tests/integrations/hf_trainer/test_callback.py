@@ -19,8 +19,7 @@ import attentune
 from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
 from attentune.inference.scoring import score_rows
-from attentune.integrations.hf_trainer.building import new_model
-from attentune.integrations.hf_trainer.callback import ClassifierCallback, key_of, read_rows
+from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows
 from attentune.nn.losses import resolve_loss, with_token_loss
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
 from attentune.training.components import build_components

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.integrations.hub.card import ONNX_PAIR_USE, ONNX_USE, SENTENCE_USE, SETFIT_USE, STOCK_USE, copy_card
+from attentune.integrations.hub.publish import ONNX_PAIR_USE, ONNX_USE, SENTENCE_USE, SETFIT_USE, STOCK_USE, copy_card
 
 CARD = "---\nlibrary_name: attentune\n---\n\n# Stars\n\n## How to use\n\nimport attentune\n\n## Limits\n\n- One run.\n"
 

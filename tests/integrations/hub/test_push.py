@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.integrations.hub.push import copy_predictions
+from attentune.integrations.hub.publish import copy_predictions
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.hub_server import TOKEN, HubServer, hub_server
@@ -93,7 +93,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from attentune.errors import AttentuneError
-from attentune.integrations.hub.push import push_folder
+from attentune.integrations.hub.publish import push_folder
 try:
     print(push_folder(Path(sys.argv[1]), sys.argv[2]))
 except AttentuneError as error:
@@ -164,8 +164,8 @@ def test_predictions_only_if_asked_for(tmp_path: Path) -> None:
 def test_what_is_refused_before_any_work(
     flags: list[str], token: str | None, offline: bool, told: str, tmp_path: Path, monkeypatch, attentune
 ) -> None:
-    monkeypatch.setattr("attentune.integrations.hub.push.get_token", lambda: token)
-    monkeypatch.setattr("attentune.integrations.hub.push.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("attentune.integrations.hub.publish.get_token", lambda: token)
+    monkeypatch.setattr("attentune.integrations.hub.publish.HF_HUB_OFFLINE", offline)
     status, out, err = attentune("export", tmp_path / "no-run", *flags)
     assert (status, out, told in err) == (2, "", True), err
     assert "no-run" not in err, "the run has not been looked for"

@@ -27,7 +27,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub.card import REMOTE_USE, STOCK_USE, copy_card
+from attentune.integrations.hub.publish import REMOTE_USE, STOCK_USE, copy_card
 from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
@@ -108,9 +108,7 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 """
-_LOADING = (
-    WITHOUT_ATTENTUNE
-    + """
+_LOADING = """
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -122,7 +120,6 @@ model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.f
 with torch.no_grad():
     save_file({"logits": model(**load_file(inputs)).logits.contiguous()}, outputs)
 """
-)
 
 
 @dataclass(frozen=True)
@@ -237,19 +234,24 @@ def _inputs(saved: ModelPredictor) -> dict[str, Any]:
     return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
 
 
+def run_elsewhere(code: str, *words: str, **environment: str) -> str | None:
+    """Run a program in a process that cannot import Attentune; return the last line of its error, None if it ran."""
+    around = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    command = [sys.executable, "-c", WITHOUT_ATTENTUNE + code, *words]
+    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False)
+    return (done.stderr.strip().splitlines() or ["no error output"])[-1] if done.returncode != 0 else None
+
+
 def _difference(saved: ModelPredictor, folder: Path, inputs: dict[str, Any], *, is_stock: bool) -> float:
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
         save_file(inputs, there)
-        # The cached copies of the code are deleted with the temporary folder; the hub is not contacted.
-        around = {**os.environ, "HF_MODULES_CACHE": place, "HF_HUB_OFFLINE": "1"}
         trust = "stock" if is_stock else "remote"
-        words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back), trust]
-        done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
-        if done.returncode != 0 or not back.is_file():
-            lines = done.stderr.strip().splitlines() or ["no error output"]
+        # The cached copies of the code are deleted with the temporary folder; the hub is not contacted.
+        error = run_elsewhere(_LOADING, str(folder), str(there), str(back), trust, HF_MODULES_CACHE=place)
+        if error is not None:
             raise ExportError(
-                f"{saved.folder}: what was written could not be loaded without Attentune ({lines[-1]}); nothing is left"
+                f"{saved.folder}: what was written could not be loaded without Attentune ({error}); nothing is left"
                 " of it. An encoder that brings code of its own cannot be exported so."
             )
         logits = load_file(back)["logits"]

@@ -8,9 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,8 +30,8 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-from attentune.integrations.hub.card import SENTENCE_USE, SETFIT_USE, copy_card
-from attentune.integrations.hub.export import WITHOUT_ATTENTUNE
+from attentune.integrations.hub.export import run_elsewhere
+from attentune.integrations.hub.publish import SENTENCE_USE, SETFIT_USE, copy_card
 from attentune.integrations.hub.stock import last_layer
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
@@ -204,9 +201,7 @@ FORMATS = ("sentence-transformers", "setfit")
 ABOUT_FILE, HEAD_FILE = "export.json", "model_head.pkl"
 TOLERANCE, BF16_TOLERANCE = 1e-5, 0.05
 Say = Callable[[str], None]
-_LOADING = (
-    WITHOUT_ATTENTUNE
-    + """
+_LOADING = """
 import json, torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
@@ -218,7 +213,6 @@ vectors = model.encode(texts, convert_to_tensor=True, show_progress_bar=False).f
 similarities = model.similarity_pairwise(vectors[:-1], vectors[1:]).contiguous()
 save_file({"vectors": vectors, "similarities": similarities}, outputs)
 """
-)
 
 
 @dataclass(frozen=True)
@@ -415,12 +409,9 @@ def _loaded_elsewhere(folder: Path, texts: list[str]) -> dict[str, torch.Tensor]
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "texts.json", Path(place) / "vectors.safetensors"
         there.write_text(json.dumps(texts), encoding="utf-8")
-        around = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back)]
-        done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
-        if done.returncode != 0 or not back.is_file():
-            lines = done.stderr.strip().splitlines() or ["no error output"]
+        error = run_elsewhere(_LOADING, str(folder), str(there), str(back))
+        if error is not None:
             raise ExportError(
-                f"{folder}: sentence-transformers could not load what was written ({lines[-1]}); nothing is left of it."
+                f"{folder}: sentence-transformers could not load what was written ({error}); nothing is left of it."
             )
         return dict(load_file(back))

@@ -1,4 +1,4 @@
 """Export runs as ONNX graphs, which can be served without PyTorch.
 
-Start with `export.export_run`; `graph` exports the model, and `checking` compares the outputs with those of PyTorch.
+Start with `export.export_run`; `checking` writes the graph and compares its outputs with those of PyTorch.
 """

@@ -27,20 +27,23 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub.card import ONNX_PAIR_USE, ONNX_USE, copy_card
+from attentune.integrations.hub.publish import ONNX_PAIR_USE, ONNX_USE, copy_card
 from attentune.integrations.hub.stock import classification_config
 from attentune.integrations.onnx.checking import (
     MADE_UP_NAME,
+    OPSETS,
     Answers,
     answers,
     check_tokens,
     in_onnxruntime,
     in_pytorch,
     made_up_rows,
+    output_names,
     plain_tokenizer,
+    quantize_int8,
     validation_rows,
+    write_graph,
 )
-from attentune.integrations.onnx.graph import OPSETS, output_names, quantize_int8, write_graph
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.loading import quiet

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.annotation.suggest import badge, disagreement, last_features, margins, suggest_texts
 from attentune.baselines.predictor import load_run
 from attentune.baselines.registry import make_baseline
 from attentune.config import ModelConfig
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, predict_rows
+from attentune.labels.suggest import badge, disagreement, last_features, margins, suggest_texts
 from attentune.metrics.metrics import probabilities_of
 from attentune.seeding import numpy_generator
 from helpers.ensembles import saved_ensemble, saved_model

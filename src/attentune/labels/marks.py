@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.annotation.files import check_ending, write_rows
-from attentune.annotation.label_check import LabelCheck
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.columns import choose_columns, with_guessed_columns
@@ -19,6 +17,8 @@ from attentune.data.files import read_table
 from attentune.data.tables import Table
 from attentune.data.text_formats import FileOptions, open_bytes
 from attentune.errors import ConfigError, DataError
+from attentune.labels.files import check_ending, write_rows
+from attentune.labels.label_check import LabelCheck
 
 KEEP, FIX, REMOVE = "keep", "fix", "remove"
 MARKS = (KEEP, FIX, REMOVE)

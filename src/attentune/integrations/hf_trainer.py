@@ -1,4 +1,7 @@
-"""Callbacks for the Trainer of transformers: the start and end of the classifier, and token labels for each epoch."""
+"""SSA for the Trainer of transformers: the start and end of the classifier, and token labels for each epoch.
+
+Start with `SSACallback`; `new_model` builds the model, `recommended_arguments` chooses the training arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
 from transformers import DataCollatorWithPadding, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attentune.config import Config, load_config
+from attentune.config import Config, TrainingConfig, load_config
 from attentune.data.batching import budget_order, pad_batch
+from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
 from attentune.inference.scoring import BATCH_TOKENS
+from attentune.models.build import build_model, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
@@ -26,8 +31,103 @@ from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
+from attentune.training.defaults import RULED, RunSize, choose_settings, default_loss
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
 from attentune.training.objective import build_objective, score_scale
+
+
+def new_model(
+    encoder: str,
+    labels: Sequence[str] | None,
+    *,
+    preset: str = "bert",
+    is_pair: bool = False,
+    max_length: int = 128,
+    seed: int = 42,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
+    """Build a model from a pre-trained encoder with a preset's newly initialised slots, and load its tokenizer.
+
+    The loss is that of `attentune train`: for scores from a dot product minus Pearson's correlation, whose scale
+    `ClassifierCallback` fits.
+
+    Args:
+        encoder: "embedded", a folder, or a name on the Hugging Face hub.
+        labels: the classes in the order of their ids; None for regression.
+        preset: the name of a method; `attentune list presets` lists them.
+        is_pair: whether the rows are pairs of texts.
+        max_length: the maximum number of tokens of a text or pair; the tokenizer truncates at it.
+        seed: the seed for the initialisation of new weights.
+        overrides: model settings by dotted name, such as {"model.token_gate.beta": 0.9}.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        ConfigError: a setting is invalid.
+        UnsupportedEncoderError: the encoder cannot be loaded or does not support what the preset requires.
+    """
+    settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
+    config = load_config(overrides=settings, preset=preset)
+    tokenizer = load_tokenizer(config.model)
+    tokenizer.model_max_length = config.data.max_length
+    space = LabelSpace("regression") if labels is None else LabelSpace("classification", tuple(labels))
+    model = build_model(
+        config.model,
+        space,
+        tokenizer,
+        max_length=config.data.max_length,
+        is_pair=is_pair,
+        seed=seed,
+        loss=default_loss(config, space.task_type, is_pair=is_pair),
+    )
+    return model, tokenizer
+
+
+# The rule's settings that have another name, or none, in TrainingArguments.
+_SHARED = tuple(name for name in RULED if name not in ("eval_strategy", "eval_steps", "save_steps"))
+
+
+def recommended_arguments(
+    model: Any, train_dataset: Any, *, output_dir: str, eval_dataset: Any = None, **arguments: Any
+) -> TrainingArguments:
+    """Return training arguments that suit the number and length of the rows and the size of the encoder.
+
+    Learning rate, epochs, batch size and how often the model is scored follow `attentune.training.defaults`; warm-up,
+    weight decay and schedule are those of `attentune train`.
+    """
+    rows = len(train_dataset)
+    if not rows or "input_ids" not in train_dataset[0]:
+        got = "no rows" if not rows else f"rows with {', '.join(train_dataset[0])}"
+        raise DataError(f"train_dataset: got {got}, expected tokenised rows with input_ids.")
+    is_table = hasattr(train_dataset, "column_names")
+    token_ids = train_dataset["input_ids"] if is_table else [row["input_ids"] for row in train_dataset]
+    config = getattr(model.config, "encoder_config", model.config)
+    size = RunSize(
+        rows=rows,
+        mean_tokens=sum(map(len, token_ids)) / rows,
+        validation_rows=0 if eval_dataset is None else len(eval_dataset),
+        layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+    )
+    given = {
+        name: arguments[name] for name in (*_SHARED, "max_steps", "gradient_accumulation_steps") if name in arguments
+    }
+    settled = choose_settings(TrainingConfig(**given, eval_strategy="no" if eval_dataset is None else None), size)
+    # The Trainer saves the best weights only where it scores, so both happen at the same steps.
+    when = "epoch" if settled.save_steps is None else "steps"
+    made: dict[str, Any] = {
+        **{name: getattr(settled, name) for name in _SHARED},
+        "eval_strategy": "no" if eval_dataset is None else when,
+        "save_strategy": when,
+        "weight_decay": settled.weight_decay,
+    }
+    if "warmup_steps" not in arguments:
+        made["warmup_steps"] = settled.warmup_ratio  # below 1 it is a share of all steps
+    if settled.save_steps is not None:
+        made |= {"save_steps": settled.save_steps, "eval_steps": settled.save_steps}
+    return TrainingArguments(output_dir=output_dir, **made | arguments)
+
 
 Key = tuple[bytes, float]
 
