@@ -2,7 +2,7 @@
 
 Each page has a folder of its own with the files and the earlier runs that it names (doc_material.py). The embedded
 encoder is a tiny one, in a package of its name; `bert-base-uncased` is a folder; data sets are cuts of the real ones.
-What cannot run and what is made smaller stands in doc_limits.py.
+What cannot run and what is made smaller stands there too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attentune.cli.main import main
 from attentune.config import load_config
 from helpers import doc_material as material
 from helpers.doc_blocks import COMMANDS, LAB_PAGES, PAGES, ROOT, Block, all_commands, blocks, name_of
-from helpers.doc_limits import NOT_RUN, PYTHON, added, smaller
+from helpers.doc_material import NOT_RUN, PYTHON, added, smaller
 from helpers.plugin_package import forget
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]

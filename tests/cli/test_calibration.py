@@ -109,23 +109,6 @@ def test_the_errors_are_of_the_validation_rows(files: Path, trained: Path) -> No
 
 
 @pytest.mark.integration
-def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
-    labels, said, shares = columns(trained / "predictions_validation.csv")
-    scores = json.loads((trained / "metrics.json").read_text())["validation"]
-    assert scores["accuracy"] == pytest.approx(np.mean(labels == said))
-    status, out, _ = attentune("evaluate", trained, "--format", "json")
-    assert (status, json.loads(out)["validation"]) == (0, pytest.approx(scores))
-    status, out, _ = attentune("predict", trained, "--input_file", files / "dev.csv")
-    assert status == 0
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert [row["prediction"] == "good" for row in rows] == said.tolist()
-    texts = [row["text"] for row in csv.DictReader((files / "dev.csv").open())][:8]
-    classify = pipeline("text-classification", model=str(trained))
-    for answer, share in zip(classify(texts, top_k=None), shares[:8], strict=True):
-        assert {one["label"]: one["score"] for one in answer}["good"] == pytest.approx(share, abs=1e-5)
-
-
-@pytest.mark.integration
 def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
 

@@ -10,8 +10,7 @@ import pytest
 
 from attentune.results import to_json
 from attentune.suites.hans import HansLine, score_hans
-from helpers.glue_samples import write_glue, write_run
-from helpers.hans_samples import write_hans
+from helpers.glue_samples import write_glue, write_hans, write_run
 
 Command = Callable[..., tuple[int, str, str]]
 

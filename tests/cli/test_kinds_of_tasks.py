@@ -14,7 +14,7 @@ import pytest
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attentune.cli.main import main
-from helpers.hans_samples import write_hans
+from helpers.glue_samples import write_hans
 from helpers.samples import BAD, FILLER, GOOD
 
 PAIRS = ("pair", "bi-encoder", "alignment")
@@ -34,6 +34,7 @@ TRAINED = {
     "ssa multi-label": f"--preset ssa-hybrid {MULTI_LABEL}",
     "ssa score": f"--preset ssa-hybrid {SCORE}",
     "sesame": "--preset sesame-weighted",
+    "majority": "--preset majority",
     "tfidf": "--preset tfidf-linear",
     "tfidf multi-label": f"--preset tfidf-linear {MULTI_LABEL}",
     "tfidf score": f"--preset tfidf-linear {SCORE}",
@@ -41,26 +42,42 @@ TRAINED = {
     "alignment": "--preset token-alignment --text_pair_column other",
 }
 AUTO = {"ensemble": "", "ensemble multi-label": MULTI_LABEL, "ensemble score": SCORE}
-BASELINES = {kind for kind in TRAINED if kind.split()[0] in ("tfidf", "frozen", "alignment")}
+BASELINES = {kind for kind in TRAINED if kind.split()[0] in ("majority", "tfidf", "frozen", "alignment")}
+# Kinds that the fast tier tries; the others are integration tests.
+FAST = ("classes", "tfidf multi-label", "ensemble multi-label")
 ONE_MODEL = {**dict.fromkeys(BASELINES, "expected the run folder of"), **dict.fromkeys(AUTO, "expected the run folder")}
 NOT_CLASSES = dict.fromkeys((k for k in (*TRAINED, *AUTO) if "multi-label" in k or "score" in k), "predicts labels of")
 NO_VECTOR = {
     **dict.fromkeys((k for k in TRAINED if k.startswith("ssa")), "its token gate changes the sentence vector"),
     **dict.fromkeys(("long", "long multi-label"), "it reads long texts in windows"),
-    **dict.fromkeys((k for k in TRAINED if k.startswith("tfidf")), "which has no encoder"),
+    **dict.fromkeys((k for k in TRAINED if k.startswith(("majority", "tfidf"))), "which has no encoder"),
     **dict.fromkeys(AUTO, "got "),
     "pair": "encodes the two texts of a pair together",
     "sesame": "it blurs attention",
     "alignment": "not from one vector a text",
 }
 
+NOT_INSIDE = dict.fromkeys((*BASELINES, *AUTO), "looks into one model")
+
 # From a command to a part of the refusal by kind of run; on all other kinds it works. RUN, NEW, HANS, OUT, TEXT are
 # filled in.
 COMMANDS: dict[str, dict[str, str]] = {
     "evaluate RUN": {},
     "predict RUN --input_file NEW": {},
-    "explain RUN TEXT --method leave-one-out": {},
-    "explain RUN TEXT --method attention": dict.fromkeys((*BASELINES, *AUTO), "looks into one model"),
+    "predict RUN TEXT": {},
+    "predict RUN --input_file NEW --output_file OUT/new.csv": {},
+    "predict RUN --input_file NEW --explain": {
+        **dict.fromkeys((k for k in TRAINED if not k.startswith("ssa")), "attentune fit-explainer"), **ONE_MODEL,
+    },
+    "explain RUN TEXT": {},
+    "explain RUN TEXT --method leave-one-out --level token": dict.fromkeys((*BASELINES, *AUTO), "level: got token"),
+    "explain RUN TEXT --method random,shap --samples 20 --format json": {},
+    "explain RUN TEXT --method lime --samples 20 --output_file OUT/why.html": {},
+    "explain RUN TEXT --method integrated-gradients --steps 3": {
+        **NOT_INSIDE, "ensemble multi-label": "needs gradients",
+    },
+    "explain RUN TEXT --method attention": NOT_INSIDE,
+    "explain RUN TEXT --layer 1": ONE_MODEL,
     "calibrate RUN": {**ONE_MODEL, **dict.fromkeys(("score", "ssa score"), "needs classes")},
     "export RUN --output_dir OUT/onnx": {
         **ONE_MODEL, **dict.fromkeys(("long", "long multi-label"), "long texts in windows"),
@@ -139,11 +156,11 @@ def run_of(kind: str, home: Path) -> Path:
 
 
 def cells(commands: dict[str, dict[str, str]]) -> Iterator[Any]:
-    """Each command on each kind of run: multi-label ones in the fast tier, exports in the slow one."""
+    """Each command on each kind of run: some kinds in the fast tier, exports in the slow one."""
     for words, refusals in commands.items():
         for kind in (*TRAINED, *AUTO):
             refusal = refusals.get(kind, "")
-            marks: Any = () if kind in ("multi-label", "tfidf multi-label") else pytest.mark.integration
+            marks: Any = () if kind in FAST else pytest.mark.integration
             if words.startswith("export") and not refusal:  # seconds each; tests/integrations has more
                 marks = pytest.mark.slow
             yield pytest.param(words, kind, refusal, id=f"{words}-{kind}", marks=marks)
@@ -194,10 +211,7 @@ _JOBS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=() if kind in ("tfidf multi-label", "tfidf score") else pytest.mark.integration)
-        for kind in (*TRAINED, *AUTO)
-    ],
+    [pytest.param(kind, marks=() if kind in FAST else pytest.mark.integration) for kind in (*TRAINED, *AUTO)],
 )
 def test_predict_says_first_what_the_run_does(home: Path, tmp_path: Path, capsys: Any, kind: str) -> None:
     run = run_of(kind, home)

@@ -1,4 +1,7 @@
-"""Drives a headless Chromium over the DevTools protocol. Uses an installed browser, such as Debian's `chromium`."""
+"""Drives a headless Chromium over the DevTools protocol. Uses an installed browser, such as Debian's `chromium`.
+
+`problems` are those that axe-core finds on a page.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,22 @@ def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
         assert process.poll() is None, f"Chromium ended with status {process.returncode}"
         time.sleep(0.1)
     raise AssertionError("Chromium did not come up within 30 s")
+
+
+_ROOT = Path(__file__).parents[2]
+AXE = _ROOT / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def problems(page: Page, *, ignored: Sequence[str] = (), frames: bool = True) -> list[str]:
+    """Return what axe-core finds that is serious or critical; fail the test if it is not installed."""
+    if not AXE.is_file():
+        pytest.fail(f"no {AXE}: run `npm install --no-save --no-package-lock axe-core@4` in {_ROOT}")
+    page.run(f"{AXE.read_text(encoding='utf-8')}; 0")
+    options = json.dumps({"iframes": frames, "rules": {rule: {"enabled": False} for rule in ignored}})
+    found = json.loads(page.run(f"axe.run(document, {options}).then(found => JSON.stringify(found.violations))"))
+    return [
+        f"{one['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]

@@ -1,4 +1,4 @@
-"""Writes a small GLUE folder in the published layouts, with synthetic sentences, and untrained runs on its tasks."""
+"""Writes small GLUE, HANS and CS224N folders in the published layouts, and untrained runs on tasks of GLUE."""
 
 from __future__ import annotations
 
@@ -89,3 +89,55 @@ def write_run(
     settings = f"data: {{task: {task}, data_dir: '{data_dir}'}}\ntraining: {{use_cpu: true}}\n"
     (folder / "config.yaml").write_text(settings, encoding="utf-8")
     return folder
+
+
+HEADER = (
+    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2"
+    "\tpairID\theuristic\tsubcase\ttemplate"
+)
+_NOUNS = ("doctor", "lawyer", "student", "judge", "senators", "president", "scientist", "professor", "actors", "child")
+_VERBS = ("thanked", "stopped", "met", "saw")
+
+
+def hans_lines(a_subcase: int) -> list[str]:
+    """Return the header and `a_subcase` rows for each of 3 heuristics x 2 labels x 2 subcases, with ids from ex0."""
+    lines = [HEADER]
+    for heuristic in ("lexical_overlap", "subsequence", "constituent"):
+        for label in ("entailment", "non-entailment"):
+            for subcase in range(2):
+                for _ in range(a_subcase):
+                    number = len(lines) - 1
+                    first, second = _NOUNS[number % 10], _NOUNS[(number // 3 + 4) % 10]
+                    text = f"The {first} near the {second} {_VERBS[number % 4]} the {_NOUNS[(7 * number) % 10]} ."
+                    pair = f"The {second} {_VERBS[number % 4]} the {first} ."
+                    parses = f"( {text} )\t( {pair} )\t(ROOT)\t(ROOT)"
+                    name = f"{heuristic[0]}{label[0]}_{subcase}"
+                    lines.append(
+                        f"{label}\t{parses}\t{text}\t{pair}\tex{number}\t{heuristic}\t{name}\ttemp{number % 3}"
+                    )
+    return lines
+
+
+def write_hans(path: Path, a_subcase: int) -> Path:
+    """Write the file and return its path."""
+    path.write_text("\n".join(hans_lines(a_subcase)) + "\n", encoding="utf-8")
+    return path
+
+
+def write_cs224n(folder: Path, rows: int = 24) -> Path:
+    """Write SST-5, Quora (with twice as many training rows) and STS; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", rows), ("dev", rows // 2)):
+        stars = [f"s{number}\t{text_of(number)}\t{number % 5}" for number in range(count)]
+        _write(folder / f"ids-sst-{split}.csv", "id\tsentence\tsentiment", stars)
+        pairs = [f"q{number}\t{text_of(number)}\t{text_of(number, 4)}\t{number % 2}.0" for number in range(2 * count)]
+        _write(folder / f"quora-{split}.csv", "id\tsentence1\tsentence2\tis_duplicate", pairs)
+        scores = [f"t{number}\t{text_of(number)}\t{text_of(number, 2)}\t{number % 6}.0" for number in range(count)]
+        _write(folder / f"sts-{split}.csv", "id\tsentence1\tsentence2\tsimilarity", scores)
+    tests = [f"s{number}\t{text_of(number, 1)}" for number in range(5)]
+    _write(folder / "ids-sst-test-student.csv", "id\tsentence", tests)
+    return folder
+
+
+def _write(file: Path, header: str, lines: list[str]) -> None:
+    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")

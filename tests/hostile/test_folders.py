@@ -12,8 +12,7 @@ from safetensors.numpy import load_file
 
 from attentune.runs.records import Run
 from attentune.training.checkpoint import checkpoint_folders
-from helpers.hostile_folders import Poison, both
-from helpers.hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES
+from helpers.hostile_folders import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES, Poison, both
 from helpers.made_records import predictions, write_record
 from helpers.samples import ground
 from helpers.watched import watched

@@ -44,19 +44,34 @@ def test_the_mean_equals_pytorchs_cross_entropy(name: str, smoothing: float) -> 
     torch.testing.assert_close(rows.mean(), expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("gamma", [None, 0.0, 0.5, 2.0, 5.0])  # of the focal loss; None is the cross-entropy
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_each_row_is_the_loss_written_out(name: str, smoothing: float) -> None:
+def test_each_row_is_the_loss_written_out(name: str, smoothing: float, gamma: float | None) -> None:
     logits_BC, labels_B = example()
-    rows = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_of(name), label_smoothing=smoothing)
+    options = {"class_weights_C": weights_of(name), "label_smoothing": smoothing}
+    if gamma is None:
+        rows = cross_entropy_rows(logits_BC, labels_B, **options)
+    else:
+        rows = focal_rows(logits_BC, labels_B, gamma=gamma, **options)
     weights = WEIGHTS[name] or [1.0, 1.0, 1.0]
     for row, label in enumerate(labels_B.tolist()):
-        scores = [float(score) for score in logits_BC[row]]
-        log_total = math.log(math.fsum(math.exp(score) for score in scores))
+        powers = [math.exp(float(score)) for score in logits_BC[row]]
+        p = [power / math.fsum(powers) for power in powers]
         targets = [smoothing / 3 + (1 - smoothing) * (column == label) for column in range(3)]
-        loss = math.fsum(weights[c] * targets[c] * (log_total - scores[c]) for c in range(3))
-        assert float(rows.loss_B[row]) == pytest.approx(loss, rel=1e-5, abs=1e-6)
+        loss = math.fsum(weights[c] * targets[c] * (1 - p[c]) ** (gamma or 0.0) * -math.log(p[c]) for c in range(3))
+        assert float(rows.loss_B[row]) == pytest.approx(loss, rel=1e-4, abs=1e-6)
         assert float(rows.weight_B[row]) == pytest.approx(weights[label])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_the_focal_loss_of_rows_that_are_sure_is_finite_and_so_are_its_gradients(gamma: float) -> None:
+    logits_B2 = torch.tensor([[300.0, -300.0], [-300.0, 300.0], [0.0, 0.0], [20.0, 0.0]], requires_grad=True)
+    rows = focal_rows(logits_B2, torch.tensor([0, 0, 1, 0]), gamma=gamma)
+    assert rows.loss_B[0].item() == pytest.approx(0.0, abs=1e-6)
+    assert rows.loss_B[1].item() == pytest.approx(600.0)
+    rows.mean().backward()
+    assert logits_B2.grad.isfinite().all()
 
 
 def test_softmax_cross_entropy_is_that_of_the_probabilities() -> None:
@@ -280,3 +295,49 @@ def test_soft_targets_that_are_labels_give_the_cross_entropy_of_the_labels() -> 
     logits_BC, labels_B = torch.randn(5, 4), torch.tensor([0, 3, 1, 1, 2])
     soft = row_losses("cross-entropy", logits_BC, torch.nn.functional.one_hot(labels_B, 4).float())
     torch.testing.assert_close(soft.loss_B, row_losses("cross-entropy", logits_BC, labels_B).loss_B)
+
+
+# Several labels a row
+
+
+def label_sets() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return 3 * torch.randn(7, 4, generator=generator), torch.randint(0, 2, (7, 4), generator=generator)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weights", [None, [0.2, 1.0, 3.5, 9.0]])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_each_row_of_labels_is_the_loss_written_out(
+    gamma: float, weights: list[float] | None, smoothing: float
+) -> None:
+    logits_BC, labels_BC = label_sets()
+    weights_C = None if weights is None else torch.tensor(weights)
+    rows = label_set_rows(logits_BC, labels_BC, gamma=gamma, label_weights_C=weights_C, label_smoothing=smoothing)
+    for row in range(7):
+        loss = 0.0
+        for column in range(4):
+            p = 1 / (1 + math.exp(-float(logits_BC[row, column])))
+            target = int(labels_BC[row, column]) * (1 - smoothing) + smoothing / 2
+            weight = 1.0 if weights is None else weights[column]
+            loss += weight * target * (1 - p) ** gamma * -math.log(p)
+            loss += (1 - target) * p**gamma * -math.log(1 - p)
+        assert float(rows.loss_B[row]) == pytest.approx(loss / 4, rel=1e-4, abs=1e-6)
+    assert rows.weight_B.tolist() == [1.0] * 7
+
+
+def test_labels_of_two_dimensions_are_several_a_row() -> None:
+    logits_BC, labels_BC = label_sets()
+    plain = row_losses("binary-cross-entropy", logits_BC, labels_BC)
+    assert torch.equal(plain.loss_B, label_set_rows(logits_BC, labels_BC).loss_B)
+    focal = row_losses("focal", logits_BC, labels_BC, focal_gamma=3.0)
+    assert torch.equal(focal.loss_B, label_set_rows(logits_BC, labels_BC, gamma=3.0).loss_B)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_great_logits_of_labels_have_finite_losses_and_gradients(gamma: float) -> None:
+    logits_BC = torch.tensor([[300.0, -300.0], [-1e4, 1e4]], requires_grad=True)
+    rows = label_set_rows(logits_BC, torch.tensor([[1, 0], [1, 0]]), gamma=gamma)
+    assert rows.loss_B.tolist() == [pytest.approx(0.0, abs=1e-6), 1e4]
+    rows.mean().backward()
+    assert logits_BC.grad.isfinite().all()

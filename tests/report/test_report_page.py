@@ -12,7 +12,7 @@ from attentune.data.doctor_report import Finding
 from attentune.report.contents import make_report
 from attentune.report.load import TaskTexts, collect
 from attentune.report.writing import write_report
-from helpers import axe
+from helpers import browser
 from helpers.browser import Page, browser_page
 from helpers.made_records import write_comparison
 
@@ -63,7 +63,7 @@ def show(page: Page, file: Path, *, width: int = 1280, dark: bool = False, media
 def problems(page: Page) -> list[str]:
     """Return what axe-core finds that is serious or critical, in the folded parts too."""
     page.run("document.querySelectorAll('details').forEach(part => part.open = true)")
-    return axe.problems(page)
+    return browser.problems(page)
 
 
 @pytest.mark.parametrize("name", ["large", "few", "one"])

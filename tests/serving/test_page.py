@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from helpers.axe import problems
 
 from attentune.explain.answers import answer_masked, words_read
 from attentune.explain.explanation import Explanation
@@ -18,7 +19,6 @@ from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.report.highlight import visible
 from attentune.serving.limits import ServerLimits
-from helpers.axe import problems
 from helpers.browser import Page, browser_page
 from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE

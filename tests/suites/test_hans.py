@@ -21,7 +21,7 @@ from attentune.results import to_json
 from attentune.stats.estimate import wilson_interval
 from attentune.suites import hans
 from attentune.suites.hans import HEURISTICS, HansRows, entailment_class, read_hans, score_hans, short_names
-from helpers.hans_samples import hans_lines, write_hans
+from helpers.glue_samples import hans_lines, write_hans
 from helpers.tiny_models import build
 
 NLI = ("contradiction", "entailment", "neutral")

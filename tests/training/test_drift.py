@@ -142,7 +142,7 @@ def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path,
 
 
 def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
-    from helpers.cs224n_samples import write_cs224n
+    from helpers.glue_samples import write_cs224n
 
     values = {
         "data.tasks": "sst5,sts",

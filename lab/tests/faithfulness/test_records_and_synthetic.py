@@ -23,8 +23,8 @@ from attentune_lab.faithfulness.synthetic import (
 )
 from attentune_lab.synthetic import KINDS
 from explain.faithfulness.test_measure import QUICK, found, run
+from helpers.explain_references import aopc
 from helpers.explain_runs import tiny_run
-from helpers.faith_references import aopc
 
 Tiny = Callable[..., Path]
 __all__ = ["found", "run"]

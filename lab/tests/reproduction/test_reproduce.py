@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from attentune_lab.reproduction.recipe import recipe_names
-from helpers.glue_samples import write_glue
-from helpers.hans_samples import write_hans
+from helpers.glue_samples import write_glue, write_hans
 
 FAST = ("--num_train_epochs", "1", "--max_length", "32", "--per_device_train_batch_size", "8", "--use_cpu", "--quiet")
 

@@ -14,9 +14,8 @@ from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
 from attentune.explain.faithfulness.erasure import ERASURES, Eraser, without_tokens
 from attentune.testing.tiny import FAMILIES
-from helpers.explain_references import OneText
+from helpers.explain_references import OneText, chances
 from helpers.explain_runs import rows_for, tiny_run
-from helpers.faith_references import chances
 
 Tiny = Callable[..., Path]
 

@@ -24,9 +24,8 @@ from attentune.explain.faithfulness.erasure import (
     ranked,
     top_counts,
 )
-from helpers.explain_references import OneText
+from helpers.explain_references import OneText, chances
 from helpers.explain_runs import rows_for, tiny_run
-from helpers.faith_references import chances
 
 Tiny = Callable[..., Path]
 

@@ -22,7 +22,7 @@ from attentune.training.multitask.loop import steps_per_task, task_schedule
 from attentune.training.multitask.tasks import TasksResult, leaderboard_score, train_tasks
 from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted
-from helpers.cs224n_samples import write_cs224n
+from helpers.glue_samples import write_cs224n
 from helpers.interrupted import log_of, without_times
 
 Tiny = Callable[..., Path]
