@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from helpers.axe import problems
 
 from attentune.explain.answers import answer_masked, words_read
 from attentune.explain.explanation import Explanation
@@ -19,7 +18,7 @@ from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.report.highlight import visible
 from attentune.serving.limits import ServerLimits
-from helpers.browser import Page, browser_page
+from helpers.browser import Page, browser_page, problems
 from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.served import Served, serving
