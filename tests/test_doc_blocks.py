@@ -39,7 +39,6 @@ FILES = {
     ("docs/pairs.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("lab/docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
-    ("docs/many-rows.md", "apiVersion: batch/v1"): "job.yaml",
     ("docs/several-processes.md", "# kuberay.yaml"): "kuberay.yaml",
 }
 # Python that is a script: the words behind its name.
