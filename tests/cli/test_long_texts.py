@@ -61,6 +61,7 @@ def test_the_ends_of_texts_are_learnt(attentune, tiny, files: Path, trained: Pat
     assert predict(trained, texts) != predict(trained, swapped)
 
 
+@pytest.mark.integration
 def test_every_way_in_reads_windows(attentune, files: Path, trained: Path) -> None:
     config = Predictor.load(trained).model.config
     assert (config.window, config.window_stride, config.max_seq_length) == (16, 4, 16 + 4 * 10)
@@ -74,6 +75,7 @@ def test_every_way_in_reads_windows(attentune, files: Path, trained: Path) -> No
         assert found == pytest.approx(wanted["probabilities"], abs=1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("method", ["ssa", "gradient", "leave-one-out"])
 def test_words_beyond_the_first_window_are_scored(attentune, files: Path, trained: Path, method: str) -> None:
     text = next(csv.DictReader((files / "dev.csv").open()))["text"]
@@ -85,6 +87,7 @@ def test_words_beyond_the_first_window_are_scored(attentune, files: Path, traine
     assert any(token["label"] is not None for line in list_tokens(trained, max_samples=2) for token in line["tokens"])
 
 
+@pytest.mark.integration
 def test_the_doctor_and_the_card_know_where_texts_end(attentune, files: Path, trained: Path) -> None:
     own = ("--train_file", files / "train.csv", "--max_length", "16")
     assert "100.0 % of the rows will be truncated" in attentune("doctor", *own)[1]
@@ -92,6 +95,7 @@ def test_the_doctor_and_the_card_know_where_texts_end(attentune, files: Path, tr
     assert "at most 56 tokens are read, 16 at once; the rest is cut" in (trained / "README.md").read_text()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "message"),
     [

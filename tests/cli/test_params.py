@@ -72,6 +72,7 @@ def test_parts_are_those_of_the_model_and_add_up(attentune: Command, tiny: Tiny,
     assert found["total"] == {"parameters": total, "trainable": total}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_counted(attentune: Command, tiny: Tiny, family: str) -> None:
     """Weights that layers share, as ALBERT's do, once."""

@@ -188,6 +188,7 @@ def test_a_saved_model_gives_the_same_and_repeats_itself(
             assert torch.equal(getattr(again, name), expected)
 
 
+@pytest.mark.integration
 def test_every_head_says_something_of_its_own(tiny: Tiny) -> None:
     """Two settings that gave the same logits would be one under two names."""
     seen: list[torch.Tensor] = []

@@ -55,6 +55,7 @@ def test_it_learns_and_survives_pickling(quick, tmp_path):
     assert pickle.loads(content).predict_proba(texts[:5]) == pytest.approx(shares_NC)
 
 
+@pytest.mark.integration
 def test_scores_with_fractions_are_regression(quick):
     texts, labels = reviews(40)
     model = AttentuneAuto(**quick).fit(texts, labels * 2.5)
@@ -65,6 +66,7 @@ def test_scores_with_fractions_are_regression(quick):
         model.predict_proba(texts)
 
 
+@pytest.mark.integration
 def test_an_ensemble_survives_pickling(tiny, tmp_path):
     model = AttentuneAuto()
     model.run_, model.n_features_in_ = Predictor.load(saved_ensemble(tmp_path / "run", tiny)), 1

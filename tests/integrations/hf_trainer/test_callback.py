@@ -205,6 +205,7 @@ def pairs(tokenizer: Any, *, scores: bool) -> tuple[Dataset, list[list[str]]]:
     return data.map(lambda row: tokenizer(row["a"], row["b"], truncation=True)), cells
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("scores", [False, True])
 @pytest.mark.parametrize("preset", ["bi-encoder-mean", "task-attention", "bi-encoder-cosine"])
 def test_loss_and_start_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path, preset: str, scores: bool) -> None:
