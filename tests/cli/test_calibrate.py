@@ -128,19 +128,3 @@ def test_what_cannot_be_is_refused(attentune, tiny, files: Path, run: Path, tmp_
     assert (status, "another process is training in this folder" in err) == (2, True)
     assert settings_of(run) == before
     assert not (run / "calibration.json").exists()
-
-
-def test_scores_and_more_classes(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    rows = list(csv.DictReader((files / "dev.csv").open()))
-    for name, labels in (("score", ("0.5", "1.5", "2.5")), ("class", ("a", "b", "c"))):
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            made = [[row["text"], labels[number % 3]] for number, row in enumerate(rows)]
-            csv.writer(file).writerows([["text", "label"], *made])
-    for name, more in (("score", ("--task_type", "regression")), ("class", ())):
-        own = ("--train_file", tmp_path / f"{name}.csv", "--model_name_or_path", tiny("bert"), "--max_steps", "1")
-        assert attentune("train", *own, *more, *ALIKE, "--output_dir", tmp_path / name)[0] == 0
-    status, _, err = attentune("calibrate", tmp_path / "score")
-    assert (status, "training.calibrate: needs classes" in err) == (2, True), err
-    status, _, err = attentune("calibrate", tmp_path / "class", "--thresholds", "f1")
-    assert (status, "training.thresholds: needs two classes" in err) == (2, True), err
-    assert attentune("calibrate", tmp_path / "class")[0] == 0

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attentune import Predictor
 from attentune.token_labels.listing import list_tokens
 from helpers.samples import write_reviews
-from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -36,33 +34,6 @@ def write_pairs(path: Path, rows: int) -> Path:
         writer.writerow(["sentence1", "sentence2", "label"])
         writer.writerows([row["text"], "a film that was good", row["label"]] for row in singles)
     return path
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("task", ["quora", "sts", "sst5"])
-@pytest.mark.parametrize("preset", ["task-attention", "bi-encoder-mean"])
-def test_the_papers_tasks_train_evaluate_and_predict(
-    attentune: Command, tiny: Tiny, tmp_path: Path, data_dir: Path, task: str, preset: str
-) -> None:
-    run, data = tmp_path / "run", cs224n(task, data_dir)
-    flags = ("--preset", preset, "--model_name_or_path", tiny("bert"), "--output_dir", run)
-    status, _, err = attentune("train", *data, *flags, *QUICK)
-    assert status == 0, err
-    written = json.loads((run / "metrics.json").read_text())
-    status, out, _ = attentune("evaluate", run, "--format", "json")
-    assert (status, json.loads(out)) == (0, {"validation": written["validation"]})
-    status, out, _ = attentune("predict", run, *data[2:], "--split", "validation")
-    assert (status, out) == (0, (run / "predictions_validation.csv").read_text())
-    config = json.loads((run / "config.json").read_text())
-    kind = {"bi-encoder-mean": "mean", "task-attention": "self-attention" if task == "sst5" else "cross-attention"}
-    assert config["head"]["kind"] == kind[preset]
-    assert config["pair_encoding"] == ("cross-encoder" if task == "sst5" else "bi-encoder")
-    # Counted as it was trained.
-    status, out, _ = attentune("params", run, "--format", "json")
-    assert status == 0
-    assert json.loads(out)["parts"]["head"]["parameters"] == sum(
-        weight.numel() for weight in Predictor.load(run).model.head.parameters()
-    )
 
 
 @pytest.mark.parametrize("preset", ["task-attention", "bi-encoder-mean"])
@@ -95,45 +66,6 @@ def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
             assert 0 < token["score"] < 1
         assert {token["in"] for token in line["tokens"]} == {"text", "pair"}
     assert any(token["label"] is not None for line in lines for token in line["tokens"])
-
-
-def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Command, tmp_path: Path) -> None:
-    """What the token head says of a text does not depend on where in the row it stands."""
-    train = write_pairs(tmp_path / "train.csv", 24)
-    flags = ("--train_file", train, "--preset", "ssa-hybrid", "--pair_encoding", "bi-encoder", "--output_dir")
-    status, _, err = attentune("train", *flags, tmp_path / "run", "--model_name_or_path", tiny("bert"), *QUICK)
-    assert status == 0, err
-    file = tmp_path / "new.csv"
-    file.write_text("sentence1,sentence2\na dull film,we saw it in town\nwe saw it in town,a dull film\n")
-    rows = rows_of(["a dull film", "we saw it in town"], ["we saw it in town", "a dull film"])
-    first, second = (line["tokens"] for line in list_tokens(tmp_path / "run", rows, precision="fp32"))
-
-    def scores(tokens: list[dict], where: str) -> list[tuple[str, float]]:
-        return [(token["text"], round(token["score"], 4)) for token in tokens if token["in"] == where]
-
-    assert status == 0
-    assert scores(first, "text") == scores(second, "pair") != []
-    assert scores(first, "pair") == scores(second, "text") != []
-
-
-@pytest.mark.integration
-def test_a_frozen_bi_encoder_with_pearsons_loss_keeps_its_hidden_states(
-    attentune: Command, tiny: Tiny, tmp_path: Path, data_dir: Path
-) -> None:
-    """The same weights, whether the encoder's output is computed once or in each step."""
-    scores = []
-    for name, extra in (("kept", ()), ("each-step", ("--set=model.layer_mix.kind=sum-all",))):
-        flags = ("--preset", "task-attention", "--model_name_or_path", tiny("bert", layers=1), *extra)
-        status, _, err = attentune(
-            "train", *cs224n("sts", data_dir), *flags, *QUICK, "--freeze_encoder", "--loss", "pearson",
-            "--precision", "fp32", "--set=model.head.dropout=0", "--set=model.dropout=0",
-            "--output_dir", tmp_path / name,
-        )  # fmt: skip
-        assert status == 0, err
-        assert ("computed once" in err) == (name == "kept")
-        scores.append(json.loads((tmp_path / name / "metrics.json").read_text())["validation"])
-        assert attentune("evaluate", tmp_path / name)[0] == 0
-    assert scores[0] == pytest.approx(scores[1], abs=1e-4)  # of one layer the sum is the last
 
 
 @pytest.mark.integration

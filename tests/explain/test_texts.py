@@ -17,7 +17,7 @@ from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
-from attentune.explain.texts import explain_rows, explain_texts
+from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, predict
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import ProgressDisplay
@@ -171,15 +171,6 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
 def test_mistakes_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explain_texts(tiny_run(tiny()), TEXTS[:2], **options)
-
-
-def test_all_mistakes_are_told_at_once_and_before_any_work(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(tiny(), "regression", gate=False)
-    monkeypatch.setattr(run.model, "classify", None)
-    with pytest.raises(ConfigError) as raised:
-        explain_rows(run, rows_for("regression"), methods=("gradient", "ssa", "no"), target="good", level="x")
-    assert [problem.split(":")[0] for problem in raised.value.problems] == ["level", "method", "method", "target"]
-    assert "predicts a score" in raised.value.problems[-1]
 
 
 def test_texts_of_the_wrong_kind_are_refused(tiny: Tiny) -> None:
