@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attentune.attribution.base import Settings
 from attentune.data.dataset import TextRows
+from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of

@@ -113,7 +113,7 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
 
     from attentune.data.dataset import TextRows
-    from attentune.explain.answers import answer
+    from attentune.explain.explainer import answer
     from attentune.serving.backend import RunBackend
 
     run = tmp_path / "run"

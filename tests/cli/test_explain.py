@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from attentune.config import load_config
-from attentune.explain.predict_explained import predict_explained
-from attentune.explain.texts import explain_texts
-from attentune.explain.words import overlap
+from attentune.explain.explanation import overlap
+from attentune.explain.texts import explain_texts, predict_explained
 from attentune.inference.predictor import TASKS_FILE, Predictor
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train

@@ -91,7 +91,7 @@ def test_texts_of_a_file_and_how_good_the_fit_is(
 ) -> None:
     lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
     (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr("attentune.attribution.fast_shap._explained_variance", lambda *words: share)
+    monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: share)
     status, out, _ = attentune("fit-explainer", run, "--input_file", tmp_path / "texts.csv", "--copies", "2")
     assert status == 0
     assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attentune.explain.explanation import Explanation
+from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import rank_correlation
-from attentune.explain.words import Subword
 
 
 def explanation(*scores: float, signed: bool = True, text: str = "") -> Explanation:

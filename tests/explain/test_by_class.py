@@ -17,8 +17,7 @@ from attentune.config import DataConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
 from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
-from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword
+from attentune.explain.explanation import Explanation, Subword
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
 from attentune.stats.estimate import wilson_interval

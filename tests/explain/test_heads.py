@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attentune.errors import ConfigError
-from attentune.explain.heads import head_attention
+from attentune.explain.texts import head_attention
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import hooks_of, rows_for, tiny_run

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attentune.attribution.registry import METHODS
 from attentune.errors import ConfigError
-from attentune.explain.answers import answer, answer_masked, words_read
+from attentune.explain.explainer import answer, answer_masked, words_read
+from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict_rows
 from helpers.ensembles import saved_ensemble

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attentune.attribution.registry import METHODS
 from attentune.config import load_config
 from attentune.errors import AttentuneError
 from attentune.explain.explainer import default_method
-from attentune.explain.fit_explainer import fit_explainer
-from attentune.explain.texts import explain_texts
+from attentune.explain.methods import METHODS
+from attentune.explain.texts import explain_texts, fit_explainer
 from attentune.inference.predictor import Predictor
 from attentune.training.train import train
 from helpers.ensembles import saved_ensemble

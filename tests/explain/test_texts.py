@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import attentune
-from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS
 from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer

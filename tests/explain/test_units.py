@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.attribution.registry import METHODS
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.explain.by_class import class_units
-from attentune.explain.explanation import Explanation
+from attentune.explain.explanation import Explanation, word_spans
+from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts
-from attentune.explain.words import word_spans
 from attentune.inference.predictor import ModelPredictor, predict
 from helpers.ensembles import saved_ensemble
 from helpers.explain_runs import KINDS, SPACES, TEXTS, tiny_run

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from attentune.config import load_config
 from attentune.data.tokenization import token_spans
-from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import Subword, merge_subwords, word_spans, word_spans_by_character
+from attentune.explain.explanation import (
+    Subword,
+    merge_subwords,
+    token_dicts,
+    token_json,
+    word_spans,
+    word_spans_by_character,
+)
 from attentune.models.build import load_tokenizer
 from attentune.testing.tiny import FAMILIES
 from helpers.tiny_models import rows_of

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attentune.attribution.hooks import EmbeddingGradientHook
 from attentune.config import TokenGateConfig
+from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.models.precision import BFloat16Copy
 from attentune.testing.tiny import FAMILIES
 from helpers.copies import answers, close, made

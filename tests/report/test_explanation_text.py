@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attentune.explain.explanation import Explanation
+from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
-from attentune.explain.words import Subword
 from attentune.report.explanations import summary_line, terminal_text
 from attentune.report.highlight import hex_tone, segments, tone, visible
 from helpers.explain_runs import tiny_run

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from attentune.explain.explanation import Explanation
+from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
-from attentune.explain.words import Subword
 from attentune.report.explanations import render_explanations, write_explanations
 from attentune.report.highlight import visible
 from helpers.explain_runs import rows_for, tiny_run

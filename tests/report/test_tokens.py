@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from attentune.errors import ConfigError
-from attentune.explain.explanation import Explanation
-from attentune.explain.heads import head_attention
-from attentune.explain.texts import explain_rows
-from attentune.explain.words import Subword
+from attentune.explain.explanation import Explanation, Subword
+from attentune.explain.texts import explain_rows, head_attention
 from attentune.report.highlight import hex_tone
 from attentune.report.tokens import draw_explanations, draw_heads
 from helpers.explain_runs import TEXTS, rows_for, tiny_run

@@ -15,8 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from attentune.attribution.perturbation import leave_one_out
 from attentune.errors import ConfigError
+from attentune.explain.perturbation import leave_one_out
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.serving.api import api_app
@@ -132,7 +132,7 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
         stop.set()
         return leave_one_out(scorer, *given)
 
-    method = __import__("attentune.attribution.registry", fromlist=["METHODS"]).METHODS
+    method = __import__("attentune.explain.methods", fromlist=["METHODS"]).METHODS
     changed = __import__("dataclasses").replace(method["leave-one-out"], score=stop_after_a_pass)
     monkeypatch.setitem(method, "leave-one-out", changed)
     with pytest.raises(StoppedError):

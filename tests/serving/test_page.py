@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attentune.explain.answers import answer_masked, words_read
+from attentune.explain.explainer import answer_masked, words_read
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from attentune.explain.answers import answer_masked
-from attentune.explain.predict_explained import predict_explained
-from attentune.explain.words import Subword
+from attentune.explain.explainer import answer_masked
+from attentune.explain.explanation import Subword
+from attentune.explain.texts import predict_explained
 from attentune.inference.evaluation import evaluate_split
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict, predict_rows

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.attribution.base import Settings
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.explain.explainer import Explainer
+from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub.stock import stock_model
 from attentune.models.build import build_model, load_tokenizer

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.attribution.names import check_method_names
 from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
     ROW_SETTINGS,
@@ -20,6 +19,7 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
+from attentune.explain.explanation import check_method_names
 
 SUMMARY = "measure the faithfulness of explanations"
 _EXAMPLES = """examples:
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.methods != "all":
         check_method_names(names_in(parsed.methods))
 
-    from attentune.explain.faithfulness.measure import measure_faithfulness
+    from attentune.explain.faithfulness import measure_faithfulness
     from attentune.inference.predictor import Predictor
 
     saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
@@ -112,7 +112,7 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
 
 def _all_methods(saved: Any) -> tuple[str, ...]:
     """Return the names of all methods that work on a run."""
-    from attentune.attribution.registry import METHODS, works_on
+    from attentune.explain.methods import METHODS, works_on
 
     has_head = saved.attribution_head is not None
     return tuple(name for name, method in METHODS.items() if works_on(method, saved.model, has_head=has_head))
@@ -123,8 +123,8 @@ def _listed(text: str | None) -> tuple[str, ...] | None:
 
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
-    from attentune.attribution.base import Settings
-    from attentune.explain.faithfulness.measure import Measures
+    from attentune.explain.faithfulness import Measures
+    from attentune.explain.scorer import Settings
 
     given: dict[str, Any] = {name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers}
     settings = Settings(**given)

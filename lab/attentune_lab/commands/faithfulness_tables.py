@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.output import table
-from attentune.explain.faithfulness.measure import RANDOM_BASELINE, FaithfulnessReport, MethodScore
+from attentune.explain.faithfulness import RANDOM_BASELINE, FaithfulnessReport, MethodScore
 from attentune.stats.bootstrap import Interval
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attentune.attribution.base import PREDICTED, Scorer, Settings
-from attentune.attribution.hooks import PassCounter
-from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.measure import Progress
+from attentune.explain.faithfulness import Progress
+from attentune.explain.gradient import PassCounter
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import PREDICTED, Scorer, Settings
 from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by

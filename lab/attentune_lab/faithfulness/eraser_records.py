@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import StorageError
-from attentune.explain.faithfulness.erasure import SHARES, ProbabilityDrops
-from attentune.explain.faithfulness.measure import FaithfulnessResult
+from attentune.explain.faithfulness import SHARES, FaithfulnessResult, ProbabilityDrops
 from attentune.io.files import storage_errors, write_text
 
 # ERASER uses the share of tokens that annotators marked; without annotations this share is used.

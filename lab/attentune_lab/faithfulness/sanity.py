@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Attribution, Explainer
-from attentune.explain.faithfulness.measure import Progress, agreements, mean_interval
+from attentune.explain.faithfulness import Progress, agreements, mean_interval
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.inference.predictor import ModelPredictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification

@@ -14,7 +14,7 @@ import numpy as np
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
-from attentune.explain.faithfulness.measure import FaithfulnessResult, mean_interval
+from attentune.explain.faithfulness import FaithfulnessResult, mean_interval
 from attentune.inference.predictor import Predictor
 from attentune.stats.bootstrap import Interval
 from attentune_lab.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate

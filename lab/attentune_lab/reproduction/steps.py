@@ -13,9 +13,9 @@ from attentune.config import DataConfig
 from attentune.data.builtin import find_builtin_file
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.answers import MaskedWords, answer, answer_masked, words_read
+from attentune.explain.explainer import MaskedWords, answer, answer_masked, words_read
 from attentune.explain.explanation import HeadAttention
-from attentune.explain.heads import head_attention
+from attentune.explain.texts import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
 from attentune.report.document import Figure, Section, Table

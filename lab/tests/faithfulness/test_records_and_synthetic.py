@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from explain.faithfulness.test_measure import QUICK, found, run
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, StorageError
-from attentune.explain.faithfulness.measure import FaithfulnessResult, measure_faithfulness
+from attentune.explain.faithfulness import FaithfulnessResult, measure_faithfulness
 from attentune.inference.predictor import Predictor
 from attentune_lab.faithfulness.eraser_records import write_records
 from attentune_lab.faithfulness.synthetic import (
@@ -22,7 +23,7 @@ from attentune_lab.faithfulness.synthetic import (
     synthetic_rows,
 )
 from attentune_lab.synthetic import KINDS
-from explain.faithfulness.test_measure import QUICK, found, run
+from explain.test_measure import QUICK, found, run
 from helpers.explain_references import aopc
 from helpers.explain_runs import tiny_run
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.attribution.base import Settings
 from attentune.explain.explainer import Attribution, Explainer
-from attentune.explain.faithfulness.measure import agreements
+from attentune.explain.faithfulness import agreements
+from attentune.explain.scorer import Settings
 from attentune.testing.tiny import FAMILIES
 from attentune_lab.faithfulness.cost import PLAIN, measure_cost, of_length
 from attentune_lab.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.attribution.names import check_method_names
 from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts, tell_cut_texts
+from attentune.explain.explanation import check_method_names
 
 _EXAMPLES = """examples:
   attentune explain runs/mine --text "The story was not dull at all."
@@ -151,8 +151,8 @@ def _methods(parsed: Any, saved: Any) -> list[str]:
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, Any]) -> int:
-    from attentune.attribution.base import Settings
     from attentune.explain.explainer import free_methods
+    from attentune.explain.scorer import Settings
     from attentune.explain.texts import explain_rows
 
     methods = _methods(parsed, saved)
@@ -234,7 +234,7 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
 
 
 def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> int:
-    from attentune.explain.heads import head_attention
+    from attentune.explain.texts import head_attention
 
     tables = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
     if kind == "figure":

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     check_named(parsed)
 
     from attentune.cli.output import progress_lines
-    from attentune.explain.fit_explainer import fit_explainer
+    from attentune.explain.texts import fit_explainer
     from attentune.inference.predictor import Predictor
     from attentune.results import to_json
 

@@ -200,7 +200,7 @@ def _changed(config: Any) -> dict[str, Any]:
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:
     """Check that no column to keep has the name of one that is computed."""
-    from attentune.explain.predict_explained import EXPLANATION
+    from attentune.explain.texts import EXPLANATION
     from attentune.inference.predictions import output_names
 
     if same := [name for name in kept if name in output_names(saved.label_space, (EXPLANATION,))]:
@@ -212,7 +212,7 @@ def _check_kept(kept: Sequence[str], saved: Any) -> None:
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
     """Return options of `predictions_in_chunks` that add the importance of each word."""
-    from attentune.explain.predict_explained import EXPLANATION, predict_explained
+    from attentune.explain.texts import EXPLANATION, predict_explained
 
     def predict(rows: Any) -> Any:
         logits_NC, column = predict_explained(saved, rows, precision=parsed.precision, progress=progress)

@@ -114,7 +114,7 @@ def _fit_explainer(config: Config, *, quiet: bool) -> None:
     """Fit the attribution head of the run that was trained; where that cannot be, say so: the run is saved already."""
     from attentune.cli.fit_explainer import fit_note
     from attentune.cli.output import progress_lines
-    from attentune.explain.fit_explainer import fit_explainer
+    from attentune.explain.texts import fit_explainer
 
     folder = str(config.training.output_dir)
     try:

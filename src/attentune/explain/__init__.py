@@ -1,5 +1,5 @@
 """Explanations of predictions: one importance score per word.
 
-Start with `texts.explain_texts`; the methods themselves are in `attentune.attribution`. `faithfulness/` measures how
-faithful explanations are to the model.
+Start with `texts.explain_texts`. `methods` has the attribution methods by name, `explainer` applies one to rows of a
+saved run, `explanation` maps scores to words, and `faithfulness` measures how faithful they are to the model.
 """

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from attentune.attribution.registry import METHODS
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
+from attentune.explain.methods import METHODS
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import wilson_interval
 

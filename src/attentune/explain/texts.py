@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from attentune.attribution.base import Settings, class_ids, contrast_id
-from attentune.attribution.registry import METHODS, check_contrast
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
-from attentune.errors import ConfigError
-from attentune.explain.explainer import check_method, default_method, explainer_for, unchanged_attention
-from attentune.explain.explanation import LEVELS, Explanation
-from attentune.inference.predictor import ModelPredictor, Predictor, run_and_rows
+from attentune.errors import ConfigError, DataError
+from attentune.explain.explainer import Explainer, check_method, default_method, explainer_for, unchanged_attention
+from attentune.explain.explanation import (
+    LEVELS,
+    Explanation,
+    HeadAttention,
+    Subword,
+    merge_subwords,
+    token_dicts,
+    token_json,
+)
+from attentune.explain.fast_shap import FitFacts, fit_attribution_head, signed_scores
+from attentune.explain.fast_shap import Progress as FitProgress
+from attentune.explain.methods import METHODS, check_contrast, first_token_attention, score_unit
+from attentune.explain.scorer import PREDICTED, Scorer, Settings, class_ids, contrast_id, numpy_of
+from attentune.inference.predictor import ModelPredictor, Predictor, Progress, run_and_rows
+from attentune.inference.scoring import RowScores, score_rows
+from attentune.models.attention import attention_by
+from attentune.models.attribution_heads import save_attribution_head
+from attentune.nn.compiled.memory import kept_memory
+from attentune.results import without_nan
+from attentune.seeding import numpy_generator
 
 
 def explain_texts(
@@ -38,7 +55,7 @@ def explain_texts(
         run: a run folder or checkpoint.
         texts: the (first) texts; or a data frame, whose columns are read that the run was trained on.
         pairs: the second texts, for a model of text pairs.
-        method: a key of `attribution.registry.METHODS`; by default "fast-shap" for runs with a fitted head, and
+        method: a key of `explain.methods.METHODS`; by default "fast-shap" for runs with a fitted head, and
             "leave-one-out" for all others.
         target: the class to explain, for all texts or one per text; by default the predicted class.
         level: "word", or "token" for the encoder's subwords.
@@ -150,3 +167,183 @@ def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]
         if len(scores[0]) == len(scores[1]) > 1 and all(np.ptp(part) > 0 for part in scores):
             found.append(spearmanr(*scores).statistic)
     return float(np.mean(found)) if found else None
+
+
+def fit_explainer(
+    run: str | Path | Predictor,
+    rows: TextRows | None = None,
+    *,
+    max_samples: int = 2000,
+    copies: int = 8,
+    seed: int = 0,
+    precision: str | None = None,
+    progress: FitProgress | None = None,
+) -> FitFacts:
+    """Fit a head that explains a run's predictions, and save it in the run's folder.
+
+    The run's model is not changed. Afterwards `explain` has the method "fast-shap", which is then the default, and
+    `predict --explain` works.
+
+    Source:
+        FastSHAP (Jethani et al., ICLR 2022); see `explain.fast_shap`.
+    """
+    if copies < 2 or copies % 2:
+        raise ConfigError(f"copies: got {copies}, expected an even number from 2: each second copy masks the others.")
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("fit-explainer")
+    if saved.model.config.is_bi_encoder:
+        raise ConfigError(
+            f"fit-explainer: {saved.folder} encodes the texts of a pair apart, so the vectors of a text, which the head"
+            " reads, do not know the other one; expected a run of single texts, or one that reads pairs together. Use"
+            " attentune explain, which works on every run."
+        )
+    rows = training_rows(saved) if rows is None else rows
+    if len(rows) > max_samples:
+        rows = rows.take(np.sort(numpy_generator("fit-explainer", seed).permutation(len(rows))[:max_samples]))
+    with unchanged_attention(saved):
+        scorer = Explainer(saved, rows, precision=precision).scorer
+        with scorer.evaluating():
+            head, facts = fit_attribution_head(scorer, copies=copies, seed=seed, progress=progress)
+    save_attribution_head(head, saved.model, facts.to_dict(), saved.folder)
+    return facts
+
+
+def training_rows(saved: ModelPredictor) -> TextRows:
+    """Read the rows that a run was trained on."""
+    try:
+        return saved.data(None, ("train",)).splits["train"]
+    except DataError as error:
+        raise DataError(
+            f"{error} To fit on other texts, name a file; it needs no labels: --input_file texts.csv."
+        ) from error
+
+
+def head_attention(
+    run: str | Path | Predictor,
+    rows: TextRows,
+    *,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+    level: str = "word",
+    precision: str | None = None,
+) -> list[HeadAttention]:
+    """Compute the attention weights of a layer's heads from the first token, for each row."""
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("attention heads")
+    encoder = saved.model.encoder.config
+    layer = encoder.num_hidden_layers if layer is None else layer
+    chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)
+    _check_numbers("layer", (layer,), encoder.num_hidden_layers, "last")
+    _check_numbers("heads", chosen, encoder.num_attention_heads, "all")
+    by_row = []
+    with attention_by(saved.model):
+        explainer = Explainer(saved, rows, precision=precision)
+        with explainer.scorer.evaluating():
+            for row in range(len(rows)):
+                by_row.append(_of_row(explainer, rows, row, layer, chosen, level))
+    return by_row
+
+
+def _of_row(
+    explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], level: str
+) -> HeadAttention:
+    scorer, place = explainer.scorer, np.array([row])
+    logits_1C, weights_1TH = first_token_attention(scorer, place, layer - 1)
+    logits_C = numpy_of(logits_1C)[0]
+    weights_TH = numpy_of(weights_1TH)[0][:, [head - 1 for head in heads]]
+    gate = scorer.scores(place).token_scores
+    columns = [*weights_TH.T, *([] if gate is None else [gate[0]])]
+    target = int(scorer.targets(logits_C[None], np.array([PREDICTED]))[0])
+    text, pair = rows.texts[row], rows.pairs[row] if rows.pairs else None
+
+    def tokens(scores_T: np.ndarray) -> tuple[Subword, ...]:
+        pieces = explainer.pieces(row, scores_T)
+        return merge_subwords(pieces, text, pair, signed=False) if level == "word" else pieces
+
+    merged = [tokens(column_T) for column_T in columns]
+    by_token = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))
+    label, probability, _ = explainer.prediction_of(logits_C, target)
+    return HeadAttention(
+        text=text,
+        pair=pair,
+        label=label,
+        probability=probability,
+        layer=layer,
+        heads=heads,
+        level=level,
+        tokens=tuple(
+            token._replace(score=float(np.mean(shares))) for token, shares in zip(merged[0], by_token, strict=True)
+        ),
+        attention=tuple(by_token),
+        importance=None if gate is None else tuple(token.score for token in merged[-1]),
+    )
+
+
+def _check_numbers(name: str, numbers: Sequence[int], most: int, word: str) -> None:
+    wrong = [number for number in numbers if not 1 <= number <= most]
+    if wrong or not numbers:
+        got = ", ".join(map(str, wrong)) or "none"
+        raise ConfigError(f"{name}: got {got}, expected numbers from 1 to {most}, or {word}.")
+
+
+# Name of the output column.
+EXPLANATION = "explanation"
+
+
+def predict_explained(
+    saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Predict rows as `predict_rows` does, with a score for each word."""
+    model_run = saved.single_model("the scores of words with predictions (--explain)")
+    check_explained(model_run)
+    explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
+    scorer, head = explainer.scorer, model_run.attribution_head
+    with kept_memory():
+        scored = score_rows(
+            scorer.model,
+            scorer.features,
+            pad_token_id=scorer.pad_token_id,
+            batch_size=explainer.batch_size,
+            accelerator=scorer.accelerator,
+            with_details=head is None,
+            attribution_head=head,
+            progress=progress,
+        )
+    predicted_N = np.full(len(rows), PREDICTED, dtype=np.int64)
+    target_N = scorer.targets(scored.logits_NC, predicted_N) if len(rows) else predicted_N
+    by_row = _scores(scorer, scored, target_N)
+    names, method = saved.label_space.names or ("",), "ssa" if head is None else "fast-shap"
+    units = [json.dumps(score_unit(method, saved.label_space, name), ensure_ascii=False) for name in names]
+    is_finite = all(np.isfinite(scores).all() for scores in by_row)
+    column = []
+    for row, scores in enumerate(by_row):
+        pair = rows.pairs[row] if rows.pairs else None
+        pieces = explainer.pieces(row, scores)
+        words = merge_subwords(pieces, rows.texts[row], pair, signed=head is not None)
+        if is_finite:
+            tokens = token_json(words, is_pair=pair is not None)
+        else:
+            tokens = json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False)
+        column.append(f'{{"unit": {units[target_N[row]]}, "tokens": {tokens}}}')
+    return scored.logits_NC, column
+
+
+def scores_words(saved: Predictor) -> bool:
+    """Whether a run scores words in the pass that predicts: by a fitted head, or by a token gate."""
+    if not isinstance(saved, ModelPredictor):
+        return False
+    return saved.attribution_head is not None or saved.model.token_gate is not None
+
+
+def check_explained(saved: ModelPredictor) -> None:
+    """Check that a run scores words in the pass that predicts."""
+    if not scores_words(saved):
+        raise ConfigError(
+            f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
+            f" fit-explainer {saved.folder}; or use attentune explain, which works on every run."
+        )
+
+
+def _scores(scorer: Scorer, scored: RowScores, target_N: np.ndarray) -> list[np.ndarray]:
+    """Return each row's scores for its class, one for each token."""
+    if scored.attributions is None:
+        return list(scored.token_scores or ())  # no rows, no scores
+    return signed_scores(scored, scorer, np.arange(len(target_N)), target_N)

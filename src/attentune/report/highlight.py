@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attentune.explain.words import Subword
+from attentune.explain.explanation import Subword
 
 # Black text is readable on all of them, and colour-blind readers can tell blue from red.
 AGAINST_RGB, FOR_RGB, UNSIGNED_RGB = (92, 158, 232), (240, 112, 100), (255, 166, 64)

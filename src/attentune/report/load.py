@@ -10,8 +10,7 @@ from typing import Any
 
 from attentune.data.doctor_report import Finding
 from attentune.errors import CheckpointError
-from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword
+from attentune.explain.explanation import Explanation, Subword
 from attentune.io.files import parse_json, read_json, read_text
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 from attentune.runs.records import (

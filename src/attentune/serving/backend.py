@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS
 from attentune.config import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
 from attentune.data.files import read_table
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, ConfigError, DataError
-from attentune.explain.answers import Answer, answer_masked
-from attentune.explain.explainer import check_method, default_method
-from attentune.explain.predict_explained import EXPLANATION, predict_explained, scores_words
-from attentune.explain.texts import explain_rows
-from attentune.explain.words import Subword
+from attentune.explain.explainer import Answer, answer_masked, check_method, default_method
+from attentune.explain.explanation import Subword
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
+from attentune.explain.texts import EXPLANATION, explain_rows, predict_explained, scores_words
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.evaluation import row_errors
 from attentune.inference.predictions import predictions_csv

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.gradient import integrate, mask_embedding, masked_ids, rise_if_masked
-from attentune.attribution.hooks import EmbeddingGradientHook
-from attentune.attribution.perturbation import LIME_CAPTUM, fit_lime
 from attentune.config import LabelsConfig
 from attentune.errors import ConfigError
+from attentune.explain.gradient import EmbeddingGradientHook, integrate, mask_embedding, masked_ids, rise_if_masked
+from attentune.explain.perturbation import LIME_CAPTUM, fit_lime
 from attentune.nn.losses import NO_LABEL, resolve_loss, row_losses
 from attentune.seeding import derive_key, seed_global
 from attentune.token_labels.base import LabelSource, RowLabelGenerator

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.attribution.perturbation import single_token_masks
+from attentune.explain.perturbation import single_token_masks
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
 from attentune.token_labels.plan import LabelSums

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.attribution.base import Settings
-from attentune.attribution.fast_shap import explained_output, fit_attribution_head, values_of
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.explain.explainer import Explainer, default_method
-from attentune.explain.fit_explainer import fit_explainer
+from attentune.explain.fast_shap import explained_output, fit_attribution_head, values_of
+from attentune.explain.scorer import Settings
+from attentune.explain.texts import fit_explainer
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.models.attribution_heads import SETTINGS, WEIGHTS
 from attentune.models.saving import save_model
@@ -178,7 +178,7 @@ def test_what_cannot_be_fitted_is_told(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_long_texts_take_fewer_rows(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentune.attribution.fast_shap._MOST_TOKENS", 250)
+    monkeypatch.setattr("attentune.explain.fast_shap._MOST_TOKENS", 250)
     scorer = Explainer(tiny_run(tiny()), rows_like("classification", 60)).scorer
     _, facts = fit_attribution_head(scorer, copies=2)
     assert 20 <= facts.texts + facts.held_out_texts < 60

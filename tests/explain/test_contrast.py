@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import predict_rows
 from helpers import explain_references as loops

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.attribution.base import Settings
 from attentune.explain.explainer import Explainer
+from attentune.explain.scorer import Settings
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, rows_for, tiny_run
@@ -67,7 +67,7 @@ def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
 def test_long_texts_are_asked_in_parts(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     whole = Explainer(run, rows).attributions("integrated-gradients")
-    monkeypatch.setattr("attentune.attribution.gradient.BATCH_TOKENS", 70)
+    monkeypatch.setattr("attentune.explain.gradient.BATCH_TOKENS", 70)
     sizes = []
     run.model.register_forward_pre_hook(lambda module, inputs: sizes.append(module) or None)
     parts = Explainer(run, rows).attributions("integrated-gradients")

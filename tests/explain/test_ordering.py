@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.erasure import (
+from attentune.explain.faithfulness import (
     ERASURES,
     SHARES,
     Eraser,

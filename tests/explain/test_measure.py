@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS
 from attentune.errors import ConfigError, DataError
-from attentune.explain.faithfulness.erasure import ERASURES
-from attentune.explain.faithfulness.measure import FaithfulnessResult, Measures, default_methods, measure_faithfulness
+from attentune.explain.faithfulness import ERASURES, FaithfulnessResult, Measures, default_methods, measure_faithfulness
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
 

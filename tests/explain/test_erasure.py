@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.erasure import ERASURES, Eraser, without_tokens
+from attentune.explain.faithfulness import ERASURES, Eraser, without_tokens
 from attentune.testing.tiny import FAMILIES
 from helpers.explain_references import OneText, chances
 from helpers.explain_runs import rows_for, tiny_run

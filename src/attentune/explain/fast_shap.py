@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, PredictionScorer, Scorer, Settings, target_value
 from attentune.data.dataset import LabelSpace
 from attentune.errors import DataError
+from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, target_value
 from attentune.inference.scoring import RowScores
 from attentune.models.attribution_heads import outputs_of
 from attentune.nn.attribution_head import AttributionHead, additive_loss, efficient_scores

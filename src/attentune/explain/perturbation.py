@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, PredictionScorer, Settings
 from attentune.data.tokenization import Features
+from attentune.explain.scorer import MethodScores, PredictionScorer, Settings
 from attentune.seeding import derive_key, numpy_generator, seed_global
 
 # From (S, M) presence of M tokens in S copies of a text, 1 or 0, to the (S,) values of the function to explain.

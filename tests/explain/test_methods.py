@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.attribution import attention as attending
-from attentune.attribution.base import Settings
-from attentune.attribution.names import METHOD_NAMES
-from attentune.attribution.registry import METHODS
 from attentune.config import HeadConfig
 from attentune.config.schema import BlurConfig
 from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.explain import methods as attending
 from attentune.explain.explainer import Explainer
+from attentune.explain.explanation import METHOD_NAMES
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
 from attentune.testing.tiny import FAMILIES
 from helpers import explain_references as loops
@@ -273,7 +273,7 @@ def test_without_captum_the_message_says_what_to_install(
     tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explainer = Explainer(tiny_run(tiny()), rows_for("classification", 1))
-    monkeypatch.setattr("attentune.attribution.registry.importlib.util.find_spec", lambda package: None)
+    monkeypatch.setattr("attentune.explain.methods.importlib.util.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=rf"method: {name} needs Captum.*pip install 'attentune\[explain\]'"):
         explainer.attributions(name)
     explainer.attributions("gradient")

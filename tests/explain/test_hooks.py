@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.attribution.hooks import EmbeddingGradientHook
+from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.testing.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
 

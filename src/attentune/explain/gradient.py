@@ -1,12 +1,17 @@
-"""Hooks on a model for the time of a `with` block: count its passes, and read or set its word embeddings."""
+"""Gradient-based methods: gradient times the difference of embeddings, and integrated gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+
+from attentune.explain.scorer import MethodScores, Scorer, Settings, numpy_of
+from attentune.inference.scoring import BATCH_TOKENS
 
 
 class PassCounter:
@@ -136,3 +141,88 @@ class EmbeddingLeaf(_EmbeddingHook):
             raise RuntimeError("no forward pass has read the word embeddings")
         (gradient_BTE,) = torch.autograd.grad(values_B.sum(), self.leaf_BTE)
         return self.leaf_BTE.detach(), gradient_BTE
+
+
+def gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+    """Compute (E[t_i] - E[mask]) . df/dE[t_i], the first-order estimate of how far f falls if token i is masked.
+
+    E are the word embeddings, f is `target_value`. One forward and one backward pass per batch.
+    """
+    with torch.enable_grad(), EmbeddingLeaf(scorer.model) as leaf:
+        logits_BC = scorer.forward(scorer.inputs(rows)).logits
+        embedded_BTE, gradient_BTE = leaf.gradient(scorer.values(logits_BC, wanted_B))
+    # A fall of f is a rise of -f.
+    fall_BT = rise_if_masked(embedded_BTE, -gradient_BTE, mask_embedding(scorer.model, scorer.mask_token_id))
+    return MethodScores(numpy_of(logits_BC), scorer.per_row(fall_BT, rows))
+
+
+def rise_if_masked(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:
+    """Estimate to first order how far a function rises if a token is replaced by the mask token."""
+    return ((mask_E - embedded_BTE) * gradient_BTE).sum(dim=-1).float()
+
+
+@torch.no_grad()
+def mask_embedding(model: Any, mask_token_id: int) -> Tensor:
+    """Return the mask token's word embedding, (E,)."""
+    return model.get_input_embeddings()(torch.tensor([mask_token_id], device=model.device))[0]
+
+
+def integrated_gradients(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+    """Integrate the gradient of f along the straight path from the mask token's word embeddings to the tokens' own.
+
+    The scores add up to f(text) - f(text with all tokens masked), f being `target_value`, up to the integration error
+    of `settings.steps` steps.
+
+    Source: Sundararajan et al. 2017.
+    """
+    logits_BC = scorer.scores(rows).logits_NC
+    target_B = scorer.targets(logits_BC, wanted_B)
+    scores = []
+    for row, target in zip(rows.tolist(), target_B.tolist(), strict=True):
+
+        def value(inputs: dict[str, Tensor], target: int = target) -> Tensor:
+            logits_SC = scorer.forward(inputs).logits
+            target_S = torch.full((len(logits_SC),), target, device=logits_SC.device)
+            return scorer.value(logits_SC, target_S)
+
+        inputs, places = scorer.inputs([row]), scorer.features.non_special_positions(row)
+        copies = max(1, BATCH_TOKENS // inputs["input_ids"].shape[1])
+        masked_1T = masked_ids(inputs["input_ids"], places, scorer.mask_token_id)
+        scores.append(integrate(value, scorer.model, inputs, masked_1T, steps=settings.steps, copies_per_pass=copies))
+    return MethodScores(logits_BC, scorer.ordinary_only(scores, rows))
+
+
+def integrate(
+    value: Callable[[dict[str, Tensor]], Tensor],
+    model: Any,
+    inputs: dict[str, Tensor],
+    masked_1T: Tensor,
+    *,
+    steps: int,
+    copies_per_pass: int | None = None,
+) -> np.ndarray:
+    """Integrated gradients of any function of a text's word embeddings, by `captum.attr.IntegratedGradients`."""
+    from captum.attr import IntegratedGradients
+
+    with torch.no_grad():
+        embed = model.get_input_embeddings()
+        text_1TE, masked_1TE = embed(inputs["input_ids"]), embed(masked_1T)
+    if torch.equal(inputs["input_ids"], masked_1T):
+        return np.zeros(masked_1T.shape[1], dtype=np.float32)
+    with EmbeddingLeaf(model) as leaf:
+
+        def value_of(embedded_STE: Tensor) -> Tensor:
+            leaf.given_BTE = embedded_STE
+            return value({name: tensor.expand(len(embedded_STE), *tensor.shape[1:]) for name, tensor in inputs.items()})
+
+        attributed_1TE = IntegratedGradients(value_of).attribute(
+            text_1TE, baselines=masked_1TE, n_steps=steps, internal_batch_size=copies_per_pass
+        )
+    return numpy_of(attributed_1TE.sum(dim=-1)[0])
+
+
+def masked_ids(input_ids_1T: Tensor, places: np.ndarray, mask_token_id: int) -> Tensor:
+    """Return a copy of the token ids with the mask token at these places."""
+    masked_1T = input_ids_1T.clone()
+    masked_1T[0, torch.as_tensor(places, device=masked_1T.device)] = mask_token_id
+    return masked_1T

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,16 @@ from torch import Tensor
 
 from attentune.config.parse import did_you_mean
 from attentune.data.batching import pad_batch
-from attentune.data.dataset import LabelSpace
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
 from attentune.inference.scoring import RowScores, score_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.nn.attribution_head import AttributionHead
+
+# The words of a row: "text" or "pair", and the start and end there.
+WordSpans = Sequence[tuple[str, int, int]]
+
 
 # Class id that stands for the class that the model predicts.
 PREDICTED = -1
@@ -215,3 +220,53 @@ class MethodScores:
 def numpy_of(tensor: Tensor) -> np.ndarray:
     """Convert a tensor to a float32 array."""
     return tensor.detach().float().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class WordScorer(PredictionScorer):
+    """Predicts rows and copies of them without some of their words, by any function of texts.
+
+    The features are words: an id is a checksum of a word's characters, and none is special.
+    """
+
+    predict: Callable[[TextRows], np.ndarray]  # from rows to (N, C) logits; equal rows of one call are predicted once
+    rows: TextRows  # the rows to explain
+    spans: Sequence[WordSpans]  # the words of each row
+
+    def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
+        """Predict rows, with the words at masked positions deleted."""
+        masked = [None] * len(rows) if masked is None else masked
+        copies = [self._without(int(row), words) for row, words in zip(rows, masked, strict=True)]
+        places = {copy: place for place, copy in enumerate(dict.fromkeys(copies))}
+        texts, pairs = zip(*places, strict=True) if places else ((), ())
+        ids = tuple(str(number) for number in range(len(places)))
+        distinct = TextRows(ids, texts, pairs if self.rows.pairs else None, None, self.rows.source)
+        logits_NC = np.asarray(self.predict(distinct))
+        return RowScores(logits_NC[[places[copy] for copy in copies]])
+
+    def _without(self, row: int, words: np.ndarray | None) -> tuple[str, str]:
+        """The texts of a row without some of its words; what surrounds them stays."""
+        texts = {"text": self.rows.texts[row], "pair": self.rows.pairs[row] if self.rows.pairs else ""}
+        for word in sorted(() if words is None else words.tolist(), reverse=True):
+            within, start, end = self.spans[row][word]
+            texts[within] = texts[within][:start] + texts[within][end:]
+        return texts["text"], texts["pair"]
+
+
+def word_features(rows: TextRows, spans: Sequence[WordSpans]) -> Features:
+    """Return the words of rows in the form of tokens."""
+    ids = []
+    for row, row_spans in enumerate(spans):
+        texts = {"text": rows.texts[row], "pair": rows.pairs[row] if rows.pairs else ""}
+        ids += [
+            zlib.crc32(texts[within][start:end].encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
+            for within, start, end in row_spans
+        ]
+    lengths = np.array([len(row_spans) for row_spans in spans], dtype=np.int64)
+    return Features(
+        ids=np.array(ids, dtype=np.int32),
+        type_ids=None,
+        special=np.zeros(len(ids), dtype=bool),
+        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        full_lengths=lengths,
+    )
