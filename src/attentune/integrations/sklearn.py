@@ -231,12 +231,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
                     f" {', '.join(map(str, self.classes_))}. Set warm_start=False to train on other classes."
                 )
             labels_N, classes = np.searchsorted(self.classes_, classes)[labels_N], self.classes_
-        names = tuple(map(str, classes.tolist()))
-        if len(names) < 2:
-            raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
-        if len(set(names)) < len(names):
-            raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
-        self._train(X, labels_N.astype(np.int64), LabelSpace("classification", names), sample_weight)
+        self._train(X, labels_N.astype(np.int64), _space_of(classes), sample_weight)
         self.classes_: np.ndarray = classes
         return self
 
@@ -396,10 +391,7 @@ class AttentuneAuto(_TextEstimator):
         if self.task_type == "regression" or (self.task_type is None and has_fractions):
             return LabelSpace("regression"), scores_of(values_N)
         self.classes_, labels_N = np.unique(labels_of(y), return_inverse=True)
-        names = tuple(map(str, self.classes_.tolist()))
-        if len(names) < 2 or len(set(names)) < len(names):
-            raise ValueError(f"y: got the classes {', '.join(names)}, expected at least 2 that differ as text.")
-        return LabelSpace("classification", names), labels_N.astype(np.int64)
+        return _space_of(self.classes_), labels_N.astype(np.int64)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the (N,) predicted classes or scores."""
@@ -442,6 +434,16 @@ class AttentuneAuto(_TextEstimator):
         else:
             tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
         return tags
+
+
+def _space_of(classes: np.ndarray) -> LabelSpace:
+    """Return the label space of sorted classes, whose names must differ as text."""
+    names = tuple(map(str, classes.tolist()))
+    if len(names) < 2:
+        raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
+    return LabelSpace("classification", names)
 
 
 def _member_folders(run: Predictor) -> list[Path]:

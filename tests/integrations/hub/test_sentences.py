@@ -190,7 +190,7 @@ def test_from_the_command_line(tiny: Tiny, tmp_path: Path, attentune) -> None:
             r"encodes the two texts of a pair together \(sentence-transformers loads such a run as CrossEncoder",
         ),
         ("blur-bert", False, "it blurs attention"),
-        ("se-bert", False, "it mixes the encoder's layers"),
+        ("se-bert", False, "it rescales the layers"),
         ("ssa-hybrid", False, "its token gate changes the sentence vector"),
         ("bert-cls-mean", False, "its head is cls-mean, not mean or cls"),
         ("task-attention", True, "its head is cross-attention, not mean or cls"),

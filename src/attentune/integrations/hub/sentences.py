@@ -32,7 +32,7 @@ from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.integrations.hub.export import run_elsewhere
 from attentune.integrations.hub.publish import SENTENCE_USE, SETFIT_USE, copy_card
-from attentune.integrations.hub.stock import last_layer
+from attentune.integrations.hub.stock import last_layer, slot_reasons
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.models.architectures import is_pooler_weight
@@ -115,12 +115,7 @@ def _of_model(saved: ModelPredictor) -> TextEncoder:
     model: Any = saved.model
     head = config.head["kind"]
     reasons = {
-        "it blurs attention": config.blur["where"] != "none",
-        "it mixes the encoder's layers": config.layer_mix["kind"] != "last" or config.layer_mix["squeeze"],
-        "its token gate changes the sentence vector": config.token_gate["kind"] != "none"
-        and config.token_gate["beta"] < 1.0,
-        "it reads long texts in windows": config.window is not None,
-        "its weights contain adapters; export the finished run": config.lora is not None,
+        **slot_reasons(config),
         "it encodes the two texts of a pair together (sentence-transformers loads such a run as CrossEncoder)": (
             saved.is_pair and not config.is_bi_encoder
         ),

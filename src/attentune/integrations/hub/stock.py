@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from attentune.models.architectures import is_pooler_weight
+from attentune.models.configuration import AttentuneConfig
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.classifiers import ScaledOutput
 
@@ -65,18 +66,23 @@ def unavailable_reason(model: AttentuneForSequenceClassification) -> str | None:
 
 def _differing_slot(model: AttentuneForSequenceClassification) -> str | None:
     config = model.config
-    blurred, gate, mix = config.blur["where"] != "none", config.token_gate, config.layer_mix["kind"]
-    reasons = {
-        "it encodes the texts of a pair separately": config.is_bi_encoder,
+    head = config.head["kind"]
+    reasons = {"it encodes the texts of a pair separately": config.is_bi_encoder, **slot_reasons(config)}
+    reasons[f"its head is {head}, not cls"] = head != "cls"
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def slot_reasons(config: AttentuneConfig) -> dict[str, bool]:
+    """Return what a model may do between its encoder and its head that other libraries do not, and whether it does."""
+    gate, mix = config.token_gate, config.layer_mix["kind"]
+    return {
         "it reads long texts in windows": config.window is not None,
         "its weights contain adapters (export the finished run, not a checkpoint)": config.lora is not None,
-        "it blurs attention": blurred,
+        "it blurs attention": config.blur["where"] != "none",
         f"its head takes the layer mix {mix!r}, not the last layer": mix != "last",
         "it rescales the layers by squeeze-and-excitation": config.layer_mix["squeeze"],
         "its token gate changes the sentence vector": gate["kind"] != "none" and gate["beta"] < 1.0,
-        f"its head is {config.head['kind']}, not cls": config.head["kind"] != "cls",
     }
-    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def _differing_outputs(model: AttentuneForSequenceClassification) -> str | None:
