@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from attentune.errors import DataError
-from attentune.suites.diagnostic import CATEGORIES, read_phenomena, score_phenomena
+from attentune.suites.glue import CATEGORIES, read_phenomena, score_phenomena
 from helpers.glue_samples import write_glue, write_run
 
 HEADER = "\t".join([*CATEGORIES, "Domain", "Premise", "Hypothesis", "Label"])

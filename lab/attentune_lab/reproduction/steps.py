@@ -23,7 +23,7 @@ from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.report.tokens import heads_figure
 from attentune.results import to_json
 from attentune.runs.records import Run
-from attentune.suites.diagnostic import PhenomenonScore, score_rows
+from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
 from attentune_lab.layers import layer_weights
 from attentune_lab.reproduction.recipe import Sentence

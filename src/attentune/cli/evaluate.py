@@ -138,7 +138,7 @@ def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:
     """Return the scores by phenomenon of GLUE's diagnostic set; nothing for other tasks."""
     if data.name != "ax" or "validation" not in found:
         return ()
-    from attentune.suites.diagnostic import score_rows
+    from attentune.suites.glue import score_rows
 
     return score_rows(data.splits["validation"], found["validation"].predictions)
 
