@@ -6,7 +6,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from attentune.cli.flags import Parser
 from attentune.config.parse import parse_section
@@ -141,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     data = collect(parsed.folders)
     if not parsed.no_texts and str(parsed.output_file or "").lower().endswith(".html"):
-        data = _with_texts(data)
+        data = dataclasses.replace(data, texts=texts_of(data.runs))
     report = make_report(data, parsed.baseline)
     figures = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
     if figures:
@@ -150,18 +149,3 @@ def run(arguments: Sequence[str]) -> int:
         write_report(report, parsed.output_file, figures)
         print(f"written to {parsed.output_file}", file=sys.stderr)
     return 0
-
-
-def write_page(folders: Sequence[str], file: Path) -> None:
-    """Write the page of `attentune report FOLDERS --output_file FILE`."""
-    from attentune.report.contents import make_report
-    from attentune.report.load import collect
-    from attentune.report.writing import check_report_file, write_report
-
-    check_report_file(file)
-    write_report(make_report(_with_texts(collect(folders))), file)
-
-
-def _with_texts(data: Any) -> Any:
-
-    return dataclasses.replace(data, texts=texts_of(data.runs))
