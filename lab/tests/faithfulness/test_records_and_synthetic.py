@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from explain.faithfulness.test_measure import QUICK, found, run
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, StorageError
