@@ -15,6 +15,8 @@ from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
+from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, predict
 from attentune.token_labels.listing import list_tokens
