@@ -23,9 +23,6 @@ import psutil
 import pytest
 
 from attentune.automl import delivery
-from attentune.automl.driver import auto
-from attentune.automl.leaderboard import AutoProgress
-from attentune.automl.schedule import Schedule
 from attentune.config import load_config
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
@@ -196,22 +193,6 @@ def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, t
     assert len(fine_tuned) == 4
 
 
-@pytest.mark.integration
-def test_a_killed_worker_s_fold_is_trained_again(tiny, tmp_path):
-    flags = ("--portfolio", "majority,bert-mean", "--cv_folds", "3", "--jobs", "2")
-    process = start(words(tmp_path, tiny("bert"), *flags, *LONG))
-
-    def worker() -> int | None:
-        return next((pid for pid, name in tasks(tmp_path) if name == "bert-mean, fold 2"), None)
-
-    kill(wait_for(worker, "worker of the second fold", process))
-    status, out, err = finish(process)
-    assert status == 0, err
-    assert "bert-mean, fold 2: its worker was killed" in err
-    assert len([name for _, name in tasks(tmp_path) if name == "bert-mean, fold 2"]) == 2
-    assert re.search(r"^bert-mean +0\.\d+", out, re.MULTILINE)
-
-
 @pytest.mark.slow
 def test_a_command_that_is_killed_ten_times_delivers_what_an_undisturbed_one_does(tiny, tmp_path):
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
@@ -272,20 +253,6 @@ def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
     status, _, err = finish(start(words(tmp_path, tiny("bert"), *flags, *LONG, "--resume")))
     assert status == 0, err
     assert len([name for _, name in tasks(tmp_path) if name == adaptation]) == 2
-
-
-@pytest.mark.integration
-def test_labels_that_have_nothing_to_do_with_the_texts_stay_at_chance(attentune, tiny, tmp_path):
-    write_sentences(tmp_path / "train.csv", 0, 300, shuffled=True)
-    write_sentences(tmp_path / "test.csv", 300, 310)
-    flags = ("--portfolio", "majority,tfidf-linear,frozen-linear,bert-mean", "--cv_folds", "3", "--jobs", "1")
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG, "--format", "json"))
-    assert status == 0, err
-    result = json.loads(out)
-    # Three standard errors of 300 fair coins are 8.7 points.
-    scores = [row["score"] for row in result["leaderboard"]]
-    assert max(*scores, result["estimate"]["value"]) < 0.6
-    assert result["estimate"]["low"] < 0.5
 
 
 def write_intents(path: Path, classes: int, rows: int) -> Path:
@@ -437,18 +404,6 @@ def test_on_a_busy_machine_what_fits_is_run(attentune, tmp_path):
     assert None not in (scores["tfidf-linear"], scores["frozen-linear"]), scores
 
 
-@pytest.mark.slow
-def test_a_single_model_learns_from_the_best(attentune, tiny, tmp_path):
-    flags = ("--portfolio", "bert-mean,sesame", "--cv_folds", "2", "--jobs", "2", "--deliver", "single", *LONG)
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
-    assert status == 0, err
-    best = tmp_path / "best"
-    assert (best / "model.safetensors").is_file()
-    assert not (best / "ensemble.json").exists()
-    assert "Distilled from an ensemble" in out
-    assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
-
-
 @pytest.fixture
 def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the mean of all members delivered, whatever their scores are."""
@@ -539,32 +494,3 @@ def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_
     status, _, err = attentune(*line)
     assert status == 2
     assert "cannot be resumed: the rows changed" in err
-
-
-@pytest.mark.integration
-def test_folds_that_are_late_end_early_and_count(tiny, tmp_path, monkeypatch):
-    """As if saving and predicting took so long that each fold has to end at once."""
-    monkeypatch.setattr(Schedule, "ending_seconds", lambda self, state: 1e9)
-    overrides = {
-        "data.train_file": str(write_sentences(tmp_path / "train.csv", 0, 60)),
-        "data.max_length": 24,
-        "model.name_or_path": str(tiny("bert")),
-        "training.output_dir": str(tmp_path / "best"),
-        "training.use_cpu": True,
-    }
-    portfolio = ("majority", "tfidf-linear", "bert-mean")
-    result = auto(
-        load_config(overrides=overrides),
-        time_limit_s=3600,
-        folds=2,
-        jobs=2,
-        portfolio=portfolio,
-        display=AutoProgress(quiet=True),
-    )
-    rows = {row.name: row for row in result.leaderboard}
-    assert rows["bert-mean"].status == "done"
-    for fold in (1, 2):
-        steps = json.loads((tmp_path / f"best/auto/members/bert-mean/fold-{fold}/metrics.json").read_text())
-        facts = next(note for note in result.notes if note.startswith(f"bert-mean, fold {fold}: ended after "))
-        done, planned = (int(number) for number in re.findall(r"\d+", facts.partition("after")[2])[:2])
-        assert steps["train"]["steps"] == done < planned / 2

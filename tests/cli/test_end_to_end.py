@@ -82,7 +82,7 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
     assert f"checkpoint-{record['best']['step']}" in kept
 
 
-def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
+def test_doctor_tasks_presets_and_the_version(attentune, tiny, tmp_path):
     train = write_reviews(tmp_path / "train.csv")
     status, out, _ = attentune(
         "doctor", "--train_file", train, "--model_name_or_path", tiny("bert"), "--format", "json"
@@ -98,10 +98,6 @@ def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
     assert status == 0
     assert "bert-cls-mean" in out
     assert attentune("list", "presets", "bert-mask")[1].count("masked-rows") == 1
-    for command in ("train", "evaluate", "predict", "doctor", "list", "demo"):
-        status, out, _ = attentune(command, "--help")
-        assert status == 0
-        assert "usage: attentune " + command in out
     assert attentune()[0] == 2
     assert attentune("--version")[0] == 0
     words = [sys.executable, "-m", "attentune", "--version"]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attentune.cli import doctor, evaluate, predict, train
-from attentune.cli.flags import Parser, config_from, overrides_of
+from attentune.cli import train
+from attentune.cli.flags import Parser, config_from
 from attentune.config import Config, load_config, to_yaml
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
@@ -210,18 +210,6 @@ def test_what_goes_before_what(tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(to_yaml(by_set))
     assert parsed("--config", again) == by_set
-
-
-def test_verbs_that_do_not_train_take_no_training_flags():
-    for verb, positional in ((evaluate, ["run"]), (predict, ["run"]), (doctor, [])):
-        for flag in ("--bf16", "--fp16", "--no_cuda", "--label_smoothing_factor", "--metric_name", "--learning_rate"):
-            namespace, problems = verb.parser().parse([*positional, f"{flag}=1"])
-            assert [problem.split(":")[0] for problem in problems] == [flag], verb.__name__
-            assert overrides_of(namespace, []) == {}
-    namespace, problems = evaluate.parser().parse(["run", "--task_name", "rte", "--do_regression", "--split=test"])
-    assert not problems
-    assert overrides_of(namespace, problems) == {"data.task": "rte", "data.task_type": "regression"}
-    assert parsed("--seed", "3", "--max_seq_length", "9", parser=doctor.parser()).training.seed == 3
 
 
 KNOWN_FLAGS = [flag for action in train.parser()._actions for flag in action.option_strings if "help" not in flag]

@@ -32,6 +32,13 @@ def shown(command: str) -> list:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(attentune, command: str) -> None:
+    status, out, err = attentune(command, "--help")
+    assert (status, err) == (0, "")
+    assert f"usage: attentune {command}" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_of_its_own_is_read(command: str) -> None:
     """Each is read from the parsed values, by the command or what it takes its flags from."""
     text = (_FOLDER / f"{command.replace('-', '_')}.py").read_text(encoding="utf-8")

@@ -133,15 +133,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
     assert not torch.equal(found[0][0], found[2][0])
 
 
-def test_what_is_beside_a_text_does_not_change_it() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
-    half = BFloat16Weights(own)
-    half.copy_from(own)
-    whole = fused_prediction(hidden, mask, own, half, settings)[1, :6]
-    alone = fused_prediction(hidden[1:2, :6].clone(), None, own, half, settings)[0]
-    torch.testing.assert_close(whole, alone, rtol=0.02, atol=0.02)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
     settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, (0.3, 0.3), 1e-6), batch(), weights()
@@ -154,17 +145,6 @@ def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))
-
-
-def test_gradients_add_up_over_several_passes() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6), batch(), weights()
-    half = BFloat16Weights(own)
-    for _ in range(2):
-        fused_layer(hidden, mask, own, half, settings).square().sum().backward()
-    twice = own.up.grad.clone()
-    own.up.grad = None
-    fused_layer(hidden, mask, own, half, settings).square().sum().backward()
-    torch.testing.assert_close(twice, 2 * own.up.grad)
 
 
 def test_disentangled_attention_within_the_layer() -> None:

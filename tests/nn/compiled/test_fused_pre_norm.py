@@ -80,15 +80,3 @@ def test_prediction_is_training(dtype: torch.dtype) -> None:
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))
-
-
-def test_what_is_beside_a_text_does_not_change_it() -> None:
-    settings, (hidden, _, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
-    half = BFloat16Weights(own)
-    half.copy_from(own)
-    mask = torch.zeros(BATCH, 1, 1, LENGTH)
-    mask[1, :, :, 6:] = torch.finfo(torch.float32).min
-    whole = fused_pre_norm_prediction(hidden, mask, angles, own, half, settings)[1, :6]
-    short = (angles[0][:6], angles[1][:6])
-    alone = fused_pre_norm_prediction(hidden[1:2, :6].clone(), None, short, own, half, settings)[0]
-    torch.testing.assert_close(whole, alone, rtol=0.02, atol=0.02)
