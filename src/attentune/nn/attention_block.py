@@ -21,23 +21,14 @@ _NORM_EPSILON = 1e-12
 
 @dataclass(frozen=True)
 class BlockShape:
-    """The sizes and options shared by all blocks of a head.
+    """The sizes and options shared by all blocks of a head."""
 
-    Attributes:
-        hidden_size: D.
-        attention_heads: H, a divisor of D.
-        inner_size: features inside the feed-forward network.
-        activation: of the feed-forward network, a function of a tensor.
-        dropout: probability, of attention weights and before each add & norm.
-        near_one: initialise the query, key and value weights from U(0.9, 1).
-    """
-
-    hidden_size: int
-    attention_heads: int
-    inner_size: int
-    activation: Callable[[Tensor], Tensor]
-    dropout: float = 0.0
-    near_one: bool = False
+    hidden_size: int  # D
+    attention_heads: int  # H, a divisor of D
+    inner_size: int  # features inside the feed-forward network
+    activation: Callable[[Tensor], Tensor]  # of the feed-forward network
+    dropout: float = 0.0  # of attention weights, and before each add & norm
+    near_one: bool = False  # initialise the query, key and value weights from U(0.9, 1)
 
 
 class UniformInitLinear(nn.Linear):
@@ -59,19 +50,10 @@ class UniformInitLinear(nn.Linear):
 def attend(
     queries_NQD: Tensor, keys_NTD: Tensor, values_NTD: Tensor, mask_NT: Tensor, *, heads: int, dropout: float = 0.0
 ) -> Tensor:
-    """Compute scaled dot-product attention with several heads, by PyTorch's fused function.
+    """Compute scaled dot-product attention with several heads, (N, Q, D), by PyTorch's fused function.
 
-    Args:
-        queries_NQD: queries; D is a multiple of `heads`.
-        keys_NTD: keys.
-        values_NTD: values; finite at padding too.
-        mask_NT: True at the real tokens of keys and values. In a text without any, all positions are attended to, which
-            changes nothing if they are all alike.
-        heads: H.
-        dropout: dropout probability of the attention weights.
-
-    Returns:
-        (N, Q, D).
+    `mask_NT` is True at the real tokens of keys and values, which are finite at padding too. In a text without any, all
+    positions are attended to, which changes nothing if they are all alike.
     """
 
     def split(tensor: Tensor) -> Tensor:
@@ -128,12 +110,7 @@ class CrossAttentionBlock(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, add & norm, feed-forward, add & norm: BERT's layer.
-
-    Args:
-        shape: its sizes.
-        with_dense: add a dense layer after attention's output projection, as cross-attention needs it.
-    """
+    """Attention, add & norm, feed-forward, add & norm: BERT's layer."""
 
     def __init__(self, shape: BlockShape, *, with_dense: bool) -> None:
         super().__init__()
@@ -148,16 +125,7 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, query_NQD: Tensor, own_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """Update the first Q tokens of a text.
-
-        Args:
-            query_NQD: queries: these tokens themselves, or the tokens of another text at the same positions.
-            own_NTD: the text's tokens; all are keys and values, and the first Q the residual connection.
-            mask_NT: True at its real tokens.
-
-        Returns:
-            (N, Q, D).
-        """
+        """Update the first Q tokens of a text, (N, Q, D); queries are these, or another text's in their places."""
         mixed_NQD = self.attention(query_NQD, own_NTD, mask_NT)
         if self.dense is not None:
             mixed_NQD = self.dense(mixed_NQD)

@@ -17,15 +17,9 @@ from attentune.nn.compiled.kernels import VECTOR, normalize
 
 
 class FoldedHead(NamedTuple):
-    """The weights of a fitted head in bf16, with the norms' scales and shifts in the dense layer.
+    """The weights of a fitted head in bf16, with the norms' scales and shifts in the dense layer."""
 
-    Attributes:
-        epsilon: added to the variance by the norms.
-        dense, dense_bias: of the layer between.
-        output, output_bias: of the last one.
-    """
-
-    epsilon: float
+    epsilon: float  # added to the variance by the norms
     dense: Tensor
     dense_bias: Tensor
     output: Tensor
@@ -46,16 +40,6 @@ class AttributionHead(nn.Module):
 
     The embeddings know which token it is, a middle layer what it means there, the last layer what the model makes of
     the text; the last layer alone has lost much of what belongs to a single token.
-
-    Args:
-        hidden_size: D.
-        layers: which hidden states are read: 0 is the output of the embeddings.
-        width: size of the layer between.
-        outputs: O, the number of values that are explained.
-        longest: M, the most ordinary tokens of a text that it was fitted on.
-
-    Attributes:
-        nothing_MO: the model's values for a text of 1 ... M ordinary tokens that are all masked, a buffer.
     """
 
     nothing_MO: Tensor
@@ -111,14 +95,6 @@ def _is_bf16_on_cpu(read: Sequence[Tensor]) -> bool:
 def efficient_scores(scores_BTO: Tensor, ordinary_BT: Tensor, whole_BO: Tensor) -> Tensor:
     """Spread what the scores of a text lack to what they should add up to evenly over its ordinary tokens.
 
-    Args:
-        scores_BTO: the head's estimates.
-        ordinary_BT: True at tokens that are neither special nor padding.
-        whole_BO: the values of the text minus those of the text with all ordinary tokens masked.
-
-    Returns:
-        (B, T, O), 0 at other tokens.
-
     Source:
         FastSHAP, equation 6 (additive efficient normalisation).
     """
@@ -132,16 +108,6 @@ def additive_loss(
     scores_BTO: Tensor, ordinary_BT: Tensor, kept_BKT: Tensor, rise_BKO: Tensor, whole_BO: Tensor
 ) -> Tensor:
     """Compute how badly sums of scores predict the values of masked copies of the texts.
-
-    Args:
-        scores_BTO: the head's estimates; see `efficient_scores`.
-        ordinary_BT: True at tokens that are neither special nor padding.
-        kept_BKT: for each copy True at the ordinary tokens that are not masked.
-        rise_BKO: the values of the copy minus those of the text with all ordinary tokens masked.
-        whole_BO: the values of the whole text minus the same.
-
-    Returns:
-        The mean over texts of the squared error for each token, a scalar.
 
     Source:
         FastSHAP, equation 4.

@@ -20,15 +20,7 @@ LEARNABLE = ("no", "layer", "head")
 
 
 def gaussian_kernel(sigma: Tensor, size: int) -> Tensor:
-    """Compute the kernel exp(-x^2 / 2 sigma^2) at x = -(size-1)/2 .. (size-1)/2, normalised to sum 1.
-
-    Args:
-        sigma: (...) standard deviations in tokens, above 0.
-        size: odd.
-
-    Returns:
-        (..., size) float32.
-    """
+    """Compute the kernel exp(-x^2 / 2 sigma^2) at x = -(size-1)/2 .. (size-1)/2, normalised to sum 1."""
     half = (size - 1) // 2
     x_k = torch.arange(-half, half + 1, device=sigma.device, dtype=torch.float32)
     # A softmax of the exponents is the same and does not underflow for a tiny sigma.
@@ -36,15 +28,10 @@ def gaussian_kernel(sigma: Tensor, size: int) -> Tensor:
 
 
 def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
-    """Compute the positions of the window around each token, with symmetric padding.
+    """Compute the positions, (B, T, size), of the window around each token, with symmetric padding.
 
-    Args:
-        mask_BT: True at real tokens, which must be contiguous.
-        size: of the window, odd.
-
-    Returns:
-        (B, T, size) positions, mirrored at the first and last real token (which is repeated); the window of a padding
-        token holds only itself.
+    They are mirrored at the first and last real token, which is repeated; real tokens must be contiguous. The window of
+    a padding token holds only itself.
     """
     length = mask_BT.shape[1]
     half = (size - 1) // 2
@@ -61,12 +48,7 @@ def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
 def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
     """Build the blur matrix K, whose row t holds the kernel at the positions of token t's window.
 
-    Args:
-        kernel: (k,), or (H, k) for one kernel per head.
-        places_BTk: from `mirrored_places`.
-
-    Returns:
-        (B, T, T), or (B, H, T, T).
+    It is (B, T, T) of a kernel (k,), and (B, H, T, T) of kernels (H, k), one a head.
     """
     batch, length, size = places_BTk.shape
     if kernel.ndim == 1:
@@ -79,12 +61,7 @@ def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
 
 
 def apply_blur(matrix: Tensor, values_BTD: Tensor) -> Tensor:
-    """Multiply the tokens by the blur matrix; with one matrix per head, each head's features by its own.
-
-    Args:
-        matrix: (B, T, T) or (B, H, T, T).
-        values_BTD: D is a multiple of H.
-    """
+    """Multiply the tokens by the blur matrix; with one matrix per head, each head's features by its own."""
     matrix = matrix.to(values_BTD.dtype)
     if matrix.ndim == 3:
         return torch.matmul(matrix, values_BTD)
@@ -95,15 +72,7 @@ def apply_blur(matrix: Tensor, values_BTD: Tensor) -> Tensor:
 
 
 class GaussianBlur(nn.Module):
-    """Makes the blur matrices of an encoder's layers.
-
-    Args:
-        size: window in tokens, odd.
-        sigma: standard deviation in tokens; its initial value if it is learned.
-        layers: how many layers are blurred.
-        heads: attention heads per layer.
-        learnable: "no"; "layer": one sigma per layer; "head": one per layer and head.
-    """
+    """Makes the blur matrices of an encoder's layers."""
 
     def __init__(self, *, size: int, sigma: float, layers: int, heads: int, learnable: str) -> None:
         super().__init__()

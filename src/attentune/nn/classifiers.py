@@ -26,9 +26,6 @@ def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
 
     log p(y = k) = sum over j < k of log sigmoid(z_j), and for all but the last class + log sigmoid(-z_k).
 
-    Args:
-        conditional_BK: z; sigmoid(z_k) is the chance that the class is above k, given that it is at least k.
-
     Source: CORN (Shi, Cao and Raschka 2021, section 3).
     """
     z_BK = conditional_BK.float()
@@ -71,13 +68,6 @@ class ScaledOutput(nn.Module):
 
         Nothing changes if the slope is not positive or not defined (constant outputs): a negative scale would reverse
         the order of the predictions.
-
-        Args:
-            outputs_N: the model's predictions of some rows with its present scale and offset.
-            scores_N: the gold scores.
-
-        Returns:
-            Whether the two were set.
         """
         x_N, y_N = outputs_N.double(), scores_N.double()
         spread_N = x_N - x_N.mean()
@@ -106,11 +96,6 @@ class DotProduct(nn.Module):
 
     z is the predicted score; with two classes the logits are (0, z), whose cross-entropy is the binary cross-entropy of
     z.
-
-    Args:
-        hidden_size: D.
-        projection: d.
-        outputs: 1 or 2.
 
     Source: task-specific attention (Jia 2024); its baseline applies this to the mean of each text's tokens.
     """
@@ -149,9 +134,6 @@ class ScaledSimilarity(nn.Module):
 
     z is the predicted score; with two classes the logits are (0, z). `attentune train` starts scale and offset at the
     values that fit the training rows best, so that the first predictions are those of the untrained similarity.
-
-    Args:
-        outputs: 1 or 2.
     """
 
     def __init__(self, *, outputs: int) -> None:
@@ -194,11 +176,6 @@ class ScaledDotProduct(ScaledSimilarity):
 
     The plain dot product of two similar vectors is positive, so that without an offset nearly all pairs are predicted
     to be of the second class.
-
-    Args:
-        hidden_size: D.
-        projection: d.
-        outputs: 1 or 2.
     """
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
@@ -213,11 +190,6 @@ class ScaledDotProduct(ScaledSimilarity):
 
 class Concatenation(nn.Module):
     """Applies a linear layer to [u, v, |u - v|, u * v].
-
-    Args:
-        hidden_size: D.
-        outputs: scores per row.
-        with_cosine: scale u and v to unit length first, and append their cosine.
 
     Source: InferSent (Conneau et al. 2017, section 3.1).
     """
@@ -244,14 +216,7 @@ class Concatenation(nn.Module):
 def build_classifier(
     *, hidden_size: int, outputs: int, combine: str | None = None, projection: int | None = None
 ) -> nn.Module:
-    """Build the classifier: a linear layer, or for a bi-encoder what combines the two texts.
-
-    Args:
-        hidden_size: D.
-        outputs: scores per row.
-        combine: one of `COMBINATIONS`, for a bi-encoder; else None.
-        projection: d of the dot products; D if not given.
-    """
+    """Build the classifier: a linear layer, or for a bi-encoder what combines the two texts."""
     if combine is None:
         return nn.Linear(hidden_size, outputs)
     if combine in ("dot", "scaled-dot"):

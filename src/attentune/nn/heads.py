@@ -69,10 +69,6 @@ class ClsMeanHead(nn.Module):
 class SelfAttentionHead(nn.Module):
     """Applies transformer blocks of self-attention and takes [CLS].
 
-    Args:
-        shape: sizes of the blocks.
-        layers: number of blocks, at least one.
-
     Source: task-specific attention (Jia 2024), on single sentences.
     """
 
@@ -96,11 +92,6 @@ class CrossAttentionHead(nn.Module):
     Queries come from the other text, at the same positions; keys, values and residual connection from the text itself.
     So [CLS] becomes a weighted mean of the text's own tokens, the weights chosen by the other text. Where the other
     text is shorter, its tokens count as zeros.
-
-    Args:
-        shape: sizes of the blocks.
-        layers: number of full transformer blocks; may be 0 with `bare`.
-        bare: add one bare `CrossAttentionBlock` after them.
 
     Source: task-specific attention (Jia 2024), on pairs, as its program computes it.
     """
@@ -138,23 +129,14 @@ def _cleared(hidden_NTD: Tensor, mask_NT: Tensor, blocks: nn.Module) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Options of all heads; each kind uses those that apply to it.
+    """Options of all heads; each kind uses those that apply to it."""
 
-    Attributes:
-        hidden_size: D.
-        share_of_cls: beta of cls-mean.
-        with_pooler: whether cls has a pooler.
-        layers: number of transformer blocks of self- and cross-attention.
-        bare: whether cross-attention ends with a bare block.
-        shape: sizes of the blocks.
-    """
-
-    hidden_size: int
-    share_of_cls: float = 0.5
-    with_pooler: bool = False
-    layers: int = 1
-    bare: bool = False
-    shape: BlockShape | None = None
+    hidden_size: int  # D
+    share_of_cls: float = 0.5  # beta of cls-mean
+    with_pooler: bool = False  # whether cls has a pooler
+    layers: int = 1  # number of transformer blocks of self- and cross-attention
+    bare: bool = False  # whether cross-attention ends with a bare block
+    shape: BlockShape | None = None  # sizes of the blocks
 
     @property
     def block_shape(self) -> BlockShape:

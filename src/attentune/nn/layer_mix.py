@@ -78,11 +78,6 @@ class NeutralLinear(nn.Linear):
 class Excitation(nn.Module):
     """Squeeze-and-excitation: computes a weight between 0 and 1 for each layer from all layers' means.
 
-    Args:
-        num_layers: L.
-        ratio: the bottleneck has L // ratio features, at least one.
-        neutral: start with 1/2 for all layers; otherwise as the released program, at random weights between 0 and 1.
-
     Source: SESAME, section 3.1; the neutral start is ours.
     """
 
@@ -101,13 +96,8 @@ class Excitation(nn.Module):
 class LayerMix(nn.Module):
     """Rescales the layers by squeeze-and-excitation if configured, then selects or combines them.
 
-    Args:
-        kind: one of `LAYER_MIXES`, or a part of another package. "weighted" is the mean weighted by excitation with
-            squeeze; without it, by learned weights (softmax), initially equal.
-        num_layers: L.
-        hidden_size: D.
-        squeeze: rescale each layer by its excitation.
-        ratio, neutral: see `Excitation`. With `neutral` the factor is twice the excitation, which starts at 1.
+    "weighted" is the mean weighted by excitation with squeeze; without it, by learned weights (softmax), first equal.
+    With `neutral` the factor is twice the excitation, which starts at 1.
     """
 
     def __init__(
@@ -134,15 +124,7 @@ class LayerMix(nn.Module):
             )
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Combine the layers.
-
-        Args:
-            layers: the outputs of encoder layers 1 to L, each (B, T, D), without the embeddings.
-            mask_BT: True at real tokens.
-
-        Returns:
-            The token matrix (B, T, D), and the excitation (B, L), None without squeeze.
-        """
+        """Combine the outputs of layers 1 to L; return the tokens (B, T, D) and the excitation (B, L), if any."""
         if self.excitation is None:
             shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
             return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), mask_BT, None), None
@@ -183,12 +165,7 @@ class LayerMix(nn.Module):
 
 
 class _Scaled(Sequence[Tensor]):
-    """Layers multiplied by their weights, computed on access.
-
-    Args:
-        layers: (B, T, D) each.
-        weights_BL: one weight per row and layer; B may be 1.
-    """
+    """Layers multiplied by their weights, computed on access."""
 
     def __init__(self, layers: Sequence[Tensor], weights_BL: Tensor) -> None:
         self._layers, self._weights_BL = layers, weights_BL

@@ -14,15 +14,10 @@ from attentune.plugins import is_plugin, load_plugin
 
 @dataclass(frozen=True)
 class RowLosses:
-    """The losses of a batch, row by row, with their weights.
+    """The losses of a batch, row by row, with their weights."""
 
-    Attributes:
-        loss_B: the weighted loss of each row.
-        weight_B: each row's share of the denominator: the mean loss is sum(loss_B) / sum(weight_B).
-    """
-
-    loss_B: Tensor
-    weight_B: Tensor
+    loss_B: Tensor  # the weighted loss of each row
+    weight_B: Tensor  # each row's share of the denominator: the mean loss is sum(loss_B) / sum(weight_B)
 
     def mean(self) -> Tensor:
         """The mean loss of the batch, a scalar."""
@@ -32,14 +27,7 @@ class RowLosses:
 def cross_entropy_rows(
     logits_BC: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
-    """Compute the cross-entropy of each row in float32; its `mean` equals `torch.nn.functional.cross_entropy`.
-
-    Args:
-        logits_BC: scores before the softmax.
-        labels_B: class ids.
-        class_weights_C: the weight of each class, or None for equal ones.
-        label_smoothing: the share of the target spread evenly over all classes.
-    """
+    """Compute the cross-entropy of each row in float32; its `mean` equals `torch.nn.functional.cross_entropy`."""
     loss_B = F.cross_entropy(
         logits_BC.float(), labels_B, weight=class_weights_C, label_smoothing=label_smoothing, reduction="none"
     )
@@ -63,10 +51,6 @@ def softmax_cross_entropy_rows(
 def soft_cross_entropy_rows(logits_BC: Tensor, targets_BC: Tensor) -> RowLosses:
     """Compute the cross-entropy of each row with target probabilities, in float32.
 
-    Args:
-        logits_BC: scores before the softmax.
-        targets_BC: the probability of each class; each row has the sum 1.
-
     Source: distillation (Hinton, Vinyals and Dean 2015, section 2), with temperature 1.
     """
     loss_B = F.cross_entropy(logits_BC.float(), targets_BC.float(), reduction="none")
@@ -85,12 +69,6 @@ def binary_cross_entropy_rows(
     """Compute the binary cross-entropy of logit 1 minus logit 0 in float32.
 
     For two classes it equals `cross_entropy_rows`.
-
-    Args:
-        logits_B2: scores before the softmax of two classes.
-        labels_B: class ids, 0 or 1.
-        class_weights_C: the weight of each class, or None for equal ones.
-        label_smoothing: the share of the target spread evenly over both classes.
     """
     difference_B = logits_B2[:, 1].float() - logits_B2[:, 0].float()
     target_B = labels_B.float() * (1.0 - label_smoothing) + label_smoothing / 2
@@ -113,13 +91,6 @@ def focal_rows(
     A class with probability p and target share t adds t (1 - p)^gamma (-log p); with gamma 0 that is
     `cross_entropy_rows`, with the same meaning of weights and smoothing.
 
-    Args:
-        logits_BC: scores before the softmax.
-        labels_B: class ids.
-        gamma: at least 0; the higher, the lower the weight of well-classified rows.
-        class_weights_C: the weight of each class, or None for equal ones.
-        label_smoothing: the share of the target spread evenly over all classes.
-
     Source: focal loss (Lin et al. 2017, section 3.2), over a softmax; alpha there is a class's weight here.
     """
     log_p_BC = logits_BC.float().log_softmax(dim=-1)
@@ -140,14 +111,8 @@ def label_set_rows(
 ) -> RowLosses:
     """Compute each row's mean binary cross-entropy over labels in float32, for multi-label tasks.
 
-    Without gamma its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`.
-
-    Args:
-        logits_BC: scores before the sigmoid.
-        labels_BC: 1 where a row has the label, else 0.
-        gamma: of the focal loss (Lin et al. 2017): each label's term is multiplied by (1 - p)^gamma.
-        label_weights_C: weight of a label's presence relative to its absence (PyTorch's `pos_weight`), or None.
-        label_smoothing: the share of the target spread evenly over presence and absence.
+    Without gamma, which is the focal loss's, its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`;
+    `label_weights_C` are those of a label's presence, PyTorch's `pos_weight`.
     """
     logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
     log_p_BC, log_q_BC = F.logsigmoid(logits_BC), F.logsigmoid(-logits_BC)
@@ -172,10 +137,6 @@ def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
     A step's mean loss is then the mean over its batches, weighted by their rows. A batch of fewer than two rows, or
     with constant labels or predictions (up to rounding), has loss 0 and gradient 0. With several processes each
     correlates its own share of a batch.
-
-    Args:
-        logits_B1: predictions.
-        scores_B: labels.
 
     Source: task-specific attention (the poster's loss for semantic textual similarity).
     """
@@ -208,10 +169,6 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
 
     Task k predicts, for rows whose class is at least k, whether it is above k. A row's losses over its tasks add up to
     minus the log-probability of its class.
-
-    Args:
-        logits_BC: log-probabilities of ordered classes, from `nn.classifiers.class_log_probabilities`.
-        labels_B: class ids, lowest first.
 
     Source: CORN (Shi, Cao and Raschka 2021, section 3). coral-pytorch, its authors' library, had its last release in
     2022 and would be a dependency for these few lines.
@@ -289,16 +246,9 @@ NO_LABEL = -1.0
 def token_label_sums(
     token_logits_BT2: Tensor, labels_BT: Tensor, weights_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sum the token loss over labelled tokens, and count the correct predictions.
+    """Sum the token loss over labelled tokens, and count those whose more likely class is the label's.
 
-    Args:
-        token_logits_BT2: logits of "not important" and "important".
-        labels_BT: from 0 to 1; negative where a token has no label.
-        weights_B: weight of each row's tokens in the loss; None for 1.
-
-    Returns:
-        The sum of the cross-entropies, and the number of labelled tokens whose more likely class is the label's
-        (a half counts as important); divide both by the number of labelled tokens.
+    Labels are from 0 to 1 (a half counts as important), and negative where a token has none.
 
     Source: SSA (Kou et al. 2020, section 3.2); labels between 0 and 1 as in a cross-entropy with soft targets.
     """
@@ -315,11 +265,6 @@ def token_label_sums(
 
 def with_token_loss(loss: Tensor, token_logits_BT2: Tensor, labels_BT: Tensor, *, share: float) -> Tensor:
     """Combine (1 - share) x the task loss + share x the mean token loss; the task loss alone if no token is labelled.
-
-    Args:
-        loss: the task's mean loss, a scalar.
-        token_logits_BT2, labels_BT: as of `token_label_sums`.
-        share: the paper's 1 - alpha.
 
     Source: SSA (Kou et al. 2020, section 3.2).
     """

@@ -14,15 +14,7 @@ def fall_back(preferred_BT: Tensor, otherwise_BT: Tensor) -> Tensor:
 
 
 def masked_mean(values_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """Average over the tokens in the mask.
-
-    Args:
-        values_BTD: token vectors; outside the mask any values are allowed, NaN included.
-        mask_BT: True at the tokens to average.
-
-    Returns:
-        (B, D) float32; zeros in rows without a token in the mask.
-    """
+    """Average over the tokens in the mask, (B, D) float32: zeros in rows without any. Outside of it NaN may stand."""
     kept_BTD = values_BTD.float().masked_fill(~mask_BT.unsqueeze(-1), 0.0)
     count_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
     return kept_BTD.sum(dim=1) / count_B1

@@ -14,13 +14,7 @@ from attentune.nn.masked import fall_back, masked_softmax
 
 
 class TokenHead(nn.Module):
-    """Predicts two logits per token, "not important" and "important": dense, activation, LayerNorm, linear.
-
-    Args:
-        hidden_size: D.
-        activation: the encoder's activation, a function of a tensor.
-        positions: None for one output layer shared by all positions; else the number of positions with one each.
-    """
+    """Predicts two logits per token, "not important" and "important": dense, activation, LayerNorm, linear."""
 
     def __init__(self, *, hidden_size: int, activation: Callable[[Tensor], Tensor], positions: int | None) -> None:
         super().__init__()
@@ -61,16 +55,10 @@ def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def importance_weights(scores_BT: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, *, threshold: float = 0.0) -> Tensor:
-    """Compute each token's weight in the sentence vector: a softmax over importance.
+    """Compute each token's weight in the sentence vector: a softmax over importance; each row sums to 1.
 
-    Args:
-        scores_BT: importance from 0 to 1.
-        mask_BT: True at real tokens.
-        ordinary_BT: True at real tokens that are not special.
-        threshold: non-special tokens below it get weight 0; if none passes, all real tokens are used.
-
-    Returns:
-        (B, T) float32; each row sums to 1.
+    Ordinary tokens, those that are real and not special, get weight 0 below the threshold; if none passes it, all real
+    tokens are used.
 
     Source: SSA section 3.3 (threshold 0); the released program (attention_threshold 0.3).
     """
