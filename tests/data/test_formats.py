@@ -25,6 +25,8 @@ SENTENCES = {
         "Größe passt nicht, schöne Farbe",
         "“so fine”",
         "naïve façade",
+        "it’s a lovely room",
+        "“so fine” – really…",
     ),
     "cp1250": ("Książka była naprawdę świetna, polecam każdemu", "Příliš žluťoučký kůň úpěl ďábelské ódy"),
     "cp1254": ("Bu ürün çok güzel ve kaliteli, teşekkürler", "Kargo çok geç geldi, hiç beğenmedim"),
@@ -36,6 +38,8 @@ SENTENCES = {
     "big5": ("這個產品非常好，我很喜歡", "品質很差"),
     "euc-kr": ("이 영화는 정말 재미있었어요", "별로예요"),
     "utf-16": ("so fine", "Größe", "日本"),
+    "utf-16-le": ("so fine", "Größe", "日本"),
+    "utf-16-be": ("so fine", "Größe", "日本"),
 }
 MARKS = (",", ";", "\t", "|")
 

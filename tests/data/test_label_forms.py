@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from attentune.config import DataConfig, load_config
 from attentune.data.dataset import LabelSpace, TaskData
@@ -60,6 +61,36 @@ def whole(train: str, **settings: Any) -> TaskData:
     return load(train, validation_file=train, **settings)
 
 
+CASES = yaml.safe_load(Path(__file__).with_name("label_forms.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("about", CASES)
+def test_a_form_of_labels(tmp_path: Path, about: str) -> None:
+    case = CASES[about]
+    settings, times = case.get("with", {}), case.get("times", 1)
+    for kind in case.get("as", "csv").split():
+        path = write(tmp_path / f"t.{kind}", **{name: cells * times for name, cells in case["columns"].items()})
+        if "error" in case:
+            with pytest.raises(DataError) as caught:
+                whole(path, **settings)
+            expected = case["error"][1:] if case["error"][0] == "DataError" else case["error"]
+            assert isinstance(caught.value, LabelError) == (expected is case["error"])
+            assert all(part in str(caught.value) for part in expected), str(caught.value)
+            continue
+        data = whole(path, **settings)
+        labels = labels_of(data)
+        assert data.label_space.names == tuple(case.get("names", data.label_space.names))
+        assert labels[: len(case.get("labels", ()))] == case.get("labels", [])
+        assert len(labels) == case.get("rows", len(labels))
+        assert all(any(part in note for note in data.notes) for part in case.get("notes", ())), data.notes
+        findings = {finding.kind: finding.message for finding in examine(data).findings}
+        for finding, part in case.get("told", {}).items():
+            assert part in findings[finding] if part else finding not in findings, findings
+        # Labels of a model are matched alike, and nothing that is printed breaks a line.
+        assert labels_of(load(path, data.label_space, validation_file=path, **settings), "validation") == labels
+        assert all("\n" not in line for line in (*full_lines(examine(data)), *data.notes))
+
+
 # --- 1 and 1.0
 
 
@@ -76,38 +107,7 @@ def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path: Path, s
     assert labels_of(again)[:2] == ["1.0", "0.0"]
 
 
-def test_a_mixed_column_is_named_as_it_is_mostly_written(tmp_path: Path) -> None:
-    data = whole(write(tmp_path / "t.csv", label=["1", "1.0", "0", "0.00", "1"] * 4))
-    assert data.label_space.names == ("0", "1")
-    assert labels_of(data)[:5] == ["1", "1", "0", "0", "1"]
-    assert sum("'1.0' is read as '1' (4 rows)" in note for note in data.notes) == 2  # of train and of validation
-
-
-def test_versions_and_codes_stay_apart_and_are_pointed_out(tmp_path: Path) -> None:
-    data = whole(write(tmp_path / "t.csv", label=["1.1", "1.10", "1.1", "2"] * 5), task_type="classification")
-    assert data.label_space.names == ("1.1", "1.10", "2")
-    (finding,) = [finding for finding in examine(data).findings if finding.kind == "alike-classes"]
-    assert "'1.1' (10 rows) and '1.10' (5) look like one class" in finding.message
-    assert whole(write(tmp_path / "c.csv", label=["01", "1", "01", "2"] * 5)).label_space.names == ("01", "1", "2")
-
-
 # --- labels that mean none
-
-
-@pytest.mark.parametrize("pairs", [True, False])
-def test_the_dash_of_nli_is_left_out_and_told(tmp_path: Path, pairs: bool) -> None:
-    labels = ["entailment", "neutral", "-", "contradiction", "neutral", "entailment"] * 3
-    more = {"hypothesis": [f"it was {row}" for row in range(18)]} if pairs else {}
-    train = write(tmp_path / "t.jsonl", label=labels, **more)
-    data = whole(train)
-    assert data.label_space.names == ("contradiction", "entailment", "neutral")
-    assert [len(rows) for rows in data.splits.values()] == [15, 15]
-    assert data.splits["train"].ids[:4] == ("0", "1", "3", "4")
-    assert any("3 rows are left out" in note and "'-' (3)" in note and ":3" in note for note in data.notes)
-    scored = load(train, data.label_space, validation_file=train)
-    assert len(scored.splits["validation"]) == 15
-    kept = whole(train, label_names=["entailment", "neutral", "contradiction", "-"])
-    assert len(kept.splits["train"]) == 18
 
 
 def test_rows_to_predict_are_never_left_out(tmp_path: Path) -> None:
@@ -126,35 +126,6 @@ def test_a_rare_label_that_may_mean_none_is_found_and_can_be_left_out(tmp_path: 
     assert f"--ignore_labels={label}" in finding.cure
     assert whole(train, ignore_labels=label).label_space.names == tuple(rest)
     assert not any(f.kind == "no-label" for f in examine(whole(train, ignore_labels=[label])).findings)
-
-
-def test_frequent_and_ordered_labels_are_classes(tmp_path: Path) -> None:
-    for labels in (["none", "spam", "ham"] * 10, ["-1", *["0", "1"] * 10], ["-1", *["1", "0", "1"] * 10]):
-        data = whole(write(tmp_path / "t.csv", label=labels))
-        assert not any(finding.kind == "no-label" for finding in examine(data).findings)
-
-
-def test_missing_labels_are_counted_and_can_be_left_out(tmp_path: Path) -> None:
-    for suffix, gap in ((".csv", ""), (".jsonl", None), (".parquet", None)):
-        train = write(tmp_path / f"t{suffix}", label=["good", "bad", gap, "good", gap, "bad"])
-        with pytest.raises(LabelError, match=r'no label here, and in 1 more rows.*--ignore_labels ""'):
-            whole(train)
-        data = whole(train, ignore_labels="")
-        assert labels_of(data) == ["good", "bad", "good", "bad"]
-        assert any("2 rows are left out" in note for note in data.notes)
-
-
-def test_a_label_to_ignore_that_no_row_has_is_told(tmp_path: Path) -> None:
-    data = whole(write(tmp_path / "t.csv", label=["good", "bad", "n/a"] * 5), ignore_labels="n-a,N/A")
-    assert any("no row of" in note and "'n-a'. Did you mean 'n/a'?" in note for note in data.notes)
-    assert data.label_space.names == ("bad", "good", "n/a")
-
-
-def test_scores_with_gaps(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.csv", score=["1.5", "n/a", "3"] * 5)
-    with pytest.raises(LabelError, match=r"expected a finite number.*--ignore_labels=n/a"):
-        whole(train, task_type="regression")
-    assert labels_of(whole(train, task_type="regression", ignore_labels="n/a"))[:2] == ["1.5", "3"]
 
 
 # --- columns that are no labels
@@ -184,14 +155,6 @@ def test_ids_dates_and_counts_are_not_guessed_as_labels(
     assert len(whole(train, label_column=name).label_space.names) == 3
 
 
-def test_counters_are_not_guessed_and_words_that_end_like_ids_are(tmp_path: Path) -> None:
-    counter = [str(row // 10 + 1) for row in range(40)]
-    with pytest.raises(DataError, match="'batch' counts up"):
-        whole(write(tmp_path / "t.csv", batch=counter))
-    for name, cells in (("valid", ["0", "1"]), ("paid", ["yes", "no"]), ("mood", ["sad", "glad"])):
-        assert len(whole(write(tmp_path / "t.csv", **{name: cells * 20, "batch": counter})).label_space.names) == 2
-
-
 @pytest.mark.parametrize("text", ["3f2a77c0-{}-4bd1", "https://example.org/a/very/long/address/{}", "2024-01-02 10:{}"])
 def test_ids_addresses_and_dates_are_not_guessed_as_texts(tmp_path: Path, text: str) -> None:
     cells = [text.format(10 + row) for row in range(40)]
@@ -215,15 +178,6 @@ def test_a_score_column_is_asked_for_and_other_columns_are_named(tmp_path: Path)
     data = load_data(DataConfig(train_file=train), seed=1, allow_doubt=True)
     (finding,) = [finding for finding in examine(data).findings if finding.kind == "task-type"]
     assert (finding.level, "--task_type" in finding.cure) == ("warning", True)
-
-
-def test_half_points_are_asked_for(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.csv", grade=["1.0", "1.5", "2.0", "2.5"] * 10)
-    with pytest.raises(LabelError, match=r"not all of them whole.*regression \(scores\), ordinal \(4 classes"):
-        whole(train, label_column="grade")
-    assert whole(train, label_column="grade", task_type="ordinal").label_space.names == ("1.0", "1.5", "2.0", "2.5")
-    whole(train, label_column="grade", label_names=["1.0", "1.5", "2.0", "2.5"])
-    whole(write(tmp_path / "s.csv", stars=["1.0", "2.0", "5.0"] * 10), label_column="stars")
 
 
 # --- lists
@@ -266,12 +220,6 @@ def test_lists_of_labels_get_one_hint(tmp_path: Path) -> None:
     assert any("are separated by ','" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("names", [["Food, drinks", "Travel, hotels", "Sport"], ["1/5", "2/5", "3/5"], ["a-b", "b-c"]])
-def test_names_with_signs_are_no_lists(tmp_path: Path, names: list[str]) -> None:
-    data = whole(write(tmp_path / "t.csv", label=names * 10))
-    assert not any(finding.kind == "label-lists" for finding in examine(data).findings)
-
-
 def test_many_absent_labels_are_one_finding(tmp_path: Path) -> None:
     train = write(tmp_path / "t.jsonl", labels=[[f"n{row}", "all"] for row in range(60)])
     few = write(tmp_path / "v.jsonl", labels=[["n1"], ["n2", "all"]])
@@ -283,12 +231,6 @@ def test_many_absent_labels_are_one_finding(tmp_path: Path) -> None:
     ]
     assert max(map(len, full_lines(report))) < 300
     assert "61 labels, any number per row (all, n0, n1, ...; the rarest is n0 with 1 row)" in full_lines(report)[0]
-
-
-def test_many_groups_of_alike_classes_are_one_finding(tmp_path: Path) -> None:
-    labels = [name for number in "abcdefgh" for name in (f"class {number}", f"Class {number}")]
-    (finding,) = [f for f in examine(whole(write(tmp_path / "t.csv", label=labels * 3))).findings if "alike" in f.kind]
-    assert "8 groups of labels" in finding.message
 
 
 # --- vectors and columns of zeros and ones
@@ -320,22 +262,6 @@ def test_vectors_of_zeros_and_ones(tmp_path: Path, suffix: str, form: Any) -> No
     assert labels_of(scored)[:2] == ["rude+late", "rude"]
 
 
-def test_vectors_of_the_wrong_length(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.jsonl", labels=VECTORS)
-    with pytest.raises(LabelError, match="2 zeros and ones in each row, expected one for each of the 3 labels"):
-        whole(train, task_type="multi_label", label_names=["a", "b", "c"])
-    with pytest.raises(LabelError, match=r"t.jsonl:21: .* 3 zeros and ones, expected 2"):
-        whole(write(tmp_path / "t.jsonl", labels=[*VECTORS, [0, 0, 1]]), task_type="multi_label")
-
-
-def test_ids_of_labels_are_no_vectors_and_repeated_ones_are_told(tmp_path: Path) -> None:
-    data = whole(write(tmp_path / "t.jsonl", labels=[[0, 1], [1], [0], [2, 0]] * 3), task_type="multi_label")
-    assert data.label_space.names == ("0", "1", "2")
-    assert labels_of(data)[:2] == ["0+1", "1"]
-    data = whole(write(tmp_path / "t.jsonl", labels=[["a", "b", "a"], ["b"], ["a"]] * 2), task_type="multi_label")
-    assert any("2 rows of column 'labels' repeat a label" in note and "t.jsonl:1" in note for note in data.notes)
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("setting", ["late,rude", "late, rude", ["late", "rude"], '["late", "rude"]'])
 def test_several_columns_of_zeros_and_ones(tmp_path: Path, suffix: str, setting: Any) -> None:
@@ -353,24 +279,6 @@ def test_several_columns_of_zeros_and_ones(tmp_path: Path, suffix: str, setting:
         whole(train, label_column=setting, task_type="regression")
 
 
-def test_columns_with_commas_in_their_names(tmp_path: Path) -> None:
-    columns = {"late, very": [1, 0] * 10, "rude": [0, 1] * 10, "a,b": ["x", "y"] * 10}
-    train = write(tmp_path / "t.csv", **columns)
-    for setting in ("late, very,rude", "rude,late, very", ["late, very", "rude"]):
-        assert set(whole(train, label_column=setting).label_space.names) == {"late, very", "rude"}
-    assert whole(train, label_column="a,b").label_space == LabelSpace("classification", ("x", "y"))
-
-
-@pytest.mark.parametrize(("value", "kept"), [("true", True), ("1.0", True), ("3.0", False), ("x", False), ("2", False)])
-def test_what_a_label_column_of_zeros_and_ones_may_hold(tmp_path: Path, value: str, kept: bool) -> None:
-    train = write(tmp_path / "t.csv", late=["0", "1"] * 9 + ["0", value], rude=["1", "0"] * 10)
-    if kept:
-        assert labels_of(whole(train, label_column="late,rude"))[-1] == "late"
-    else:
-        with pytest.raises(LabelError, match=rf"t.csv:21: column 'late' holds '{value}', expected 0 or 1.*votes"):
-            whole(train, label_column="late,rude")
-
-
 def test_several_columns_in_test_files(tmp_path: Path) -> None:
     train = write(tmp_path / "t.csv", late=["0", "1"] * 10, rude=["1", "0"] * 10)
     for cells in (["", ""], ["-1", "-1"]):
@@ -382,43 +290,6 @@ def test_several_columns_in_test_files(tmp_path: Path) -> None:
         whole(train, label_column="late,rood")
     with pytest.raises(DataError, match="is given as the text and as the label"):
         whole(train, label_column="late,text", text_column="text")
-
-
-def test_zeros_and_ones_that_are_no_names(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.csv", late=["0", "1"] * 10, rude=["1", "0", "0", "1"] * 5)
-    with pytest.raises(LabelError, match="--label_column late,OTHER"):
-        whole(train, label_column="late", task_type="multi_label")
-    with pytest.raises(DataError, match=r"'late', 'rude'.*--label_column late,rude"):
-        whole(train)
-
-
-# --- line breaks
-
-
-@pytest.mark.parametrize("separator", ["\\n", "\n"])
-@pytest.mark.parametrize("written", ["\n", "\r\n"])
-def test_a_line_break_separates_labels(tmp_path: Path, separator: str, written: str) -> None:
-    cells = [f"neg{written}noise", "pos", "neg", f"pos{written}noise"] * 5
-    train = write(tmp_path / "t.csv", labels=cells)
-    data = whole(train, task_type="multi_label", label_separator=separator)
-    assert data.label_space.names == ("neg", "noise", "pos")
-    assert labels_of(data)[:2] == ["neg+noise", "pos"]
-
-
-def test_labels_with_line_breaks_are_shown_by_a_sign_and_pointed_out(tmp_path: Path) -> None:
-    data = whole(write(tmp_path / "t.csv", labels=["very\nbad", "good"] * 10))
-    report = examine(data)
-    assert all("\n" not in line for line in (*full_lines(report), *data.notes))
-    assert "very\\nbad" in full_lines(report)[0]
-    (finding,) = [finding for finding in report.findings if finding.kind == "line-break"]
-    assert "--label_separator '\\n'" in finding.cure
-
-
-def test_a_tab_separates_labels(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.csv", labels=["a\tb", "a", "b", "c\ta"] * 5)
-    for separator in ("\\t", "\t"):
-        data = whole(train, task_type="multi_label", label_separator=separator)
-        assert data.label_space.names == ("a", "b", "c")
 
 
 # --- columns that do not exist

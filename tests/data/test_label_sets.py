@@ -58,20 +58,6 @@ def test_texts_with_a_separator_are_the_same(tmp_path: Path, separator: str | No
     assert not any("--label_separator" in note for note in data.notes)
 
 
-def test_numbers_are_names_in_their_order(tmp_path: Path) -> None:
-    train = write_json(tmp_path / "t.jsonl", [[10, 2], 2, "10", [1]])
-    data = load(train_file=train, validation_file=train)
-    assert data.label_space.names == ("1", "2", "10")
-    assert data.splits["train"].labels.tolist() == [[0, 1, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
-
-
-def test_another_separator_than_the_files_is_noticed(tmp_path: Path) -> None:
-    train = write_csv(tmp_path / "t.csv", ["a, b", "b", "a"])
-    data = load(train_file=train, validation_file=train, label_separator=";")
-    assert data.label_space.names == ("a", "a, b", "b")
-    assert any("use --label_separator ','" in note for note in data.notes)
-
-
 @pytest.mark.parametrize("sign", [",", ", ", ";", "/", "\t", "\n"])
 def test_a_separator_is_found_in_all_splits(tmp_path: Path, sign: str) -> None:
     train = write_csv(tmp_path / "t.csv", [f"a{sign}b", "b", "a", f"b{sign}a", "c", ""] * 3)
@@ -89,22 +75,6 @@ def test_a_test_file_without_labels_has_none(tmp_path: Path) -> None:
         assert data.splits["test"].labels is None, name
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        (None, "column 'labels' has no label here"),
-        ({"a": 1}, "expected labels: a list such as"),
-        ([["joy"]], "expected labels: a list such as"),
-        (["joy", None], "expected labels: a list such as"),
-        (["a|b"], "got the label 'a|b', expected none with '|' in its name"),
-    ],
-)
-def test_what_is_no_set_of_labels_is_refused(tmp_path: Path, cell: Any, message: str) -> None:
-    with pytest.raises(LabelError) as caught:
-        load(train_file=write_json(tmp_path / "t.jsonl", [*ROWS, cell]))
-    assert message in str(caught.value)
-
-
 def test_unknown_labels_are_all_named(tmp_path: Path) -> None:
     train = write_json(tmp_path / "t.jsonl", ROWS)
     wrong = write_json(tmp_path / "v.jsonl", [["joy"], ["joyy", "love"], ["fear"], ["joyy"]])
@@ -114,16 +84,6 @@ def test_unknown_labels_are_all_named(tmp_path: Path) -> None:
     assert "'joyy' (first at" in message
     assert "v.jsonl:2. Did you mean 'joy'?)" in message
     assert "'fear'" in message
-
-
-def test_a_list_in_a_task_with_one_label_a_row_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match="use --task_type multi_label"):
-        load_data(DataConfig(train_file=write_json(tmp_path / "t.jsonl", ROWS)), seed=1)
-
-
-def test_fewer_than_two_labels_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match="only the label 'joy'"):
-        load(train_file=write_json(tmp_path / "t.jsonl", [["joy"], []]))
 
 
 def test_known_tasks_have_one_label_a_row(data_dir: Path) -> None:

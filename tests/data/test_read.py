@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -157,87 +156,6 @@ def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path: Path) -> N
     table = read_table(write(tmp_path, "rows.csv", f'text,label\n"{"x" * 300_000}",1\n'))
     assert len(table.texts("text")[0]) == 300_000
     assert csv.field_size_limit() == 131072
-
-
-GOOD_JSON = '{"text": "a", "label": "1"}\n'
-
-BAD: list[tuple[str, str | bytes, int | None, str]] = [
-    ("rows.csv", "", None, "empty"),
-    ("rows.jsonl", "", None, "empty"),
-    ("rows.parquet", "", None, "empty"),
-    ("rows.csv", "\n\n", None, "only blank lines"),
-    ("rows.csv", "text,label\n", None, "no rows"),
-    ("rows.jsonl", "\n", None, "no rows"),
-    ("rows.json", "[]", None, "no rows"),
-    ("rows.parquet", as_parquet(pa.table({"text": pa.array([], pa.string())})), None, "no rows"),
-    ("rows.csv", "text,label\na,1\nb\n", 3, "1 field, expected 2 (text, label)"),
-    ("rows.csv", "text,label\na,1\nb,c,0\n", 3, "double quotes"),
-    ("rows.tsv", "text\tlabel\na\t1\tx\n", 2, "3 fields, expected 2"),
-    ("rows.csv", "text,label\na,1\n\nb,0\n", 3, "blank line"),
-    ("rows.csv", "text,label,text\na,1,b\n", 1, "'text' more than once"),
-    ("rows.csv", "a\tb\n1, 2\t3\n4, 5\n6\n", 2, "looks separated by tabs"),
-    ("rows.csv", 'text,label\na,1\n"b,0\nc,1\n', 3, "never closed"),
-    ("rows.csv", 'text,label\n"a"b,1\n', 2, "do not pair up"),
-    ("rows.csv", "text,label\na\rb,1\n", 2, "bare carriage return"),
-    ("rows.csv", "text,label\ncafé,1\n".encode() + b"caf\xe9,1\n", 3, "byte 4 of the line is 0xe9"),
-    ("rows.jsonl", b'{"text": "a"}\n{"text": "caf\xe9"}\n', 2, "is not UTF-8"),
-    ("rows.csv", gzip.compress(b"text,label\na,1\n"), 1, ".gz"),
-    ("rows.csv", "text,label\na\0b,1\n", 2, "byte 2 is NUL"),
-    ("rows.jsonl", GOOD_JSON + '{"text": "b", \n', 2, "not valid JSON at column"),
-    ("rows.jsonl", GOOD_JSON + "[1]\n", 2, "expected an object"),
-    ("rows.jsonl", GOOD_JSON + '{"text": "b", "text": "c"}\n', 2, "'text' more than once"),
-    ("rows.jsonl", "[" * 100_000 + "\n", 1, "nested too deeply"),
-    ("rows.json", '[{"text": "a"},\n{"text": }]', 2, "not valid JSON"),
-    ("rows.json", '[{"text": "a"},\n\n"b"]', 3, "expected an object"),
-    ("rows.json", '"text"', 1, "expected a list of objects"),
-    ("rows.parquet", "PAR1 and no more", None, "not a whole Parquet file"),
-    ("rows.csv.gz", "text,label\na,1\n", None, "cannot be unpacked"),
-    ("rows.csv.gz", gzip.compress(b"text,label\na,1\n" * 99)[:-9], None, "cannot be unpacked"),
-    ("rows.xlsx", "text,label\na,1\n", None, "cannot be read as a spreadsheet"),
-    ("rows", "text,label\na,1\n", None, "expected one of .csv"),
-    ("rows.gz", "text,label\na,1\n", None, "expected one of .csv"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "line", "text"), BAD, ids=range(len(BAD)))
-def test_broken_files_give_path_line_and_cause(
-    tmp_path: Path, name: str, content: str | bytes, line: int | None, text: str
-) -> None:
-    path = write(tmp_path, name, content)
-    with pytest.raises(DataError) as caught:
-        read_table(path)
-    assert text in str(caught.value)
-    assert str(caught.value).startswith(f"{path}:" if line is None else f"{path}:{line}: ")
-    assert caught.value.line == line
-
-
-CELLS: list[tuple[str, Any, str]] = [
-    ("rows.jsonl", '{"text": "a"}\n{"text": null}\n', "no text here"),
-    ("rows.jsonl", '{"text": "a"}\n{"other": "b"}\n', "no text here"),
-    ("rows.jsonl", '{"text": "a"}\n{"text": ["b", "c"]}\n', "holds a list (['b', 'c'])"),
-    ("rows.jsonl", '{"text": "a"}\n{"text": {"en": "b"}}\n', "holds a dict"),
-    ("rows.jsonl", '{"text": "a"}\n{"text": "\\ud83d"}\n', "half of a surrogate pair"),
-    ("rows.jsonl", '{"text": "a"}\n{"text": "b\\u0000"}\n', "NUL"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "text"), CELLS)
-def test_cells_that_are_no_texts_are_named_by_line(tmp_path: Path, name: str, content: str, text: str) -> None:
-    path = write(tmp_path, name, content)
-    table = read_table(path)
-    with pytest.raises(DataError) as caught:
-        table.texts("text")
-    assert text in str(caught.value)
-    assert str(caught.value).startswith(f"{path}:2: ")
-
-
-def test_nulls_of_parquet_are_named_by_row(tmp_path: Path) -> None:
-    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["a", None], "tags": [["x"], ["y"]]})))
-    table = read_table(path)
-    with pytest.raises(DataError, match="row 1: column 'text' has no text here"):
-        table.texts("text")
-    with pytest.raises(DataError, match="row 0: column 'tags' holds a list"):
-        table.texts("tags")
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:

@@ -148,34 +148,6 @@ def test_excels_line_names_the_separator(tmp_path: Path, mark: str, encoding: st
         assert texts_by_ranges(path) == list(table.columns["text"])
 
 
-@pytest.mark.parametrize(
-    ("encoding", "texts"),
-    [
-        ("cp1252", ["it’s a lovely room", "we didn’t like the lunch", "they’re kind here"]),
-        ("cp1252", ["“so fine” – really…", "price 5 €"]),
-        ("utf-16", ["so fine", "Größe", "日本"]),
-        ("utf-16-le", ["so fine", "Größe", "日本"]),
-        ("utf-16-be", ["so fine", "Größe", "日本"]),
-        ("shift_jis", ["この映画はとても面白かったです", "この製品はお勧めしません"]),
-        ("gb18030", ["这个产品非常好，我很喜欢", "质量很差，不推荐购买"]),
-    ],
-)
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_encodings_are_found(tmp_path: Path, encoding: str, texts: list[str], ending: str) -> None:
-    rows = [f"{text}\t{('pos', 'neg')[number % 2]}" for number, text in enumerate(texts * 4)]
-    path = write(tmp_path / f"rows.tsv{ending}", "\n".join(["text\tlabel", *rows, ""]).encode(encoding))
-    table = read_table(path)
-    assert table.columns["text"][: len(texts)] == tuple(texts)
-    assert any("read as " in note and "--encoding" in note for note in table.notes)
-
-
-def test_words_that_an_encoding_changes_are_told(tmp_path: Path) -> None:
-    rows = lines(",", ["it’s fine", "we didn’t", "they’re here", "I’d go", *TEXTS[4:]])
-    path = write(tmp_path / "rows.csv", "\n".join(rows).encode("cp1252"))
-    (note,) = read_table(path).notes
-    assert "Windows-1252 ('it’s', 'didn’t', 'they’re')" in note
-
-
 def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path: Path) -> None:
     head = "ref;review;label\n" + '1;"so fine; really,\nall of it";pos\n' * 20
     path = write(tmp_path / "rows.csv", head.encode() + "2;Größe, très;neg\n".encode() * 5 + b"3;\xff;neg\n")
