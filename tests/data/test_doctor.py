@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from attentune.data.doctor import examine, full_lines
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import full_lines
 from attentune.seeding import numpy_generator
 from helpers.doctor_samples import distinct, find, make_rows, make_task
 

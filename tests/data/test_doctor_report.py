@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attentune.data.dataset import TextRows
-from attentune.data.doctor import examine, full_lines, summary_lines
-from attentune.data.doctor_report import FINDING_KINDS, percent
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import FINDING_KINDS, full_lines, percent, summary_lines
 from helpers.doctor_samples import make_rows, make_task
 
 

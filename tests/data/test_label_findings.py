@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.data.doctor import examine, full_lines
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import full_lines
 from attentune.metrics.metrics import METRICS
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 from helpers.doctor_samples import distinct, find, make_rows, make_task

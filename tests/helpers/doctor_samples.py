@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.doctor import DoctorReport, Finding
+from attentune.data.doctor_report import DoctorReport, Finding
 
 
 def make_rows(

@@ -66,7 +66,8 @@ from attentune.automl.workers import WorkerPool
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.doctor import examine, summary_lines
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import summary_lines
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import encode_rows

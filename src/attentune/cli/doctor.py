@@ -131,7 +131,8 @@ def run(arguments: Sequence[str]) -> int:
         check_data(config.data, seed=config.training.seed, allow_doubt=True)
         check_feasible(config)
 
-    from attentune.data.doctor import examine, full_lines
+    from attentune.data.doctor import examine
+    from attentune.data.doctor_report import full_lines
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 

@@ -1,4 +1,4 @@
-"""Reader of Parquet files, with size limits: a few kilobytes can encode terabytes of repeated text."""
+"""Readers of Parquet, Feather and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
 
 from __future__ import annotations
 
@@ -19,140 +19,6 @@ from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, 
 from attentune.data.text_files import check_header, numbered_names
 from attentune.data.text_formats import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio
 from attentune.errors import DataError
-
-SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
-FEATHER = (".feather", ".arrow")
-# The most time that reading a spreadsheet may take.
-_SECONDS = 600.0
-_ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
-
-
-def parse_spreadsheet(
-    path: Path,
-    keep: Collection[str] | None = None,
-    *,
-    sheet: str | None = None,
-    has_header: bool = True,
-    columns: Collection[str] = (),
-) -> Table:
-    """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
-
-    Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
-    text. Columns without a name, and empty rows at the end, are left out.
-    """
-    with path.open("rb") as file:
-        check_no_page(file.read(SNIFFED_BYTES), path)
-    try:
-        importlib.import_module("python_calamine")
-    except ImportError as error:
-        raise DataError(
-            "reading spreadsheets needs python-calamine: pip install 'attentune[excel]', or save the file as .csv.",
-            path=path,
-        ) from error
-    sheets = _sheets(path)
-    filled = [name for name, rows in sheets.items() if any(map(any, rows))]
-    if not filled:
-        raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
-    if sheet is not None and sheet not in filled:
-        known = "is empty." if sheet in sheets else f"is not there.{did_you_mean(sheet, filled)}"
-        raise DataError(
-            f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
-            path=path,
-        )
-    name = _likely(sheets, filled, columns) if sheet is None else sheet
-    is_guess = sheet is None and len(filled) > 1
-    note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
-    notes = (note,) if is_guess else ()
-    return _table(sheets[name], path, keep, notes, has_header)
-
-
-def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
-    """Return the first sheet with the wanted columns, or with a text and a label, or with a text; else the first."""
-    headers = {name: set(next(row for row in sheets[name] if any(row))) for name in filled}
-    lower = {name: {cell.lower() for cell in header} for name, header in headers.items()}
-    pairs = {name for pair in TEXT_PAIRS for name in pair}
-    with_text = [name for name in filled if lower[name] & {*TEXTS, *pairs}]
-    wanted = [name for name in filled if columns and headers[name].issuperset(columns)]
-    return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
-
-
-def _table(
-    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], has_header: bool
-) -> Table:
-    while not any(rows[-1]):
-        rows.pop()
-    top = next(number for number, row in enumerate(rows) if any(row))
-    if not has_header:
-        rows.insert(top, list(numbered_names(len(rows[top]))))
-    header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]
-    if not body:
-        raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    first = top + 2 if has_header else top + 1
-    for line, row in enumerate(body, start=first):
-        if not any(row):
-            raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
-    places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
-    columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
-    lines = tuple(range(first, first + len(body)))
-    names = tuple(filter(None, header))
-    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=has_header)
-
-
-def _sheets(path: Path) -> dict[str, list[list[str]]]:
-    """Return the rows of each sheet, read in a process of its own."""
-    command = [sys.executable, "-P", str(Path(__file__).with_name("sheets.py")), str(path), str(MAX_BYTES)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    try:
-        _check_archive(path)
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, env=environment)
-        found: Any = json.loads(done.stdout) if done.returncode == 0 else _ENDED
-    except subprocess.TimeoutExpired:
-        found = f"reading it took more than {_SECONDS:g} seconds"
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        found = str(error)
-    if isinstance(found, str):
-        raise DataError(
-            f"cannot be read as a spreadsheet ({found[:200]}). Open it, and save it again without a password.",
-            path=path,
-        )
-    return found
-
-
-def _check_archive(path: Path) -> None:
-    """Refuse a decompression bomb; newer spreadsheets are zip archives."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)
-
-
-def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a Feather (version 2) or Arrow file."""
-    import pyarrow as pa
-
-    try:
-        with pa.OSFile(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            names: Sequence[str] = reader.schema.names
-            batches, unpacked = [], 0
-            for number in range(reader.num_record_batches):
-                batches.append(reader.get_batch(number))
-                batches[-1].validate(full=True)  # wrong offsets would end the process
-                unpacked += batches[-1].nbytes
-                check_ratio(unpacked, path.stat().st_size, path)
-            arrow = pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(
-            f"not a whole Feather file ({str(error).splitlines()[0][:200]}). Write it again.", path=path
-        ) from error
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=path)
-    if not arrow.num_rows:
-        raise DataError("has no rows. Add rows.", path=path)
-    selected = [name for name in names if keep is None or name in keep]
-    table = table_of_arrow(arrow.select(selected), str(path), 0)
-    return Table(str(path), tuple(names), table.columns, arrow.num_rows)
-
 
 # Batch size: so many rows, or fewer if they may have more bytes.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 24
@@ -352,3 +218,137 @@ def _of_array(array: Any) -> tuple[list[Any], int]:
         interned: dict[str | None, str | None] = {}
         cells = [interned.setdefault(cell, cell) for cell in cells]
     return cells, array.nbytes
+
+
+SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
+FEATHER = (".feather", ".arrow")
+# The most time that reading a spreadsheet may take.
+_SECONDS = 600.0
+_ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
+
+
+def parse_spreadsheet(
+    path: Path,
+    keep: Collection[str] | None = None,
+    *,
+    sheet: str | None = None,
+    has_header: bool = True,
+    columns: Collection[str] = (),
+) -> Table:
+    """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
+
+    Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
+    text. Columns without a name, and empty rows at the end, are left out.
+    """
+    with path.open("rb") as file:
+        check_no_page(file.read(SNIFFED_BYTES), path)
+    try:
+        importlib.import_module("python_calamine")
+    except ImportError as error:
+        raise DataError(
+            "reading spreadsheets needs python-calamine: pip install 'attentune[excel]', or save the file as .csv.",
+            path=path,
+        ) from error
+    sheets = _sheets(path)
+    filled = [name for name, rows in sheets.items() if any(map(any, rows))]
+    if not filled:
+        raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
+    if sheet is not None and sheet not in filled:
+        known = "is empty." if sheet in sheets else f"is not there.{did_you_mean(sheet, filled)}"
+        raise DataError(
+            f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
+            path=path,
+        )
+    name = _likely(sheets, filled, columns) if sheet is None else sheet
+    is_guess = sheet is None and len(filled) > 1
+    note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
+    notes = (note,) if is_guess else ()
+    return _table(sheets[name], path, keep, notes, has_header)
+
+
+def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
+    """Return the first sheet with the wanted columns, or with a text and a label, or with a text; else the first."""
+    headers = {name: set(next(row for row in sheets[name] if any(row))) for name in filled}
+    lower = {name: {cell.lower() for cell in header} for name, header in headers.items()}
+    pairs = {name for pair in TEXT_PAIRS for name in pair}
+    with_text = [name for name in filled if lower[name] & {*TEXTS, *pairs}]
+    wanted = [name for name in filled if columns and headers[name].issuperset(columns)]
+    return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
+
+
+def _table(
+    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], has_header: bool
+) -> Table:
+    while not any(rows[-1]):
+        rows.pop()
+    top = next(number for number, row in enumerate(rows) if any(row))
+    if not has_header:
+        rows.insert(top, list(numbered_names(len(rows[top]))))
+    header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]
+    if not body:
+        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+    first = top + 2 if has_header else top + 1
+    for line, row in enumerate(body, start=first):
+        if not any(row):
+            raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
+    places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
+    columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
+    lines = tuple(range(first, first + len(body)))
+    names = tuple(filter(None, header))
+    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=has_header)
+
+
+def _sheets(path: Path) -> dict[str, list[list[str]]]:
+    """Return the rows of each sheet, read in a process of its own."""
+    command = [sys.executable, "-P", str(Path(__file__).with_name("sheets.py")), str(path), str(MAX_BYTES)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        _check_archive(path)
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, env=environment)
+        found: Any = json.loads(done.stdout) if done.returncode == 0 else _ENDED
+    except subprocess.TimeoutExpired:
+        found = f"reading it took more than {_SECONDS:g} seconds"
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        found = str(error)
+    if isinstance(found, str):
+        raise DataError(
+            f"cannot be read as a spreadsheet ({found[:200]}). Open it, and save it again without a password.",
+            path=path,
+        )
+    return found
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a decompression bomb; newer spreadsheets are zip archives."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)
+
+
+def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
+    """Parse a Feather (version 2) or Arrow file."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path)) as file:
+            reader = pa.ipc.open_file(file)
+            names: Sequence[str] = reader.schema.names
+            batches, unpacked = [], 0
+            for number in range(reader.num_record_batches):
+                batches.append(reader.get_batch(number))
+                batches[-1].validate(full=True)  # wrong offsets would end the process
+                unpacked += batches[-1].nbytes
+                check_ratio(unpacked, path.stat().st_size, path)
+            arrow = pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"not a whole Feather file ({str(error).splitlines()[0][:200]}). Write it again.", path=path
+        ) from error
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=path)
+    if not arrow.num_rows:
+        raise DataError("has no rows. Add rows.", path=path)
+    selected = [name for name in names if keep is None or name in keep]
+    table = table_of_arrow(arrow.select(selected), str(path), 0)
+    return Table(str(path), tuple(names), table.columns, arrow.num_rows)

@@ -1,7 +1,8 @@
 """From the columns of a table to the rows of a split.
 
-`choose_columns` finds the columns of texts, labels and ids; `row_ids` and `IdColumns` check the ids; `read_rows` makes
-the rows. All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
+`choose_columns` finds the columns of texts, labels and ids by their names, `with_guessed_columns` by what they hold;
+`header_note` tells a first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
+All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
 from __future__ import annotations

@@ -13,32 +13,6 @@ import numpy as np
 from attentune.errors import InputError
 from attentune.results import ORIGINAL_TRAIN
 
-
-def checked_texts(texts: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Return the texts."""
-    rows = tuple(texts)
-    check_each(rows, what, lambda value: isinstance(value, str), "a text; fill gaps with '' or take these rows out")
-    return rows
-
-
-def check_each(values: Sequence[Any], what: str, is_valid: Callable[[Any], bool], expected: str) -> None:
-    """Check all values."""
-    wrong = [row for row, value in enumerate(values) if not is_valid(value)]
-    if wrong:
-        value = values[wrong[0]]
-        more = f" and {len(wrong) - 1:,} more row{'s' * (len(wrong) > 2)} likewise" if len(wrong) > 1 else ""
-        raise InputError(
-            f"{what}: row {wrong[0]} holds {repr(value)[:60]} ({type(value).__name__}){more}, expected {expected}."
-        )
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value is None, NaN, or pandas' NA or NaT."""
-    return (
-        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
-    )
-
-
 # The split that probabilities are calibrated on.
 CALIBRATION = "calibration"
 # The name of data that is given in Python.
@@ -247,3 +221,28 @@ def data_name(data: Mapping[str, Any]) -> str:
         return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
     file = next((data[key] for key in ("train_file", "validation_file", "test_file") if data.get(key)), None)
     return FROM_PYTHON if file is None else Path(str(file)).name
+
+
+def checked_texts(texts: Sequence[Any], what: str) -> tuple[str, ...]:
+    """Return the texts."""
+    rows = tuple(texts)
+    check_each(rows, what, lambda value: isinstance(value, str), "a text; fill gaps with '' or take these rows out")
+    return rows
+
+
+def check_each(values: Sequence[Any], what: str, is_valid: Callable[[Any], bool], expected: str) -> None:
+    """Check all values."""
+    wrong = [row for row, value in enumerate(values) if not is_valid(value)]
+    if wrong:
+        value = values[wrong[0]]
+        more = f" and {len(wrong) - 1:,} more row{'s' * (len(wrong) > 2)} likewise" if len(wrong) > 1 else ""
+        raise InputError(
+            f"{what}: row {wrong[0]} holds {repr(value)[:60]} ({type(value).__name__}){more}, expected {expected}."
+        )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or pandas' NA or NaT."""
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )

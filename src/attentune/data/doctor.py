@@ -19,14 +19,265 @@ from attentune.data.doctor_report import (
     ScoreSpread,
     SplitReport,
     TokenLengths,
-    full_lines,
     percent,
-    summary_lines,
 )
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
 from attentune.data.tables import quote
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
+
+MAX_EXAMPLES = 3
+CUT_WARNING_SHARE = 0.05
+CONFLICT_WARNING_SHARE = 0.001
+
+# One entry per row; None for a row with an empty text, which is not reported as a duplicate too.
+Keys = list[tuple[str, ...] | None]
+
+
+def examine(
+    data: TaskData,
+    *,
+    token_lengths: Mapping[str, np.ndarray] | None = None,
+    max_length: int = 128,
+    english_only: bool = False,
+) -> DoctorReport:
+    """Examine all splits of a task."""
+    train = data.splits.get("train")
+    train_places = None if train is None else _first_places(_keys(train, normalised))
+    splits: dict[str, SplitReport] = {}
+    findings: list[Finding] = []
+    for name, rows in data.splits.items():
+        lengths = _checked_lengths(name, rows, token_lengths or {})
+        splits[name], split_findings = _examine_texts(name, rows, data.label_space, lengths, max_length)
+        if name != "train" and train is not None and train_places is not None:
+            leaked = _leaked(rows, train_places)
+            splits[name] = replace(splits[name], found_in_train=len(leaked))
+            split_findings += _leak_findings(name, rows, train, leaked)
+            split_findings += difference_findings(name, rows, train, data.label_space)
+        if rows.labels is not None and len(rows):
+            splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
+            split_findings += label_findings(name, splits[name], data)
+        findings += split_findings
+    if data.doubt is not None:
+        findings.append(Finding("warning", "task-type", "train", data.doubt[0], data.doubt[1]))
+    if english_only and train is not None:
+        findings += language_findings("train", train)
+    return DoctorReport(
+        name=data.name,
+        task_type=data.label_space.task_type,
+        label_names=data.label_space.names,
+        metrics=data.metrics,
+        max_length=max_length,
+        splits=splits,
+        findings=tuple(sorted(findings, key=_gravity)),
+        notes=data.notes,
+    )
+
+
+def _gravity(finding: Finding) -> tuple[bool, int]:
+    return finding.level != "warning", FINDING_KINDS.index(finding.kind)
+
+
+def _examine_texts(
+    name: str, rows: TextRows, space: LabelSpace, lengths: np.ndarray | None, max_length: int
+) -> tuple[SplitReport, list[Finding]]:
+    """Examine the texts of one split."""
+    keys = _keys(rows, str)
+    empty = [place for place, key in enumerate(keys) if key is None]
+    repeated = _repeated(keys)
+    conflicting = None if rows.labels is None else _conflicting(rows.labels, repeated, space)
+    report = SplitReport(
+        rows=len(rows),
+        empty=len(empty),
+        duplicates=sum(len(places) - 1 for places in repeated),
+        conflicts=None if conflicting is None else len(conflicting),
+        parts=None if rows.sources is None else tuple(rows.row_sources()),
+        tokens=None if lengths is None else _token_lengths(lengths, max_length),
+    )
+    findings = _empty_findings(name, rows, empty) + _encoding_findings(name, rows)
+    findings += _repeat_findings(name, rows, repeated, conflicting or [])
+    if lengths is not None and report.tokens is not None and report.tokens.cut_share > 0:
+        findings.append(_cut_finding(name, rows, lengths, report.tokens, max_length))
+    return report, findings
+
+
+def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
+    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
+    # str.isspace is False for an empty text.
+    return [
+        None if any(not text or text.isspace() for text in texts) else tuple(map(change, texts))
+        for texts in zip(*columns, strict=True)
+    ]
+
+
+def _first_places(keys: Keys) -> dict[tuple[str, ...], int]:
+    places: dict[tuple[str, ...], int] = {}
+    for place, key in enumerate(keys):
+        if key is not None:
+            places.setdefault(key, place)
+    return places
+
+
+def _repeated(keys: Keys) -> list[list[int]]:
+    """Group the rows with equal texts, in the order of their first rows."""
+    first = _first_places(keys)
+    groups: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        if key is not None and first[key] != place:
+            groups.setdefault(first[key], [first[key]]).append(place)
+    return [groups[place] for place in sorted(groups)]
+
+
+def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpace) -> list[list[int]]:
+    """The groups of repeated texts with different labels; scores differ by more than one standard deviation."""
+    allowed = float(np.std(labels)) if space.task_type == "regression" and len(labels) else 0.0
+    return [places for places in repeated if np.ptp(labels[places], axis=0).max() > allowed]
+
+
+def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
+    """(row here, row in train) for each row whose text is in train."""
+    keys = enumerate(_keys(rows, normalised))
+    return [(place, train_places[key]) for place, key in keys if key is not None and key in train_places]
+
+
+def _checked_lengths(name: str, rows: TextRows, token_lengths: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    if name not in token_lengths:
+        return None
+    lengths = np.asarray(token_lengths[name])
+    if lengths.shape != (len(rows),):
+        raise ValueError(
+            f"token_lengths[{name!r}] has the shape {lengths.shape}; expected one length a row: {len(rows)}"
+        )
+    return lengths if len(lengths) else None
+
+
+def _token_lengths(lengths: np.ndarray, max_length: int) -> TokenLengths:
+    return TokenLengths(
+        median=float(np.median(lengths)),
+        p95=float(np.percentile(lengths, 95)),
+        longest=int(lengths.max()),
+        cut_share=float(np.mean(lengths > max_length)),
+    )
+
+
+def _place(rows: TextRows, place: int) -> str:
+    has_place = rows.lines is not None or rows.sources is not None
+    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if has_place else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _empty_findings(name: str, rows: TextRows, empty: list[int]) -> list[Finding]:
+    if not empty:
+        return []
+    return [
+        Finding(
+            "warning",
+            "empty",
+            name,
+            f"{name}: {_count(len(empty), 'row')} without any text.",
+            "Fill in the texts, or remove these rows.",
+            tuple(_place(rows, place) for place in empty[:MAX_EXAMPLES]),
+        )
+    ]
+
+
+def _encoding_findings(name: str, rows: TextRows) -> list[Finding]:
+    """Find texts whose UTF-8 was read as Windows-1252 ("schÃ¶n" for "schön") or whose characters were replaced."""
+    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
+    words = [next(_damaged_words(texts), None) for texts in zip(*columns, strict=True)]
+    damaged = [place for place, word in enumerate(words) if word is not None]
+    if not damaged:
+        return []
+    return [
+        Finding(
+            "warning",
+            "encoding",
+            name,
+            f"{name}: {_count(len(damaged), 'row')} with characters of a wrong encoding, such as"
+            f" {quote(words[damaged[0]] or '')}.",
+            "Export the texts again as UTF-8, or repair them (the package ftfy does).",
+            tuple(_place(rows, place) for place in damaged[:MAX_EXAMPLES]),
+        )
+    ]
+
+
+def _damaged_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the words that hold replacement characters, or are UTF-8 that was read as Windows-1252 or Latin-1."""
+    for word in (word for text in texts if not text.isascii() for word in text.split()):
+        if "\ufffd" in word or any(_decodes_as_utf8(word, encoding) for encoding in ("cp1252", "latin-1")):
+            yield word
+
+
+def _decodes_as_utf8(word: str, encoding: str) -> bool:
+    try:
+        return word.encode(encoding).decode("utf-8") != word
+    except UnicodeError:
+        return False
+
+
+def _repeat_findings(
+    name: str, rows: TextRows, repeated: list[list[int]], conflicting: list[list[int]]
+) -> list[Finding]:
+    def examples(groups: list[list[int]]) -> tuple[str, ...]:
+        return tuple(" and ".join(_place(rows, place) for place in places[:2]) for places in groups[:MAX_EXAMPLES])
+
+    findings = []
+    if conflicting:
+        message = (
+            f"{name}: {_count(len(conflicting), 'text')} in more than one row, with labels that contradict each other."
+        )
+        cure = "Correct the labels, or remove these rows: no model can predict all of them correctly."
+        conflicts = [[places[0], _first_other(rows, places)] for places in conflicting]
+        share = sum(map(len, conflicting)) / len(rows)
+        level = "warning" if share >= CONFLICT_WARNING_SHARE else "note"
+        findings.append(Finding(level, "conflicts", name, message, cure, examples(conflicts)))
+    if repeated:
+        extra = sum(len(places) - 1 for places in repeated)
+        message = f"{name}: {_count(extra, 'row')} with the text of an earlier row ({percent(extra / len(rows))})."
+        cure = "Remove the repetitions, unless they are meant as weights."
+        findings.append(Finding("note", "duplicates", name, message, cure, examples(repeated)))
+    return findings
+
+
+def _first_other(rows: TextRows, places: list[int]) -> int:
+    """The row whose label differs most from that of the first row."""
+    labels = np.asarray(rows.labels)[places]
+    return places[int(np.argmax(np.abs(labels - labels[0]).reshape(len(places), -1).sum(axis=1)))]
+
+
+def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tuple[int, int]]) -> list[Finding]:
+    if not leaked:
+        return []
+    return [
+        Finding(
+            "warning",
+            "leak",
+            name,
+            f"{name}: {_count(len(leaked), 'row')} also in train ({percent(len(leaked) / len(rows))}), "
+            "white space and case ignored: memorised rows inflate the score.",
+            "Remove these rows from train."
+            if rows.source != train.source
+            else "Both are cut from one file with too few different texts to separate: add rows, or give a"
+            " --validation_file.",
+            tuple(f"{_place(rows, here)} and train {_place(train, there)}" for here, there in leaked[:MAX_EXAMPLES]),
+        )
+    ]
+
+
+def _cut_finding(name: str, rows: TextRows, lengths: np.ndarray, tokens: TokenLengths, max_length: int) -> Finding:
+    longest_first = np.argsort(-lengths, kind="stable")[:MAX_EXAMPLES]
+    return Finding(
+        "warning" if tokens.cut_share >= CUT_WARNING_SHARE else "note",
+        "cut",
+        name,
+        f"{name}: {percent(tokens.cut_share)} of the rows have more than {max_length} tokens and will be truncated.",
+        f"Raise --max_length if their ends matter (the longest row has {tokens.longest:,} tokens); it takes more time.",
+        tuple(f"{_place(rows, int(p))}: {int(lengths[p]):,} tokens" for p in longest_first if lengths[p] > max_length),
+    )
+
 
 IMBALANCE_SHARE = 0.8
 SMALL_GAP = 0.05
@@ -382,258 +633,3 @@ def _is_english(text: str) -> bool:
     from chardet import detect
 
     return bool(detect(text.encode("utf-8"))["language"] == "en")
-
-
-__all__ = ["DoctorReport", "Finding", "SplitReport", "examine", "full_lines", "summary_lines"]
-
-MAX_EXAMPLES = 3
-CUT_WARNING_SHARE = 0.05
-CONFLICT_WARNING_SHARE = 0.001
-
-# One entry per row; None for a row with an empty text, which is not reported as a duplicate too.
-Keys = list[tuple[str, ...] | None]
-
-
-def examine(
-    data: TaskData,
-    *,
-    token_lengths: Mapping[str, np.ndarray] | None = None,
-    max_length: int = 128,
-    english_only: bool = False,
-) -> DoctorReport:
-    """Examine all splits of a task."""
-    train = data.splits.get("train")
-    train_places = None if train is None else _first_places(_keys(train, normalised))
-    splits: dict[str, SplitReport] = {}
-    findings: list[Finding] = []
-    for name, rows in data.splits.items():
-        lengths = _checked_lengths(name, rows, token_lengths or {})
-        splits[name], split_findings = _examine_texts(name, rows, data.label_space, lengths, max_length)
-        if name != "train" and train is not None and train_places is not None:
-            leaked = _leaked(rows, train_places)
-            splits[name] = replace(splits[name], found_in_train=len(leaked))
-            split_findings += _leak_findings(name, rows, train, leaked)
-            split_findings += difference_findings(name, rows, train, data.label_space)
-        if rows.labels is not None and len(rows):
-            splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
-            split_findings += label_findings(name, splits[name], data)
-        findings += split_findings
-    if data.doubt is not None:
-        findings.append(Finding("warning", "task-type", "train", data.doubt[0], data.doubt[1]))
-    if english_only and train is not None:
-        findings += language_findings("train", train)
-    return DoctorReport(
-        name=data.name,
-        task_type=data.label_space.task_type,
-        label_names=data.label_space.names,
-        metrics=data.metrics,
-        max_length=max_length,
-        splits=splits,
-        findings=tuple(sorted(findings, key=_gravity)),
-        notes=data.notes,
-    )
-
-
-def _gravity(finding: Finding) -> tuple[bool, int]:
-    return finding.level != "warning", FINDING_KINDS.index(finding.kind)
-
-
-def _examine_texts(
-    name: str, rows: TextRows, space: LabelSpace, lengths: np.ndarray | None, max_length: int
-) -> tuple[SplitReport, list[Finding]]:
-    """Examine the texts of one split."""
-    keys = _keys(rows, str)
-    empty = [place for place, key in enumerate(keys) if key is None]
-    repeated = _repeated(keys)
-    conflicting = None if rows.labels is None else _conflicting(rows.labels, repeated, space)
-    report = SplitReport(
-        rows=len(rows),
-        empty=len(empty),
-        duplicates=sum(len(places) - 1 for places in repeated),
-        conflicts=None if conflicting is None else len(conflicting),
-        parts=None if rows.sources is None else tuple(rows.row_sources()),
-        tokens=None if lengths is None else _token_lengths(lengths, max_length),
-    )
-    findings = _empty_findings(name, rows, empty) + _encoding_findings(name, rows)
-    findings += _repeat_findings(name, rows, repeated, conflicting or [])
-    if lengths is not None and report.tokens is not None and report.tokens.cut_share > 0:
-        findings.append(_cut_finding(name, rows, lengths, report.tokens, max_length))
-    return report, findings
-
-
-def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
-    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-    # str.isspace is False for an empty text.
-    return [
-        None if any(not text or text.isspace() for text in texts) else tuple(map(change, texts))
-        for texts in zip(*columns, strict=True)
-    ]
-
-
-def _first_places(keys: Keys) -> dict[tuple[str, ...], int]:
-    places: dict[tuple[str, ...], int] = {}
-    for place, key in enumerate(keys):
-        if key is not None:
-            places.setdefault(key, place)
-    return places
-
-
-def _repeated(keys: Keys) -> list[list[int]]:
-    """Group the rows with equal texts, in the order of their first rows."""
-    first = _first_places(keys)
-    groups: dict[int, list[int]] = {}
-    for place, key in enumerate(keys):
-        if key is not None and first[key] != place:
-            groups.setdefault(first[key], [first[key]]).append(place)
-    return [groups[place] for place in sorted(groups)]
-
-
-def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpace) -> list[list[int]]:
-    """The groups of repeated texts with different labels; scores differ by more than one standard deviation."""
-    allowed = float(np.std(labels)) if space.task_type == "regression" and len(labels) else 0.0
-    return [places for places in repeated if np.ptp(labels[places], axis=0).max() > allowed]
-
-
-def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
-    """(row here, row in train) for each row whose text is in train."""
-    keys = enumerate(_keys(rows, normalised))
-    return [(place, train_places[key]) for place, key in keys if key is not None and key in train_places]
-
-
-def _checked_lengths(name: str, rows: TextRows, token_lengths: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    if name not in token_lengths:
-        return None
-    lengths = np.asarray(token_lengths[name])
-    if lengths.shape != (len(rows),):
-        raise ValueError(
-            f"token_lengths[{name!r}] has the shape {lengths.shape}; expected one length a row: {len(rows)}"
-        )
-    return lengths if len(lengths) else None
-
-
-def _token_lengths(lengths: np.ndarray, max_length: int) -> TokenLengths:
-    return TokenLengths(
-        median=float(np.median(lengths)),
-        p95=float(np.percentile(lengths, 95)),
-        longest=int(lengths.max()),
-        cut_share=float(np.mean(lengths > max_length)),
-    )
-
-
-def _place(rows: TextRows, place: int) -> str:
-    has_place = rows.lines is not None or rows.sources is not None
-    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if has_place else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-def _empty_findings(name: str, rows: TextRows, empty: list[int]) -> list[Finding]:
-    if not empty:
-        return []
-    return [
-        Finding(
-            "warning",
-            "empty",
-            name,
-            f"{name}: {_count(len(empty), 'row')} without any text.",
-            "Fill in the texts, or remove these rows.",
-            tuple(_place(rows, place) for place in empty[:MAX_EXAMPLES]),
-        )
-    ]
-
-
-def _encoding_findings(name: str, rows: TextRows) -> list[Finding]:
-    """Find texts whose UTF-8 was read as Windows-1252 ("schÃ¶n" for "schön") or whose characters were replaced."""
-    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-    words = [next(_damaged_words(texts), None) for texts in zip(*columns, strict=True)]
-    damaged = [place for place, word in enumerate(words) if word is not None]
-    if not damaged:
-        return []
-    return [
-        Finding(
-            "warning",
-            "encoding",
-            name,
-            f"{name}: {_count(len(damaged), 'row')} with characters of a wrong encoding, such as"
-            f" {quote(words[damaged[0]] or '')}.",
-            "Export the texts again as UTF-8, or repair them (the package ftfy does).",
-            tuple(_place(rows, place) for place in damaged[:MAX_EXAMPLES]),
-        )
-    ]
-
-
-def _damaged_words(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the words that hold replacement characters, or are UTF-8 that was read as Windows-1252 or Latin-1."""
-    for word in (word for text in texts if not text.isascii() for word in text.split()):
-        if "\ufffd" in word or any(_decodes_as_utf8(word, encoding) for encoding in ("cp1252", "latin-1")):
-            yield word
-
-
-def _decodes_as_utf8(word: str, encoding: str) -> bool:
-    try:
-        return word.encode(encoding).decode("utf-8") != word
-    except UnicodeError:
-        return False
-
-
-def _repeat_findings(
-    name: str, rows: TextRows, repeated: list[list[int]], conflicting: list[list[int]]
-) -> list[Finding]:
-    def examples(groups: list[list[int]]) -> tuple[str, ...]:
-        return tuple(" and ".join(_place(rows, place) for place in places[:2]) for places in groups[:MAX_EXAMPLES])
-
-    findings = []
-    if conflicting:
-        message = (
-            f"{name}: {_count(len(conflicting), 'text')} in more than one row, with labels that contradict each other."
-        )
-        cure = "Correct the labels, or remove these rows: no model can predict all of them correctly."
-        conflicts = [[places[0], _first_other(rows, places)] for places in conflicting]
-        share = sum(map(len, conflicting)) / len(rows)
-        level = "warning" if share >= CONFLICT_WARNING_SHARE else "note"
-        findings.append(Finding(level, "conflicts", name, message, cure, examples(conflicts)))
-    if repeated:
-        extra = sum(len(places) - 1 for places in repeated)
-        message = f"{name}: {_count(extra, 'row')} with the text of an earlier row ({percent(extra / len(rows))})."
-        cure = "Remove the repetitions, unless they are meant as weights."
-        findings.append(Finding("note", "duplicates", name, message, cure, examples(repeated)))
-    return findings
-
-
-def _first_other(rows: TextRows, places: list[int]) -> int:
-    """The row whose label differs most from that of the first row."""
-    labels = np.asarray(rows.labels)[places]
-    return places[int(np.argmax(np.abs(labels - labels[0]).reshape(len(places), -1).sum(axis=1)))]
-
-
-def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tuple[int, int]]) -> list[Finding]:
-    if not leaked:
-        return []
-    return [
-        Finding(
-            "warning",
-            "leak",
-            name,
-            f"{name}: {_count(len(leaked), 'row')} also in train ({percent(len(leaked) / len(rows))}), "
-            "white space and case ignored: memorised rows inflate the score.",
-            "Remove these rows from train."
-            if rows.source != train.source
-            else "Both are cut from one file with too few different texts to separate: add rows, or give a"
-            " --validation_file.",
-            tuple(f"{_place(rows, here)} and train {_place(train, there)}" for here, there in leaked[:MAX_EXAMPLES]),
-        )
-    ]
-
-
-def _cut_finding(name: str, rows: TextRows, lengths: np.ndarray, tokens: TokenLengths, max_length: int) -> Finding:
-    longest_first = np.argsort(-lengths, kind="stable")[:MAX_EXAMPLES]
-    return Finding(
-        "warning" if tokens.cut_share >= CUT_WARNING_SHARE else "note",
-        "cut",
-        name,
-        f"{name}: {percent(tokens.cut_share)} of the rows have more than {max_length} tokens and will be truncated.",
-        f"Raise --max_length if their ends matter (the longest row has {tokens.longest:,} tokens); it takes more time.",
-        tuple(f"{_place(rows, int(p))}: {int(lengths[p]):,} tokens" for p in longest_first if lengths[p] > max_length),
-    )

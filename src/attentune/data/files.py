@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -16,19 +15,20 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attentune.data.binary_files import FEATHER, SPREADSHEETS, parse_feather, parse_parquet, parse_spreadsheet
-from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table, in_chunks
-from attentune.data.text_files import Dialect, parse_delimited, parse_json, parse_json_lines
+from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table
+from attentune.data.text_files import parse_delimited, parse_json, parse_json_lines, parse_plain_lines
 from attentune.data.text_formats import (
     DELIMITERS,
     FOUND,
     HEAD_BYTES,
     MAX_BYTES,
+    Dialect,
     FileOptions,
     check_file,
     describe,
@@ -42,177 +42,7 @@ from attentune.data.text_formats import (
 )
 from attentune.errors import DataError
 
-_TEXT, _LABEL, _FILE = "text", "label", "file"
-
-
-def is_class_folder(path: Path) -> bool:
-    """Return whether the folder has folders with text files."""
-    return path.is_dir() and any(path.glob("*/*.txt"))
-
-
-def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: float) -> Table:
-    """Read the .txt files of each folder in a folder, in the order of their names."""
-    files = sorted(path.glob("*/*.txt"))
-    texts, size, encodings = [], 0, set[str]()
-    for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror or error}.", path=file) from error
-        size += len(content)
-        if size > max_bytes:
-            raise DataError(f"its files hold more than the {max_bytes} bytes that are read. Divide it.", path=path)
-        encoding = find_encoding(content)
-        try:
-            texts.append(content.decode(encoding or "utf-8").removeprefix("\ufeff").replace("\r\n", "\n").strip())
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"byte {error.start + 1} is 0x{content[error.start]:02x}, which is not UTF-8. Save the file as UTF-8.",
-                path=file,
-            ) from error
-        encodings.add(encoding or "utf-8")
-    other = sorted(encodings - {"utf-8"})
-    notes = (f"{path}: {len(files):,} text files are read, some of them as {', '.join(other)}.",) if other else ()
-    columns = {
-        _FILE: tuple(str(file.relative_to(path)) for file in files),
-        _TEXT: tuple(texts),
-        _LABEL: tuple(file.parent.name for file in files),
-    }
-    kept = {name: cells for name, cells in columns.items() if keep is None or name in keep}
-    return Table(str(path), tuple(columns), kept, len(files), notes=notes)
-
-
-STANDARD_INPUT = "-"
-# What messages call it.
-NAME = "standard input"
-# The copy, and the stream that it is of.
-_copied: list[tuple[Any, Path]] = []
-
-
-def is_standard_input(path: str | Path) -> bool:
-    """Return whether the path stands for standard input."""
-    return str(path) == STANDARD_INPUT
-
-
-def copied_input() -> Path:
-    """Read standard input to its end, once in a process; return the file with its bytes, removed at exit."""
-    stream = sys.stdin
-    if _copied and _copied[-1][0] is stream:
-        return _copied[-1][1]
-    if stream is None or stream.closed:
-        raise DataError(f"is closed, expected rows. {_cure()}", path=NAME)
-    if stream.isatty():
-        raise DataError(f"is a terminal, expected rows from a file or another program. {_cure()}", path=NAME)
-    handle, name = tempfile.mkstemp(prefix="attentune-")
-    atexit.register(_remove, name)
-    try:
-        with os.fdopen(handle, "wb") as copy:
-            shutil.copyfileobj(stream.buffer, copy, 2**20)
-    except OSError as error:
-        raise DataError(f"cannot be copied to {name}: {error.strerror or error}.", path=NAME) from error
-    if not Path(name).stat().st_size:
-        raise DataError(
-            f"is empty, expected rows. Does the program before the pipe write any? {_cure()}",
-            path=NAME,
-        )
-    _copied[:] = [(stream, Path(name))]
-    return _copied[-1][1]
-
-
-def _cure() -> str:
-    return "For example: attentune predict RUN --input_file - < reviews.csv"
-
-
-def _remove(name: str) -> None:
-    Path(name).unlink(missing_ok=True)
-
-
 PLAIN, PARQUET = ".txt", ".parquet"
-_TEXT_COLUMN = "text"
-_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
-_CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
-# Lines that are compared.
-_LINES = 50
-
-
-def parse_plain_lines(
-    lines: Iterable[str], path: str | Path, keep: Collection[str] | None, limit: ChunkLimit
-) -> Iterator[Table]:
-    """Read each line as a text, the column `text`. Empty lines are empty texts, but those at the end are left out."""
-    done = 0
-
-    def table(rows: list[str]) -> Table:
-        nonlocal done
-        numbers = tuple(range(done + 1, done + len(rows) + 1))
-        columns = {_TEXT_COLUMN: tuple(rows)} if keep is None or _TEXT_COLUMN in keep else {}
-        made = Table(str(path), (_TEXT_COLUMN,), columns, len(rows), numbers, first_row=done)
-        done += len(rows)
-        return made
-
-    yield from in_chunks(((text, len(text)) for text in _without_end(lines)), limit, table)
-    if not done:
-        raise DataError("holds only empty lines, expected one text a line.", path=path)
-
-
-def _without_end(lines: Iterable[str]) -> Iterator[str]:
-    empty = 0
-    for line in lines:
-        text = line.removesuffix("\n").removesuffix("\r")
-        if not text.strip():
-            empty += 1
-            continue
-        yield from itertools.repeat("", empty)
-        empty = 0
-        yield text
-
-
-def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[str, tuple[str, ...]]:
-    """Tell what a stream without a name holds."""
-    if head.startswith(b"PAR1"):
-        return PARQUET, ()
-    if is_other_format(head):
-        raise DataError(
-            "holds no text, expected CSV, JSON, plain text or Parquet, also gzipped. Save it to a file, unpack it if it"
-            " is compressed by another program, and give the file.",
-            path=path,
-        )
-    encoding = find_encoding(head, options.encoding) or "utf-8"
-    text = head.decode(encoding, "replace").removeprefix("\ufeff")
-    if _JSON.match(text):
-        kind = ".jsonl" if _is_object(text.lstrip().split("\n", 1)[0]) else ".json"
-    else:
-        kind = _table_or_lines(text, find_dialect(head, ".csv", options), path, options)
-    return kind, (f"{path}: read as {_CALLED[kind]}. If that is wrong, give --file_format.",)
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _table_or_lines(text: str, dialect: Dialect, path: str | Path, options: FileOptions) -> str:
-    if options.delimiter is not None or not options.header:
-        return ".csv"
-    lines = [line for line in io.StringIO(text, newline="\n") if line.strip()][:_LINES]
-    sizes = []
-    for record in csv.reader(lines[:1], delimiter=dialect.delimiter):
-        if any(name in options.columns or name.lower() in CONVENTIONAL for name in record):
-            return ".csv"
-    try:
-        sizes = [len(record) for record in csv.reader(lines, delimiter=dialect.delimiter)]
-    except csv.Error:
-        return PLAIN
-    if len(lines) > 1 and len(set(sizes[:-1])) == 1 and sizes[0] > 1:
-        raise DataError(
-            "cannot tell whether this is a table without known names of columns, or one text a line. Say it:"
-            " --file_format csv (with --text_column NAME), or --file_format txt.",
-            path=path,
-        )
-    return PLAIN
-
-
 # Files that are read row by row, and as a whole.
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 WHOLE_FILES = (*FEATHER, *SPREADSHEETS)
@@ -231,9 +61,9 @@ def read_table(
 
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
     doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
-    separator and its encoding are found (`formats.find_dialect`) if they are not those of the extension and UTF-8.
+    separator and its encoding are found (`find_dialect`) if they are not those of the extension and UTF-8.
 
-    The path "-" is standard input, whose format is found (`plain.guess_format`). A folder of folders with .txt files
+    The path "-" is standard input, whose format is found (`guess_format`). A folder of folders with .txt files
     has a row for each of these files, with the folder's name as its label.
     """
     (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE, options=options)
@@ -346,3 +176,141 @@ def read_delimited(
     with open_bytes(path, max_bytes) as stream:
         (table,) = parse_delimited(text_lines(stream, path), path, dialect, keep)
         return table
+
+
+STANDARD_INPUT = "-"
+# What messages call it.
+NAME = "standard input"
+# The copy, and the stream that it is of.
+_copied: list[tuple[Any, Path]] = []
+
+
+def is_standard_input(path: str | Path) -> bool:
+    """Return whether the path stands for standard input."""
+    return str(path) == STANDARD_INPUT
+
+
+def copied_input() -> Path:
+    """Read standard input to its end, once in a process; return the file with its bytes, removed at exit."""
+    stream = sys.stdin
+    if _copied and _copied[-1][0] is stream:
+        return _copied[-1][1]
+    if stream is None or stream.closed:
+        raise DataError(f"is closed, expected rows. {_cure()}", path=NAME)
+    if stream.isatty():
+        raise DataError(f"is a terminal, expected rows from a file or another program. {_cure()}", path=NAME)
+    handle, name = tempfile.mkstemp(prefix="attentune-")
+    atexit.register(_remove, name)
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            shutil.copyfileobj(stream.buffer, copy, 2**20)
+    except OSError as error:
+        raise DataError(f"cannot be copied to {name}: {error.strerror or error}.", path=NAME) from error
+    if not Path(name).stat().st_size:
+        raise DataError(
+            f"is empty, expected rows. Does the program before the pipe write any? {_cure()}",
+            path=NAME,
+        )
+    _copied[:] = [(stream, Path(name))]
+    return _copied[-1][1]
+
+
+def _cure() -> str:
+    return "For example: attentune predict RUN --input_file - < reviews.csv"
+
+
+def _remove(name: str) -> None:
+    Path(name).unlink(missing_ok=True)
+
+
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
+_CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
+# Lines that are compared.
+_LINES = 50
+
+
+def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[str, tuple[str, ...]]:
+    """Tell what a stream without a name holds."""
+    if head.startswith(b"PAR1"):
+        return PARQUET, ()
+    if is_other_format(head):
+        raise DataError(
+            "holds no text, expected CSV, JSON, plain text or Parquet, also gzipped. Save it to a file, unpack it if it"
+            " is compressed by another program, and give the file.",
+            path=path,
+        )
+    encoding = find_encoding(head, options.encoding) or "utf-8"
+    text = head.decode(encoding, "replace").removeprefix("\ufeff")
+    if _JSON.match(text):
+        kind = ".jsonl" if _is_object(text.lstrip().split("\n", 1)[0]) else ".json"
+    else:
+        kind = _table_or_lines(text, find_dialect(head, ".csv", options), path, options)
+    return kind, (f"{path}: read as {_CALLED[kind]}. If that is wrong, give --file_format.",)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _table_or_lines(text: str, dialect: Dialect, path: str | Path, options: FileOptions) -> str:
+    if options.delimiter is not None or not options.header:
+        return ".csv"
+    lines = [line for line in io.StringIO(text, newline="\n") if line.strip()][:_LINES]
+    sizes = []
+    for record in csv.reader(lines[:1], delimiter=dialect.delimiter):
+        if any(name in options.columns or name.lower() in CONVENTIONAL for name in record):
+            return ".csv"
+    try:
+        sizes = [len(record) for record in csv.reader(lines, delimiter=dialect.delimiter)]
+    except csv.Error:
+        return PLAIN
+    if len(lines) > 1 and len(set(sizes[:-1])) == 1 and sizes[0] > 1:
+        raise DataError(
+            "cannot tell whether this is a table without known names of columns, or one text a line. Say it:"
+            " --file_format csv (with --text_column NAME), or --file_format txt.",
+            path=path,
+        )
+    return PLAIN
+
+
+_TEXT, _LABEL, _FILE = "text", "label", "file"
+
+
+def is_class_folder(path: Path) -> bool:
+    """Return whether the folder has folders with text files."""
+    return path.is_dir() and any(path.glob("*/*.txt"))
+
+
+def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: float) -> Table:
+    """Read the .txt files of each folder in a folder, in the order of their names."""
+    files = sorted(path.glob("*/*.txt"))
+    texts, size, encodings = [], 0, set[str]()
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}.", path=file) from error
+        size += len(content)
+        if size > max_bytes:
+            raise DataError(f"its files hold more than the {max_bytes} bytes that are read. Divide it.", path=path)
+        encoding = find_encoding(content)
+        try:
+            texts.append(content.decode(encoding or "utf-8").removeprefix("\ufeff").replace("\r\n", "\n").strip())
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"byte {error.start + 1} is 0x{content[error.start]:02x}, which is not UTF-8. Save the file as UTF-8.",
+                path=file,
+            ) from error
+        encodings.add(encoding or "utf-8")
+    other = sorted(encodings - {"utf-8"})
+    notes = (f"{path}: {len(files):,} text files are read, some of them as {', '.join(other)}.",) if other else ()
+    columns = {
+        _FILE: tuple(str(file.relative_to(path)) for file in files),
+        _TEXT: tuple(texts),
+        _LABEL: tuple(file.parent.name for file in files),
+    }
+    kept = {name: cells for name, cells in columns.items() if keep is None or name in keep}
+    return Table(str(path), tuple(columns), kept, len(files), notes=notes)

@@ -1,4 +1,4 @@
-"""Encoding and separator of a delimited file, found from its beginning.
+"""Text files as bytes: opened and unpacked with limits, and their encoding, separator and quoting found.
 
 UTF-8 with the separator of the file's extension is read as such, whatever else might fit. Other files are read in the
 format that was found, which the messages of a command name.
@@ -298,7 +298,7 @@ class RowShapes:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What is given about text files, beside what is found in them."""
+    """The user's overrides of what is otherwise detected."""
 
     delimiter: str | None = None  # the separator of fields, used where the header has it; None finds it
     encoding: str | None = None  # the encoding of files that are not UTF-8; None finds it

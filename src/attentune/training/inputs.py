@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from attentune.config import Config, TrainingConfig
 from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, TaskData
-from attentune.data.doctor import examine, summary_lines
-from attentune.data.doctor_report import Finding
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import Finding, summary_lines
 from attentune.data.load import load_data, with_calibration, with_extra
 from attentune.data.tokenization import Features, TokenWords, encode_rows, words_of
 from attentune.errors import DataError
