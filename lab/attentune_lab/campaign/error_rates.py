@@ -232,7 +232,7 @@ def measure(plays: int) -> dict[str, Any]:
 
 def tables(record: dict[str, Any]) -> dict[str, str]:
     """The tables of docs/statistics.md, in Markdown, by title."""
-    found = {key: _procedures(by_seeds) for key, by_seeds in record["scenarios"].items()}
+    found = {kind: _procedures(record["scenarios"], kind) for kind in ("false_alarms", "coverage")}
     found["scenarios"] = _scenarios(record)
     found["seeds"] = _seeds_needed()
     rows = {}
@@ -251,16 +251,18 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _procedures(by_seeds: dict[str, Any]) -> str:
-    kinds = {"alarms": "false_alarms", "coverage": "coverage"}
-    head = ["procedure", *(f"{kind}, {seeds} seeds" for kind in kinds for seeds in SEEDS)]
+def _procedures(scenarios: dict[str, Any], kind: str) -> str:
+    """A procedure a row, a scenario a column; a cell has the rates by number of seeds, in percent."""
+    names = next(iter(scenarios.values()))["5"]["procedures"]
     rows = {
         name: [
-            _percent(by_seeds[str(seeds)]["procedures"][name].get(kind)) for kind in kinds.values() for seeds in SEEDS
+            " / ".join(f"{100 * by_seeds[str(seeds)]['procedures'][name][kind]:.1f}" for seeds in SEEDS)
+            for by_seeds in scenarios.values()
         ]
-        for name in by_seeds["5"]["procedures"]
+        for name in names
+        if kind in names[name]
     }
-    return _table(head, rows)
+    return _table([f"% with {', '.join(map(str, SEEDS))} seeds", *scenarios], rows)
 
 
 def _scenarios(record: dict[str, Any]) -> str:
