@@ -211,9 +211,7 @@ def test_python_blocks_compile(path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "page", ["docs/python.md", "docs/quickstart.md", "docs/exporting.md", "README.md"]
-)
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "docs/exporting.md", "README.md"])
 def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as a reader would, with a tiny encoder in the place of the embedded one."""
     monkeypatch.chdir(tmp_path)
