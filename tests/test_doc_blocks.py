@@ -52,7 +52,7 @@ MORE: dict[str, list[Callable[[Path], None]]] = {
     "lab/docs/released-ssa.md": [material.write_released],
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
-    "docs/many-rows.md": [material.write_corpus],
+    "docs/several-processes.md": [material.write_corpus],
     "docs/plugins.md": [material.write_plugin],
 }
 Pages = Callable[[str], Path]
