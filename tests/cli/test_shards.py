@@ -420,7 +420,9 @@ def test_a_part_that_is_stopped_or_killed_is_not_there(
 
 @pytest.mark.integration
 def test_the_job_of_the_documentation_writes_the_part_of_its_task(run: Path, tmp_path: Path) -> None:
-    (script,) = [block.text for block in blocks(ROOT / "docs/several-processes.md") if block.text.startswith("#!/bin/bash\n")]
+    (script,) = [
+        block.text for block in blocks(ROOT / "docs/several-processes.md") if block.text.startswith("#!/bin/bash\n")
+    ]
     write_corpus(tmp_path / "corpus", 30)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(run)
