@@ -69,7 +69,7 @@ def without_network(name: str, folder: str) -> str:
     files = '"*.json" "*.txt" "*.model" "model.safetensors"'
     return (
         f"with a network, hf download {name} --include {files} --local-dir {folder}; copy the folder, and give"
-        f" --model_name_or_path ./{folder} (weights in pytorch_model.bin only have to be converted: docs/reliability.md)"
+        f" --model_name_or_path ./{folder} (convert weights in pytorch_model.bin first: docs/reliability.md)"
     )
 
 
