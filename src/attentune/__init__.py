@@ -26,7 +26,7 @@ _PUBLIC = {
     "AttentuneRegressor": "attentune.integrations.sklearn",
     "Predictor": "attentune.inference.predictor",
     "SSACallback": "attentune.integrations.hf_trainer",
-    "auto": "attentune.automl.driver",
+    "auto": "attentune.automl.auto",
     "compare": "attentune.runs.compare",
     "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",

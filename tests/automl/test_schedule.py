@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from attentune.automl.budget import BudgetPlan, EncoderSpeed, SpeedModel
-from attentune.automl.members import ADAPTATION, FOLD_FILE, MemberState, fold_folder
 from attentune.automl.portfolio import Member
-from attentune.automl.schedule import Schedule
+from attentune.automl.schedule import FIRST, MemberState, Schedule
+from attentune.runs.records import RecordStore
+from helpers.small_runs import small_record
 
 FOLDS = (1, 2, 3, 4, 5)
 
@@ -27,21 +27,21 @@ def schedule(tmp_path):
         ("sesame", "fine-tuned", 2.0),
     ):
         member = Member(name, kind, name, encoder=None if kind == "baseline" else "tiny", cost=cost)
-        made.states.append(MemberState(member, tmp_path / name, FOLDS, list(FOLDS)))
+        state = MemberState(member, RecordStore(tmp_path), 42, FOLDS)
+        state.waiting = [*state.parts]
+        made.states.append(state)
     return made
 
 
-def finish(state: MemberState, *folds: int) -> None:
-    for fold in folds:
-        state.waiting.remove(fold)
-        folder = fold_folder(state.folder, fold)
-        folder.mkdir(parents=True)
-        (folder / FOLD_FILE).write_text(json.dumps({"seconds": 1.0, "rows": 20}))
+def finish(state: MemberState, *numbers: int) -> None:
+    for number in numbers or state.parts:
+        state.waiting.remove(number)
+        state.records[number] = small_record(state.run(number))
 
 
-def begin(state: MemberState, fold: int) -> None:
-    state.waiting.remove(fold)
-    state.running.add(fold)
+def begin(state: MemberState, number: int) -> None:
+    state.waiting.remove(number)
+    state.running.add(number)
 
 
 def test_a_fold_takes_what_its_tokens_take(schedule):
@@ -59,7 +59,7 @@ def test_a_running_fold_counts_half(schedule):
 def adapted(state: MemberState) -> MemberState:
     """Make a member one whose encoder is adapted first."""
     state.member = replace(state.member, adapted=True)
-    state.waiting.insert(0, ADAPTATION)
+    state.waiting.insert(0, FIRST)
     return state
 
 
@@ -73,9 +73,9 @@ def test_the_adaptation_of_an_encoder_takes_what_its_updates_take(schedule):
 def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
     tfidf, bert, sesame = schedule.states
     adapted(bert)
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.next_member(100.0, 2) is bert
-    begin(bert, ADAPTATION)
+    begin(bert, FIRST)
     # A free worker takes a fold of another member meanwhile.
     assert schedule.next_member(1000.0, 2) is sesame
     assert schedule.next_member(10.0, 2) is None
@@ -86,7 +86,7 @@ def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
 def test_an_adapted_member_that_does_not_fit_with_its_adaptation_is_not_begun(schedule):
     tfidf, bert, _ = schedule.states
     adapted(bert)
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.next_member(82.0, 1) is bert
     # 30 seconds and five folds with half of the updates.
     assert schedule.next_member(50.0, 1) is None
@@ -97,7 +97,7 @@ def test_an_adapted_member_with_fewer_updates_goes_before_others(schedule):
     adapted(sesame)
     sesame.member = replace(sesame.member, cost=1.0)
     schedule.states[1:] = [sesame, bert]
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     # It needs 80 seconds, bert 50.
     assert schedule.next_member(70.0, 1) is sesame
     assert 50 <= sesame.updates < 100
@@ -106,7 +106,7 @@ def test_an_adapted_member_with_fewer_updates_goes_before_others(schedule):
 def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
     tfidf, bert, sesame = schedule.states
     assert schedule.next_member(1000, 1) is tfidf
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.next_member(1000, 1) is bert
     begin(sesame, 1)
     assert schedule.next_member(1000, 1) is sesame
@@ -114,7 +114,7 @@ def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
 
 def test_a_member_that_fits_goes_before_one_that_needs_fewer_updates(schedule):
     tfidf, bert, sesame = schedule.states
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     schedule.states.sort(key=lambda state: state is not sesame)
     assert schedule.next_member(60, 1) is bert
     assert (bert.updates, sesame.updates) == (0, 0)
@@ -122,8 +122,8 @@ def test_a_member_that_fits_goes_before_one_that_needs_fewer_updates(schedule):
 
 def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
     tfidf, bert, sesame = schedule.states
-    finish(tfidf, *FOLDS)
-    finish(bert, *FOLDS)
+    finish(tfidf)
+    finish(bert)
     schedule.observe(bert, updates=100, seconds=10.0)
     assert schedule.next_member(80, 1) is sesame
     assert schedule.updates_of(sesame) == pytest.approx(0.95 * 80, abs=2)
@@ -132,7 +132,7 @@ def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
 
 def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule):
     tfidf, bert, _ = schedule.states
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     # All updates need 50 of 52 seconds, of which the prediction may fill 85 %.
     assert schedule.next_member(52, 1) is bert
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 52 / 50 * 100, abs=1)
@@ -140,8 +140,8 @@ def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule)
 
 def test_no_member_has_less_than_half_of_the_updates(schedule):
     tfidf, bert, sesame = schedule.states
-    finish(tfidf, *FOLDS)
-    finish(bert, *FOLDS)
+    finish(tfidf)
+    finish(bert)
     assert schedule.next_member(50, 1) is None
     assert sesame.updates == 0
 
@@ -149,7 +149,7 @@ def test_no_member_has_less_than_half_of_the_updates(schedule):
 def test_epochs_that_a_user_sets_are_kept(schedule):
     schedule.has_fixed_updates = True
     tfidf, bert, _ = schedule.states
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.next_member(49, 1) is None
     assert schedule.lower_plan(20, 1) is None
     finish(bert, 1)
@@ -187,16 +187,16 @@ def test_a_member_without_disk_space_is_left_out(schedule):
     schedule.speed.encoders["tiny"] = replace(schedule.speed.encoders["tiny"], disk_bytes=10_000_000)
     schedule.free_bytes = 90_000_000
     assert schedule.next_member(1000, 1) is tfidf
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.next_member(1000, 1) is bert
-    finish(bert, *FOLDS)
+    finish(bert)
     assert schedule.next_member(1000, 1) is None
     assert sesame.note == "left out: its folds need about 50 MB of disk space, 40 MB are left"
 
 
 def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule):
     tfidf, bert, _ = schedule.states
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     assert schedule.lower_plan(60, 1) is None
     assert "instead of 100" in schedule.lower_plan(35, 1)
     assert schedule.plan.updates == pytest.approx(0.85 * 35 / 50 * 100, abs=1)
@@ -223,17 +223,13 @@ def test_what_follows_the_last_update_is_saving_and_predicting(schedule):
 
 def test_a_baseline_that_seems_too_long_is_tried_before_time_is_left_unused(schedule):
     tfidf, _, _ = schedule.states
-    frozen = MemberState(
-        Member("frozen-linear", "baseline", "frozen-linear", encoder="tiny"),
-        tfidf.folder.parent / "f",
-        FOLDS,
-        list(FOLDS),
-    )
+    member = Member("frozen-linear", "baseline", "frozen-linear", encoder="tiny")
+    frozen = MemberState(member, tfidf.store, 42, FOLDS, waiting=[FIRST])
     schedule.states.insert(1, frozen)
-    finish(tfidf, *FOLDS)
+    finish(tfidf)
     needed_s = sum(schedule.remaining(frozen))
     assert schedule.next_member(needed_s / 2, 1) is None
     assert schedule.last_try(needed_s / 2) is frozen
     assert schedule.last_try(needed_s / 5) is None
-    begin(frozen, 1)
+    begin(frozen, FIRST)
     assert schedule.last_try(needed_s / 2) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.automl.selection import choose_simplest, paired_gain, utility
+from attentune.automl.thresholds import choose_simplest, paired_gain, utility
 from attentune.metrics.confusion import CONFUSION_SCORES
 from attentune.metrics.metrics import METRICS
 

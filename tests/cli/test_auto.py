@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import os
 import random
@@ -13,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -58,15 +56,15 @@ def words(folder: Path, encoder: Path, *flags: str) -> list[str]:
 
 
 def tasks(folder: Path) -> list[tuple[int, str]]:
-    """Return the process id and name of each task that a worker has begun, in their order to the second."""
+    """Return the process id and name of each run that a worker has begun, in their order to the second."""
     lines = [line for log in (folder / "best/auto/logs").glob("*.log") for line in log.read_text().splitlines()]
-    found = [re.fullmatch(r"\S+ process (\d+): (.+)", line) for line in sorted(lines, key=lambda line: line[:8])]
-    return [(int(one[1]), one[2]) for one in found if one is not None]
+    found = [re.fullmatch(r"\S+ process (\d+): own/all/(.+)/seed-(\d+)", line) for line in sorted(lines)]
+    return [(int(one[1]), f"{one[2]}, fold {int(one[3]) - 42}") for one in found if one is not None]
 
 
 def finished_folds(folder: Path) -> dict[str, bytes]:
-    """Return the records of finished folds."""
-    files = (folder / "best/auto/members").glob("*/fold-*/fold.json")
+    """Return the records of finished runs: a fold each, and one for all folds of a baseline."""
+    files = (folder / "best/auto/records").glob("*/*/*/seed-*.json")
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
@@ -130,8 +128,8 @@ def test_the_doctor_judges_labels_by_the_out_of_fold_predictions(delivered, atte
 def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
     folder, _, _ = delivered
     begun, before = tasks(folder), finished_folds(folder)
-    assert len(before) == 9
-    assert sorted(name for _, name in begun if "fold" in name) == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
+    assert len(before) == 5
+    assert sorted(name for _, name in begun if "bert" in name) == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
     flags = (*PORTFOLIO, *LONG, "--cv_folds", "3", "--jobs", "2", "--resume")
     status, out, err = attentune(*words(folder, tiny("bert"), *flags))
     assert status == 0, err
@@ -160,7 +158,7 @@ def test_ctrl_c_delivers_the_best_so_far_and_resume_trains_the_rest(tiny, tmp_pa
     assert status == 0, err
     after = finished_folds(tmp_path)
     assert before.items() <= after.items()
-    assert len(after) == 9
+    assert len(after) == 5
     names = [name for _, name in tasks(tmp_path)]
     assert names.count("bert-mean, fold 1") == names.count("bert-mean, fold 3") == 1
     assert names.count("bert-mean, fold 2") <= 2
@@ -188,7 +186,7 @@ def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, t
         "auto", *given, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "best", "--quiet"
     )
     assert status == 0, err
-    fine_tuned = [name for _, name in tasks(tmp_path) if "fold" in name and name.split(",")[0].startswith(("be", "bi"))]
+    fine_tuned = [name for _, name in tasks(tmp_path) if name.startswith(("be", "bi"))]
     assert fine_tuned[0] == ("bi-encoder-cosine, fold 1" if similar else "bert, fold 1")
     assert len(fine_tuned) == 4
 
@@ -233,7 +231,7 @@ def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
     write_sentences(tmp_path / "more.csv", 200, 300)
     flags = ("--portfolio", "majority,bert-mean-adapted", "--cv_folds", "3", "--jobs", "2")
     process = start(words(tmp_path, tiny("bert"), *flags, *LONG, "--unlabeled_file", str(tmp_path / "more.csv")))
-    adaptation = "bert-mean-adapted, adapting its encoder"
+    adaptation = "bert-mean-adapted, fold 0"
 
     def worker() -> int | None:
         return next((pid for pid, name in tasks(tmp_path) if name == adaptation), None)
@@ -241,11 +239,11 @@ def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
     kill(wait_for(worker, "worker that adapts the encoder", process))
     status, out, err = finish(process)
     assert status == 0, err
-    assert f"{adaptation}: its worker was killed" in err
+    assert "bert-mean-adapted, adapting its encoder: its worker was killed" in err
     names = [name for _, name in tasks(tmp_path) if name.startswith("bert-mean-adapted")]
     assert names[:2] == [adaptation, adaptation]
     assert sorted(names[2:]) == [f"bert-mean-adapted, fold {fold}" for fold in (1, 2, 3)]
-    encoder = tmp_path / "best/auto/members/bert-mean-adapted" / f"{tiny('bert').name}-adapted"
+    encoder = tmp_path / "best/auto/encoders/bert-mean-adapted" / f"{tiny('bert').name}-adapted"
     assert json.loads((encoder / "training/run.json").read_text())["train"]["rows"] == 160
     assert re.search(r"^bert-mean-adapted +0\.\d+", out, re.MULTILINE)
     assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
@@ -281,7 +279,7 @@ def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
     line = intents(tmp_path, tiny("bert"), *flags, "--num_train_epochs", "200", classes=20, rows=400)
     process = start(line)
     wait_for(lambda: any(name == "bert-mean, fold 1" for _, name in tasks(tmp_path)), "first fold", process)
-    wait_for((tmp_path / "best/auto/members/tfidf-linear/oof.safetensors").exists, "finished member", process)
+    wait_for((tmp_path / "best/auto/records/own/all/tfidf-linear/seed-42.json").exists, "finished member", process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) > jobs  # the workers, and the server from which they are forked
     began = time.time()
@@ -303,7 +301,7 @@ def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("step", ["fit_fusion", "estimate_score", "distill"])
+@pytest.mark.parametrize("step", ["fit_fusion", "estimate_score", "Distillation"])
 def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, step):
     """While members are fused, the score is estimated, or one encoder learns from the best."""
     whole, calls = getattr(delivery, step), []
@@ -315,7 +313,7 @@ def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, 
         return whole(*arguments, **options)
 
     monkeypatch.setattr(delivery, step, interrupted)
-    portfolio = ("bert-mean", "--deliver", "single") if step == "distill" else ("majority,tfidf-linear,bert-mean",)
+    portfolio = ("bert-mean", "--deliver", "single") if step == "Distillation" else ("majority,tfidf-linear,bert-mean",)
     flags = ("--cv_folds", "2", "--jobs", "1", *LONG, "--portfolio", *portfolio)
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
     assert calls
@@ -327,33 +325,24 @@ def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, 
 
 
 @pytest.mark.integration
-def test_a_baseline_whose_folds_are_finished_takes_part(attentune, tiny, tmp_path):
-    """Killed or out of time before its fit on all rows: the models of its folds are averaged."""
+def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_path):
+    """Out of time before that: the models of its folds are averaged."""
     flags = ("--portfolio", "majority,tfidf-linear", "--cv_folds", "3", "--jobs", "1")
     line = intents(tmp_path, tiny("bert"), *flags, classes=3, rows=90)
     status, _, err = attentune(*line, *LONG)
     assert status == 0, err
-    work = tmp_path / "best/auto"
-    shutil.rmtree(work / "members/tfidf-linear/all")
-    plan = json.loads((work / "plan.json").read_text())
-    (work / "plan.json").write_text(json.dumps(plan | {"seconds": 58.0}))
-    status, out, err = attentune(*line, "--time_limit", "1m", "--resume")
+    shutil.rmtree(tmp_path / "best/auto/runs/own/all/tfidf-linear/seed-42/all")
+    status, out, err = attentune(*line, *LONG, "--resume")
     assert status == 0, err
-    assert not (work / "members/tfidf-linear/all").exists()
-    assert "removed" not in out + err
     assert re.search(r"^tfidf-linear .* delivered, weight", out, re.MULTILINE)
     assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"] == "c1"
     members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
     assert len(next(member for member in members if member["name"] == "tfidf-linear")["folders"]) == 3
-    # With time, it is fitted on all rows.
-    status, out, err = attentune(*line, *LONG, "--resume")
-    assert status == 0, err
-    assert (work / "members/tfidf-linear/all").exists()
 
 
 @pytest.mark.integration
 def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("attentune.automl.driver._DELIVERY_S", 1e3)  # so that no time is left for training
+    monkeypatch.setattr("attentune.automl.auto._DELIVERY_S", 1e3)  # so that no time is left for training
     flags = ("--time_limit", "10s", "--portfolio", "frozen-linear,tfidf-linear,majority", "--jobs", "1")
     status, out, err = attentune(*intents(tmp_path, tiny("bert"), *flags, classes=30, rows=300))
     assert status == 0, err
@@ -449,14 +438,15 @@ def test_fused_baselines_that_are_a_single_model_share_one_encoder(attentune, ti
 def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivered(
     attentune, tiny, tmp_path, monkeypatch, fuses_all, is_better
 ):
-    def scored(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        result = distill(*arguments, **options)
-        assert options["alternative"].name == "the fusion of tfidf-linear, frozen-linear"
-        assert set(result.train["distillation"]) >= {"alternative_score", "alternative_is_better"}
-        result.train["distillation"]["alternative_is_better"] = is_better
-        return result
+    class Scored(delivery.Distillation):
+        def run(self) -> Any:
+            assert self.alternative.name == "the fusion of tfidf-linear, frozen-linear"
+            result = super().run()
+            assert set(result.train["distillation"]) >= {"alternative_score", "alternative_is_better"}
+            result.train["distillation"]["alternative_is_better"] = is_better
+            return result
 
-    monkeypatch.setattr(delivery, "distill", functools.partial(scored, delivery.distill))
+    monkeypatch.setattr(delivery, "Distillation", Scored)
     portfolio = "tfidf-linear,frozen-linear,bert-mean"
     flags = ("--portfolio", portfolio, "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*without_test_rows(words(tmp_path, tiny("bert"), *flags, *LONG)))
@@ -467,13 +457,10 @@ def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivere
     assert (says in " ".join(out.split())) is is_better
 
 
-def without_time(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return distill(*arguments, **{**options, "left_s": lambda: 0.0})
-
-
 @pytest.mark.integration
 def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(delivery, "distill", functools.partial(without_time, delivery.distill))
+    distillation = delivery.Distillation
+    monkeypatch.setattr(delivery, "Distillation", lambda **given: distillation(**{**given, "left_s": lambda: 0.0}))
     flags = ("--portfolio", "bert-mean", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
     assert status == 0, err

@@ -460,7 +460,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int
     def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
         from multiprocessing import forkserver
 
-        from attentune.automl.driver import auto as run_auto
+        from attentune.automl.auto import auto as run_auto
         from attentune.config import load_config
         from attentune.inference.predictor import Predictor, predict_rows
 

@@ -9,47 +9,39 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attentune.automl.budget import FEWEST_UPDATES, fitting_updates
-from attentune.automl.distill import TIME_MARGIN, Alternative, OutOfTime, distill, training_runs
+from attentune.automl.distill import TIME_MARGIN, Alternative, Distillation, OutOfTime, training_runs
 from attentune.automl.estimate import PARTS, Effort, ScoreEstimate, choose_effort, estimate_score
 from attentune.automl.fusion import FusionResult, fit_fusion
 from attentune.automl.leaderboard import (
     LEADERBOARD_FILE,
-    AutoProgress,
     LeaderboardRow,
     card,
     ranked,
     scored,
     to_dicts,
 )
-from attentune.automl.members import (
-    FOLD_FILE,
-    HELD_OUT_FILE,
-    WEIGHTS_FILE,
-    MemberState,
-    fold_folder,
-    fold_seconds,
-    held_out_logits,
-)
+from attentune.automl.members import HELD_OUT_FILE, held_out_logits
 from attentune.automl.out_of_fold import WORK_FOLDER, label_note, save_out_of_fold
-from attentune.automl.selection import utility
-from attentune.automl.thresholds import ThresholdResult, fit_thresholds
+from attentune.automl.schedule import WEIGHTS_FILE, MemberState
+from attentune.automl.thresholds import ThresholdResult, fit_thresholds, utility
+from attentune.automl.work import AutoWork
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.columns import with_columns
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import fold_rows, row_groups, stratified_sample
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
-from attentune.metrics.metrics import Metric, predictions_of, score_predictions
+from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
 from attentune.training.finalize import row_facts
 from attentune.training.progress import ProgressDisplay
@@ -63,8 +55,8 @@ END_SHARE = 0.05
 _LATE_SHARE = 0.03
 # Seconds for both after a requested stop.
 _STOPPED_S = 0.8
-# Files of a fold that are not those of a run: what it predicted, what marks it as finished, and its own records.
-_FOLD_FILES = {HELD_OUT_FILE, FOLD_FILE, ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
+# Files of a fold that are not those of a run: what it predicted, that it is kept, and its own records.
+_FOLD_FILES = {HELD_OUT_FILE, ".kept", ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
 
 
 @dataclass(frozen=True)
@@ -135,62 +127,32 @@ class _Fused:
         return f"the fusion of {', '.join(names)}" if len(names) > 1 else names[0]
 
 
-class AutoFolder:
-    """The folders and labels of a call of `auto`, from its configuration and rows."""
-
-    config: Config
-    data: TaskData
-
-    @property
-    def folder(self) -> Path:
-        return Path(str(self.config.training.output_dir))
-
-    @property
-    def work(self) -> Path:
-        return self.folder / WORK_FOLDER
-
-    @property
-    def space(self) -> LabelSpace:
-        return self.data.label_space
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delivery(AutoFolder):
+@dataclass(frozen=True)
+class Delivery:
     """Delivers the best model of finished members."""
 
-    config: Config  # of the whole command
-    data: TaskData  # the rows of all splits
-    metric: Metric  # what decides
-    folds_N: np.ndarray  # the fold of each training row; see `members.save_folds`
-    states: Sequence[MemberState]  # the members; at least one is complete
-    notes: Sequence[str]  # sentences on the rows and on what was limited
-    seconds: Callable[[], float]  # returns the time spent so far
-    left_s: Callable[[], float] = lambda: math.inf  # returns the seconds that are left
-    limit_s: float = math.inf  # the time limit of the whole command
-    stop: StopRequest = field(default_factory=StopRequest)  # whether a stop was requested, before or meanwhile
-    display: AutoProgress = field(default_factory=lambda: AutoProgress(quiet=True))  # shows what is being done
-    deliver: str = "best"  # "best", or "single" for one encoder that learns from the best
-    unlabeled: TextRows | None = None  # with "single": further texts to learn from
+    auto: AutoWork  # at least one member is complete
+    stop: StopRequest  # whether a stop was requested, before or meanwhile
 
     @property
     def _scored_rows(self) -> np.ndarray:
         """The indices of the rows that some fold predicts."""
-        return np.flatnonzero(self.folds_N > 0)
+        return np.flatnonzero(self.auto.folds_N > 0)
 
     @property
     def _labels(self) -> np.ndarray:
         """The labels of these rows."""
-        labels = self.data.splits["train"].labels
+        labels = self.auto.data.splits["train"].labels
         assert labels is not None
         return labels[self._scored_rows]
 
     def _logits(self, state: MemberState) -> np.ndarray:
         """Return a member's logits of these rows."""
-        return held_out_logits(state.folder, state.folds, len(self.folds_N))[self._scored_rows]
+        return held_out_logits(state.run_folders(), len(self.auto.folds_N))[self._scored_rows]
 
     def _on_all_rows(self, logits: np.ndarray) -> np.ndarray:
         """Return logits of the scored rows as (N, C) logits of all rows, NaN in the others."""
-        logits_NC = np.full((len(self.folds_N), self.space.num_labels), np.nan)
+        logits_NC = np.full((len(self.auto.folds_N), self.auto.space.num_labels), np.nan)
         logits_NC[self._scored_rows] = logits
         return logits_NC
 
@@ -200,27 +162,27 @@ class Delivery(AutoFolder):
         If a stop is requested, before or meanwhile, what is delivered is chosen in about a second, rows of other splits
         are not scored, and the work is kept whole, to be resumed.
         """
-        complete = [state for state in self.states if state.is_complete]
+        complete = [state for state in self.auto.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
-        single = self._write_model(best, wants_single=self.deliver == "single" and not self.stop.requested)
-        notes = list(self.notes)
+        single = self._write_model(best, wants_single=self.auto.options.deliver == "single" and not self.stop.requested)
+        notes = list(self.auto.notes)
         scores = self._score(notes)
-        save_out_of_fold(self.work, self._on_all_rows(best.logits))
-        on_labels = label_note(self.folder, self._labels, best.logits, self.space)
+        save_out_of_fold(self.auto.work, self._on_all_rows(best.logits))
+        on_labels = label_note(self.auto.folder, self._labels, best.logits, self.auto.space)
         notes += () if on_labels is None else (on_labels,)
         if self.stop.requested:
             notes.append(
-                f"Interrupted after {self.seconds():.0f} s with {len(complete)} of {len(self.states)} members finished;"
-                " this is the best of them. --resume goes on."
+                f"Interrupted after {self.auto.spent_s:.0f} s with {len(complete)} of {len(self.auto.states)} members"
+                " finished; this is the best of them. --resume goes on."
             )
         result = AutoResult(
-            folder=self.folder,
-            metric=self.metric.name,
+            folder=self.auto.folder,
+            metric=self.auto.metric.name,
             leaderboard=rows,
             reason=best.reason if single is None else f"{best.reason} {single}",
             estimate=_estimate_facts(estimate),
             scores=scores,
-            seconds=self.seconds(),
+            seconds=self.auto.spent_s,
             stopped=self.stop.requested,
             notes=tuple(notes),
         )
@@ -233,10 +195,10 @@ class Delivery(AutoFolder):
         """Fuse members, estimate the score, and rank them: in about a second if a stop is or was requested."""
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
-                left_s = max(self.left_s(), 0.0)
+                left_s = max(self.auto.left_s, 0.0)
                 # At least what was kept for it; more if nothing else needs the time.
-                kept_s = END_SHARE * self.limit_s
-                later_s = 0.0 if self.deliver == "best" else left_s / 2
+                kept_s = END_SHARE * self.auto.options.time_limit_s
+                later_s = 0.0 if self.auto.options.deliver == "best" else left_s / 2
                 times = (max(kept_s, 0.2 * (left_s - later_s)), max(kept_s, 0.6 * (left_s - later_s)))
                 return self._chosen_within(states, *times)
         return self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S)
@@ -257,11 +219,11 @@ class Delivery(AutoFolder):
         estimate = estimate_score(
             logits,
             self._labels,
-            self.space,
-            metric=self.metric,
+            self.auto.space,
+            metric=self.auto.metric,
             folds=self._fusion_folds(),
-            seed=self.config.training.seed,
-            groups=row_groups(self.data.splits["train"].take(self._scored_rows)),
+            seed=self.auto.config.training.seed,
+            groups=row_groups(self.auto.data.splits["train"].take(self._scored_rows)),
             kinds=effort.kinds,
             parts=effort.parts,
             max_rows=effort.max_rows,
@@ -281,12 +243,12 @@ class Delivery(AutoFolder):
         """Return a function that times a fusion of these kinds, with thresholds, on a piece of so many rows."""
 
         def seconds_of(kinds: tuple[str, ...], rows: int) -> float:
-            piece = stratified_sample(self._labels, rows, self.config.training.seed, "auto timing")
-            given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()[piece]}
+            piece = stratified_sample(self._labels, rows, self.auto.config.training.seed, "auto timing")
+            given: dict[str, Any] = {"metric": self.auto.metric, "folds": self._fusion_folds()[piece]}
             part = {name: values[piece] for name, values in logits.items()}
             began = time.perf_counter()
-            result = fit_fusion(part, self._labels[piece], self.space, seed=0, kinds=kinds, **given)
-            fit_thresholds(result.logits, self._labels[piece], self.space, **given)
+            result = fit_fusion(part, self._labels[piece], self.auto.space, seed=0, kinds=kinds, **given)
+            fit_thresholds(result.logits, self._labels[piece], self.auto.space, **given)
             return time.perf_counter() - began
 
         return seconds_of
@@ -294,20 +256,20 @@ class Delivery(AutoFolder):
     def end_seconds(self, states: Sequence[MemberState]) -> float:
         """Predict the seconds that fusing and estimating these members will take; at most what is spent on them."""
         logits = {state.member.name: self._logits(state) for state in states}
-        kept_s = END_SHARE * self.limit_s
+        kept_s = END_SHARE * self.auto.options.time_limit_s
         effort = self._effort(logits, kept_s, kept_s)
         parts = effort.parts or max(PARTS, len(np.unique(self._fusion_folds())))
         return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
 
     def _say(self, step: str, *, is_new: bool = True) -> None:
-        self.display.doing(step, left_s=self.left_s(), is_new=is_new)
+        self.auto.display.doing(step, is_new=is_new)
 
     def _fusion_folds(self) -> np.ndarray:
         """Return the fold of each scored row; the rows of one held-out part are divided into five."""
-        folds_N = self.folds_N[self._scored_rows]
+        folds_N = self.auto.folds_N[self._scored_rows]
         if len(np.unique(folds_N)) > 1:
             return folds_N
-        rows, seed = self.data.splits["train"].take(self._scored_rows), self.config.training.seed
+        rows, seed = self.auto.data.splits["train"].take(self._scored_rows), self.auto.config.training.seed
         parts, _ = fold_rows(rows, min(5, len(folds_N)), "auto held out", seed)
         for number, part in enumerate(parts):
             folds_N[part] = number
@@ -315,18 +277,18 @@ class Delivery(AutoFolder):
 
     def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:
         """Return the members and the fusion, best first, then the members that were left out."""
-        weights, labels, seed = fused.fusion.member_weights(), self._labels, self.config.training.seed
+        weights, labels, seed = fused.fusion.member_weights(), self._labels, self.auto.config.training.seed
         rows = []
-        for state in self.states:
+        for state in self.auto.states:
             member = state.member
             row = LeaderboardRow(member.name, member.kind, member.method, member.encoder, seconds=state.seconds)
-            if len(state.done) < len(state.folds):
+            if not state.has_predictions:
                 rows.append(replace(row, status="left out", note=state.note))
                 continue
             rows.append(
                 replace(
                     row,
-                    **scored(self.metric, labels, predictions_of(self._logits(state), self.space), seed=seed),
+                    **scored(self.auto.metric, labels, predictions_of(self._logits(state), self.auto.space), seed=seed),
                     bytes=_bytes(state.folders()),
                     weight=weights.get(member.name),
                     note=state.note,
@@ -338,23 +300,23 @@ class Delivery(AutoFolder):
                 "fusion",
                 "fusion",
                 fused.fusion.kind,
-                **scored(self.metric, labels, fused.decided.predictions, seed=seed),
+                **scored(self.auto.metric, labels, fused.decided.predictions, seed=seed),
                 seconds=sum(row.seconds for row in parts),
                 bytes=sum(row.bytes for row in parts),
                 weight=1.0,
             )
             rows.append(fusion)
-        return ranked(rows, self.metric)
+        return ranked(rows, self.auto.metric)
 
     def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
         """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble."""
-        clear_folder(self.folder, keep=(WORK_FOLDER,))
+        clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
         if wants_single:
             self._say("distilling")
             try:
                 return self._write_single(best)
             except (OutOfTime, Interrupted) as error:
-                clear_folder(self.folder, keep=(WORK_FOLDER,))
+                clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
                 self._write_fused(best)
                 if isinstance(error, Interrupted):
                     return "It was not distilled into one encoder before the interruption."
@@ -368,21 +330,21 @@ class Delivery(AutoFolder):
         if run is not None:
             self._write_run(run)
             return
-        save_ensemble(self.folder, self._folders(fused), fused.fusion, fused.label_space, self.data.is_pair)
-        self._write_config(self.config)
+        save_ensemble(self.auto.folder, self._folders(fused), fused.fusion, fused.label_space, self.auto.data.is_pair)
+        self._write_config(self.auto.config)
 
     def _write_run(self, run: Path) -> None:
-        _copy_run(run, self.folder)
+        _copy_run(run, self.auto.folder)
         self._write_config(self._config_of_run(run))
 
     def _only_run(self, fused: _Fused) -> Path | None:
         """Return the run that a fusion is, or None if it has several or decision thresholds."""
         folders = [folder for parts in self._folders(fused).values() for folder in parts]
-        return folders[0] if len(folders) == 1 and fused.label_space == self.space else None
+        return folders[0] if len(folders) == 1 and fused.label_space == self.auto.space else None
 
     def _folders(self, fused: _Fused) -> dict[str, list[Path]]:
         """Return the run folders of each member, absolute, since `save_ensemble` reads relative ones as in its own."""
-        by_name = {state.member.name: state for state in self.states}
+        by_name = {state.member.name: state for state in self.auto.states}
         return {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
 
     def _write_single(self, best: _Fused) -> str:
@@ -395,13 +357,13 @@ class Delivery(AutoFolder):
         if self._only_run(best) is not None:
             self._write_fused(best)
             return "It is a single model already."
-        members = [state.member for state in self.states if state.member.name in best.fusion.members]
+        members = [state.member for state in self.auto.states if state.member.name in best.fusion.members]
         baselines = self._fused_baselines()
         if baselines is not None and all(member.is_baseline for member in members):
             self._write_fused(baselines)
             return f"All its members are baselines, which share one encoder: {baselines.name} is delivered."
-        save_ensemble(self.work, self._folders(best), best.fusion, best.label_space, self.data.is_pair)
-        folder = self.work / SINGLE_FOLDER
+        save_ensemble(self.auto.work, self._folders(best), best.fusion, best.label_space, self.auto.data.is_pair)
+        folder = self.auto.work / SINGLE_FOLDER
         result = self._distill(best, folder, baselines)
         facts = result.train.get("distillation", {})
         if baselines is None or not facts.get("alternative_is_better"):
@@ -417,7 +379,7 @@ class Delivery(AutoFolder):
 
     def _fused_baselines(self) -> _Fused | None:
         """Fuse the complete baselines that need no encoder, or the one that the best baseline needs."""
-        complete = [one for one in self.states if one.is_complete and one.member.is_baseline]
+        complete = [one for one in self.auto.states if one.is_complete and one.member.is_baseline]
         known = [one for one in complete if one.member.method != "majority"]
         if not known:
             return None
@@ -427,7 +389,7 @@ class Delivery(AutoFolder):
         return self._fuse([one for one in complete if one.member.encoder in encoders])
 
     def _utility(self, state: MemberState) -> float:
-        return utility(self.metric, self._labels, predictions_of(self._logits(state), self.space))
+        return utility(self.auto.metric, self._labels, predictions_of(self._logits(state), self.auto.space))
 
     def _fuse(
         self,
@@ -438,39 +400,40 @@ class Delivery(AutoFolder):
         """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
         if logits is None:
             logits = {state.member.name: self._logits(state) for state in states}
-        given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()}
+        given: dict[str, Any] = {"metric": self.auto.metric, "folds": self._fusion_folds()}
         result = fit_fusion(
             logits,
             self._labels,
-            self.space,
-            seed=self.config.training.seed,
+            self.auto.space,
+            seed=self.auto.config.training.seed,
             kinds=effort.kinds,
             max_rows=effort.max_rows,
             **given,
         )
         self._say("fitting decision thresholds", is_new=False)
-        return _Fused(result, fit_thresholds(result.logits, self._labels, self.space, **given), self.metric.name)
+        return _Fused(
+            result, fit_thresholds(result.logits, self._labels, self.auto.space, **given), self.auto.metric.name
+        )
 
     def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
-        used = np.flatnonzero(self.folds_N >= 0)
+        used = np.flatnonzero(self.auto.folds_N >= 0)
         logits_NC = self._on_all_rows(fused.logits)
-        splits = {**self.data.splits, "train": self.data.splits["train"].take(used)}
+        splits = {**self.auto.data.splits, "train": self.auto.data.splits["train"].take(used)}
         shutil.rmtree(folder, ignore_errors=True)
-        training = replace(self.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
-        return distill(
-            self.work,
-            replace(self.data, splits=splits),
-            replace(self.config, training=training),
+        training = replace(self.auto.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
+        return Distillation(
+            teacher=Predictor.load(self.auto.work),
+            data=replace(self.auto.data, splits=splits),
+            config=replace(self.auto.config, training=training),
             out_of_fold=logits_NC[used],
-            folds=self.folds_N[used] - 1,
+            folds=self.auto.folds_N[used] - 1,
             alternative=None if baselines is None else self._alternative(baselines, used),
-            unlabeled=self.unlabeled,
-            output_dir=folder,
+            unlabeled=self.auto.unlabeled,
             max_steps=self._distillation_updates(fused),
-            left_s=self.left_s,
+            left_s=lambda: self.auto.left_s,
             display=ProgressDisplay(quiet=True),
-        )
+        ).run()
 
     def _alternative(self, baselines: _Fused, used: np.ndarray) -> Alternative:
         logits_NC = self._on_all_rows(baselines.logits)[used]
@@ -478,36 +441,38 @@ class Delivery(AutoFolder):
 
     def _distillation_updates(self, fused: _Fused) -> int | None:
         """Return the updates that fit into the time left, if those of the members do not."""
-        states = [one for one in self.states if one.member.name in fused.fusion.members and not one.member.is_baseline]
-        timed = [(fold_seconds(folder), self._config_of_run(folder)) for one in states for folder in one.folders()]
-        if not timed or self.config.training.num_train_epochs is not None:
+        states = [
+            one for one in self.auto.states if one.member.name in fused.fusion.members and not one.member.is_baseline
+        ]
+        records = [record for one in states for record in one.records.values() if record.run.seed != one.seed]
+        if not records or self.auto.config.training.num_train_epochs is not None:
             return None
-        longest_s, config = max(timed, key=lambda pair: pair[0])
-        updates = config.training.max_steps
+        longest = max(records, key=lambda record: record.wall_seconds)
+        longest_s, updates = longest.wall_seconds, longest.config["training"]["max_steps"]
 
         def needed_s(count: int) -> float:
-            return longest_s * count / updates * training_runs(self.data) * TIME_MARGIN
+            return longest_s * count / updates * training_runs(self.auto.data) * TIME_MARGIN
 
-        left_s = self.left_s()
+        left_s = self.auto.left_s
         if needed_s(updates) <= left_s:
             return None
         return fitting_updates(updates, needed_s, left_s, fewest=FEWEST_UPDATES) or FEWEST_UPDATES
 
     def _write_config(self, config: Config) -> None:
-        training = replace(config.training, output_dir=str(self.folder), resume=False, overwrite_output_dir=False)
-        data = with_columns(self.config.data, self.data.columns)
-        write_text(self.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
+        training = replace(config.training, output_dir=str(self.auto.folder), resume=False, overwrite_output_dir=False)
+        data = with_columns(self.auto.config.data, self.auto.data.columns)
+        write_text(self.auto.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
 
     def _config_of_run(self, folder: Path) -> Config:
         file = folder / CONFIG_FILE
-        return load_config(file, as_record=True) if file.is_file() else self.config
+        return load_config(file, as_record=True) if file.is_file() else self.auto.config
 
     def _score(self, notes: list[str]) -> dict[str, dict[str, float]]:
         """Score the delivered model on the validation and test rows, and write its predictions.
 
         Not after a stop, and no longer than the time limit allows; a note says so.
         """
-        splits = {name: rows for name, rows in self.data.splits.items() if name != "train"}
+        splits = {name: rows for name, rows in self.auto.data.splits.items() if name != "train"}
         scores: dict[str, dict[str, float]] = {}
         try:
             if splits and not self.stop.requested:
@@ -520,58 +485,58 @@ class Delivery(AutoFolder):
         ]
         if left_out:
             why = "because of the interruption" if self.stop.requested else "as the time was up"
-            command = shlex.join(["attentune", "evaluate", str(self.folder), "--split", left_out[0]])
+            command = shlex.join(["attentune", "evaluate", str(self.auto.folder), "--split", left_out[0]])
             notes.append(f"Rows of {' and '.join(left_out)} were not scored, {why}: {command}")
         return scores
 
     def _score_splits(self, splits: dict[str, TextRows], scores: dict[str, dict[str, float]]) -> None:
         def check_time(_: int) -> None:
-            if self.left_s() < -_LATE_SHARE * self.limit_s:
+            if self.auto.left_s < -_LATE_SHARE * self.auto.options.time_limit_s:
                 raise OutOfTime
 
-        predictor = Predictor.load(self.folder)
-        evaluator = predictor.predictor(replace(self.data, splits=splits), precision=None)
-        names = tuple(dict.fromkeys((*self.data.metrics, self.metric.name)))
+        predictor = Predictor.load(self.auto.folder)
+        evaluator = predictor.predictor(replace(self.auto.data, splits=splits), precision=None)
+        names = tuple(dict.fromkeys((*self.auto.data.metrics, self.auto.metric.name)))
         for split, rows in splits.items():
             self._say(f"scoring {len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split, check_time)
             write_text(
-                self.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
+                self.auto.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
             )
             if rows.labels is not None and len(rows):
                 scores[split] = score_predictions(names, rows.labels, logits_NC, predictor.label_space)
 
     def _write_records(self, result: AutoResult) -> None:
         """Write the leaderboard, the card, the scores, and last the record of the run."""
-        write_text(self.work / LEADERBOARD_FILE, to_json(result.to_dict()))
-        write_text(self.folder / "README.md", card(result.leaderboard, result.to_dict()))
+        write_text(self.auto.work / LEADERBOARD_FILE, to_json(result.to_dict()))
+        write_text(self.auto.folder / "README.md", card(result.leaderboard, result.to_dict()))
         record = RunResult(
             scores={split: dict(part) for split, part in result.scores.items()},
             train={
                 "seconds": round(result.seconds, 3),
-                "rows": int((self.folds_N >= 0).sum()),
-                **row_facts(self.data.splits["train"]),
-                "folds": max(1, int(self.folds_N.max())),
+                "rows": int((self.auto.folds_N >= 0).sum()),
+                **row_facts(self.auto.data.splits["train"]),
+                "folds": max(1, int(self.auto.folds_N.max())),
                 "members": [row.name for row in result.leaderboard if row.weight is not None and row.kind != "fusion"],
                 "estimate": result.estimate,
             },
             best=None,
-            config=to_dict(self.config),
-            seed=self.config.training.seed,
+            config=to_dict(self.auto.config),
+            seed=self.auto.config.training.seed,
             versions=versions(),
-            data_fingerprint=self.data.fingerprint(),
-            notes=[*self.data.notes, *result.notes, result.reason],
+            data_fingerprint=self.auto.data.fingerprint(),
+            notes=[*self.auto.data.notes, *result.notes, result.reason],
         )
-        write_text(self.folder / METRICS_FILE, to_json(record.metrics()))
-        write_text(self.folder / RESULT_FILE, record.to_json())
+        write_text(self.auto.folder / METRICS_FILE, to_json(record.metrics()))
+        write_text(self.auto.folder / RESULT_FILE, record.to_json())
 
     def _remove_unused(self, fused: _Fused) -> None:
         """Remove the weights of finished members that are not delivered; their predictions are kept."""
-        for state in self.states:
+        for state in self.auto.states:
             if state.member.name in fused.fusion.members or state.member.is_baseline:
                 continue
-            for fold in state.done:
-                (fold_folder(state.folder, fold) / WEIGHTS_FILE).unlink(missing_ok=True)
+            for folder in state.run_folders():
+                (folder / WEIGHTS_FILE).unlink(missing_ok=True)
 
 
 def clear_folder(folder: Path, *, keep: Sequence[str]) -> None:

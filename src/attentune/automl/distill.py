@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.automl.folds import make_folds
 from attentune.automl.fusion import calibrated_losses
 from attentune.config import Config, ObjectiveConfig
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.errors import ConfigError, DataError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.io.files import read_json, write_text
@@ -35,51 +33,21 @@ from attentune.training.train import train
 
 # The run that is trained without a fold, to estimate what distillation costs.
 ESTIMATE_FOLDER = "estimate"
-_FOLDS = 5
 # A run takes up to this much longer than a fold with as many updates, as it reads all rows.
 TIME_MARGIN = 1.25
+# The share of the label in the target of a labelled row; the rest is the ensemble's out-of-fold prediction.
+_LABEL_SHARE = 0.5
 # Rows that both models predict, to compare their speed.
 _TIMED_ROWS = 200
 # Training settings that are the caller's; all others are those of the best neural member.
 _CALLERS = ("overwrite_output_dir", "resume", "seed", "precision", "use_cpu", "report_to", "logging_steps")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a distilled model costs and saves, next to its ensemble."""
-
-    metric: str  # the first metric of the task
-    # ensemble, single: the scores of both on the same rows, which neither was trained on.
-    ensemble: float
-    single: float
-    rows: int  # the number of these rows
-    estimate: str  # what the rows are: "held-out rows" of the validation or test split, or "out of fold"
-    # ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
-    ensemble_seconds: float
-    single_seconds: float
-    timed_rows: int
-    # alternative, alternative_score: what was scored on the same rows, if anything; see `Alternative`.
-    alternative: str | None = None
-    alternative_score: float | None = None
-    alternative_is_better: bool | None = None  # whether its loss there is below that of the distilled model
-
-    def sentence(self) -> str:
-        """Describe the comparison."""
-        faster = self.ensemble_seconds / max(self.single_seconds, 1e-9)
-        return (
-            f"Distilled from an ensemble: {self.metric} {self.single:.4f}, the ensemble {self.ensemble:.4f} on"
-            f" {self.rows:,} {_ROWS[self.estimate]}; predicting is {faster:.1f} times as fast ({self.timed_rows} rows"
-            f" in {self.single_seconds:.3g} s, the ensemble {self.ensemble_seconds:.3g} s)."
-        )
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """What could be delivered in the place of a distilled encoder."""
-
-    name: str  # as it is called in sentences
-    logits: np.ndarray  # (N, C) its out-of-fold logits of the rows of train
-    label_space: LabelSpace  # the labels, with its decision thresholds
+_ROWS = {
+    "held-out rows": "held-out rows",
+    "out of fold": (
+        "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it"
+        " only through what the members predict for other rows"
+    ),
+}
 
 
 class OutOfTime(Exception):
@@ -97,97 +65,134 @@ class _TimeLimitCallback(TrainingCallback):
             raise OutOfTime
 
 
-_ROWS = {
-    "held-out rows": "held-out rows",
-    "out of fold": (
-        "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it"
-        " only through what the members predict for other rows"
-    ),
-}
+@dataclass(frozen=True)
+class Alternative:
+    """What could be delivered in the place of a distilled encoder."""
+
+    name: str  # as it is called in sentences
+    logits: np.ndarray  # (N, C) its out-of-fold logits of the rows of train
+    label_space: LabelSpace  # the labels, with its decision thresholds
 
 
-def distill(
-    folder: str | Path,
-    data: TaskData,
-    config: Config,
-    *,
-    out_of_fold: np.ndarray,
-    unlabeled: TextRows | None = None,
-    output_dir: str | Path,
-    folds: np.ndarray | None = None,
-    alternative: Alternative | None = None,
-    label_share: float = 0.5,
-    max_steps: int | None = None,
-    left_s: Callable[[], float] | None = None,
-    display: ProgressDisplay | None = None,
-) -> RunResult:
-    """Train one encoder on the soft targets of an ensemble, and compare the two.
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """What an encoder learns from, and how it is compared with the ensemble."""
 
-    The comparison uses validation or test rows with labels, if `data` has some: they choose nothing here. Without them
-    the encoder is also trained without one fold, which costs its training time a second time, and that model and the
-    ensemble's out-of-fold predictions are scored on the fold.
-    """
-    if not 0 <= label_share <= 1:
-        raise ConfigError(f"label_share: got {label_share}, expected a number from 0 to 1.")
-    teacher, rows = Predictor.load(folder), _training_rows(data, out_of_fold)
-    student = student_config(teacher, config, Path(output_dir))
-    if max_steps is not None:
-        student = replace(student, training=replace(student.training, max_steps=max_steps))
-    callbacks = [] if left_s is None else [_TimeLimitCallback(left_s)]
-    soft = replace(rows, targets=soft_targets(rows, out_of_fold, data.label_space, label_share=label_share))
-    if unlabeled is not None and len(unlabeled):
-        soft = _with_unlabeled(soft, unlabeled, teacher)
-    everything = replace(data, splits={**data.splits, "train": soft})
-    result = train(student, data=everything, display=display, callbacks=callbacks, with_baselines=False)
-    single = _with_thresholds(Path(output_dir), teacher.label_space)
-    held_out = _held_out(data)
-    if held_out is not None:
-        score = _score_held_out(teacher, single, data, held_out)
-    else:
-        if folds is None:
-            folds = make_folds(rows, data.label_space, folds=_FOLDS, seed=config.training.seed)
-        with_thresholds = replace(data, label_space=teacher.label_space)
+    teacher: Predictor  # the ensemble
+    data: TaskData  # validation or test rows with labels, if there are any, compare the two; they choose nothing
+    config: Config  # the settings of the caller; its `training.output_dir` is the folder of the encoder
+    out_of_fold: np.ndarray  # (N, C) the ensemble's out-of-fold logits of the training rows
+    folds: np.ndarray  # (N,) their folds, from 0
+    unlabeled: TextRows | None = None  # further texts, whose targets are the ensemble's predictions
+    alternative: Alternative | None = None
+    max_steps: int | None = None  # the updates, if not those of the best neural member
+    left_s: Callable[[], float] | None = None  # returns the seconds that are left
+    display: ProgressDisplay | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.training.output_dir))
+
+    @property
+    def rows(self) -> TextRows:
+        return self.data.splits["train"]
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.asarray(self.rows.labels)
+
+    def run(self) -> RunResult:
+        """Train one encoder on the soft targets of the ensemble, and compare the two.
+
+        Without held-out rows the encoder is also trained without one fold, which costs its training time a second time,
+        and that model and the ensemble's out-of-fold predictions are scored on the fold.
+        """
+        student = student_config(self.teacher, self.config)
+        if self.max_steps is not None:
+            student = replace(student, training=replace(student.training, max_steps=self.max_steps))
+        soft = replace(self.rows, targets=soft_targets(self.rows, self.out_of_fold, self.data.label_space))
+        if self.unlabeled is not None and len(self.unlabeled):
+            soft = _with_unlabeled(soft, self.unlabeled, self.teacher)
+        result = self._train(student, replace(self.data, splits={**self.data.splits, "train": soft}))
+        single = _with_thresholds(self.folder, self.teacher.label_space)
+        split = _held_out(self.data)
         try:
-            score = _score_without_a_fold(
-                student, with_thresholds, soft, out_of_fold, folds, alternative, display, callbacks
-            )
+            facts = self._score_without_a_fold(student, soft) if split is None else self._score_held_out(single, split)
         except OutOfTime:
-            note = "Distilled from an ensemble; no time was left to compare the two."
-            return _with_note(result, note, Path(output_dir))
-    timed = rows.take(range(min(len(rows), _TIMED_ROWS)))
-    comparison = Comparison(
-        **score,
-        ensemble_seconds=_seconds(teacher, timed),
-        single_seconds=_seconds(single, timed),
-        timed_rows=len(timed),
-    )
-    facts = {**vars(comparison), "label_share": label_share, "unlabeled_rows": len(soft) - len(rows)}
-    result = replace(result, train={**result.train, "distillation": facts})
-    return _with_note(result, comparison.sentence(), Path(output_dir))
-
-
-def _with_note(result: RunResult, note: str, folder: Path) -> RunResult:
-    """Add the note on distillation to a run's record, in place of an earlier one, and save it."""
-    others = [one for one in result.notes if not one.startswith("Distilled from")]
-    result = replace(result, notes=[*others, note])
-    write_text(folder / RESULT_FILE, result.to_json())
-    return result
-
-
-def _training_rows(data: TaskData, out_of_fold: np.ndarray) -> TextRows:
-    rows = data.splits.get("train")
-    if rows is None or rows.labels is None:
-        raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
-    expected = (len(rows), data.label_space.num_labels)
-    if out_of_fold.shape != expected:
-        raise DataError(
-            f"{rows.source}: got out-of-fold logits of shape {out_of_fold.shape}, expected {expected}: one row for each"
-            " training row, in the same order."
+            return self._noted(result, "Distilled from an ensemble; no time was left to compare the two.")
+        timed = self.rows.take(range(min(len(self.rows), _TIMED_ROWS)))
+        facts |= {
+            "ensemble_seconds": _seconds(self.teacher, timed),
+            "single_seconds": _seconds(single, timed),
+            "timed_rows": len(timed),
+            "label_share": _LABEL_SHARE,
+            "unlabeled_rows": len(soft) - len(self.rows),
+        }
+        faster = facts["ensemble_seconds"] / max(facts["single_seconds"], 1e-9)
+        note = (
+            f"Distilled from an ensemble: {facts['metric']} {facts['single']:.4f}, the ensemble"
+            f" {facts['ensemble']:.4f} on {facts['rows']:,} {_ROWS[facts['estimate']]}; predicting is {faster:.1f}"
+            f" times as fast ({len(timed)} rows in {facts['single_seconds']:.3g} s, the ensemble"
+            f" {facts['ensemble_seconds']:.3g} s)."
         )
-    return rows
+        return self._noted(replace(result, train={**result.train, "distillation": facts}), note)
+
+    def _train(self, config: Config, data: TaskData) -> RunResult:
+        callbacks = [] if self.left_s is None else [_TimeLimitCallback(self.left_s)]
+        return train(config, data=data, display=self.display, callbacks=callbacks, with_baselines=False)
+
+    def _noted(self, result: RunResult, note: str) -> RunResult:
+        """Add the note on distillation to the run's record, in place of an earlier one, and save it."""
+        others = [one for one in result.notes if not one.startswith("Distilled from")]
+        result = replace(result, notes=[*others, note])
+        write_text(self.folder / RESULT_FILE, result.to_json())
+        return result
+
+    def _scores(self, labels: np.ndarray, **given: tuple[np.ndarray, LabelSpace]) -> dict[str, Any]:
+        """Return the scores of logits, each with its label space, on the metric that decides."""
+        wanted = self.config.training.metric_for_best_model
+        metric = choose_metric(wanted, self.data.metrics, self.data.label_space).name
+        scores = {name: score_predictions([metric], labels, *logits)[metric] for name, logits in given.items()}
+        return {"metric": metric, **scores, "rows": len(labels)}
+
+    def _score_held_out(self, single: Predictor, split: str) -> dict[str, Any]:
+        """Score both on a split."""
+        rows = self.data.splits[split]
+        logits = {
+            name: (predict_rows(run, rows), run.label_space)
+            for name, run in (("ensemble", self.teacher), ("single", single))
+        }
+        return {**self._scores(np.asarray(rows.labels), **logits), "estimate": "held-out rows"}
+
+    def _score_without_a_fold(self, student: Config, soft: TextRows) -> dict[str, Any]:
+        """Train without one fold of the labelled rows; score that model and out-of-fold predictions on it.
+
+        Unlabelled rows are kept.
+        """
+        space, plain = self.teacher.label_space, replace(self.data.label_space, thresholds=None)
+        in_fold_N = self.folds == self.folds[self.folds >= 0].min()
+        scored = np.flatnonzero(in_fold_N & np.isfinite(self.out_of_fold).all(axis=1))
+        kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))
+        folder = self.folder / ESTIMATE_FOLDER
+        config = replace(student, training=replace(student.training, output_dir=str(folder)))
+        self._train(config, TaskData(self.data.name, plain, self.data.metrics, {"train": soft.take(kept)}))
+        labels, single = self.labels[scored], _with_thresholds(folder, space)
+        single_MC = predict_rows(single, replace(self.rows.take(scored), labels=None))
+        logits = {"ensemble": (self.out_of_fold[scored], space), "single": (single_MC, single.label_space)}
+        facts = {**self._scores(labels, **logits), "estimate": "out of fold"}
+        if self.alternative is not None:
+            other_MC = self.alternative.logits[scored]
+            losses = [calibrated_losses(one_MC, labels, plain).mean() for one_MC in (single_MC, other_MC)]
+            score = self._scores(labels, alternative=(other_MC, self.alternative.label_space))["alternative"]
+            facts |= {
+                "alternative": self.alternative.name,
+                "alternative_score": score,
+                "alternative_is_better": bool(losses[1] < losses[0]),  # than the distilled model
+            }
+        return facts
 
 
-def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace, *, label_share: float) -> np.ndarray:
+def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace) -> np.ndarray:
     """Return the (N, C) targets of labelled rows: a mix of the label and the out-of-fold prediction."""
     labels = np.asarray(rows.labels)
     if space.task_type == "regression":
@@ -197,7 +202,7 @@ def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace, *, 
     is_known_N = np.isfinite(out_of_fold).all(axis=1)
     targets_NC = hard_NC.copy()
     predicted_NC = predicted_targets(out_of_fold[is_known_N], space)
-    targets_NC[is_known_N] = label_share * hard_NC[is_known_N] + (1 - label_share) * predicted_NC
+    targets_NC[is_known_N] = _LABEL_SHARE * hard_NC[is_known_N] + (1 - _LABEL_SHARE) * predicted_NC
     return targets_NC
 
 
@@ -209,12 +214,6 @@ def predicted_targets(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
 
 def _with_unlabeled(rows: TextRows, unlabeled: TextRows, teacher: Predictor) -> TextRows:
     """Append unlabelled rows with the teacher's predictions as labels and targets; rows of train are left out."""
-    if (unlabeled.pairs is None) != (rows.pairs is None):
-        kinds = ("single texts", "pairs of texts")
-        raise DataError(
-            f"{unlabeled.source}: got {kinds[unlabeled.pairs is not None]}, but the training rows are"
-            f" {kinds[rows.pairs is not None]}; expected rows of that kind."
-        )
     known = set(zip(rows.texts, rows.pairs or rows.texts, strict=True))
     texts = zip(unlabeled.texts, unlabeled.pairs or unlabeled.texts, strict=True)
     added = unlabeled.take([place for place, text in enumerate(texts) if text not in known])
@@ -236,7 +235,7 @@ def _with_unlabeled(rows: TextRows, unlabeled: TextRows, teacher: Predictor) -> 
     )
 
 
-def student_config(teacher: Predictor, config: Config, output_dir: Path) -> Config:
+def student_config(teacher: Predictor, config: Config) -> Config:
     """Return the configuration of the distilled model.
 
     Model, token labels and training are as of the teacher's neural member with the largest weight. The objective is
@@ -248,7 +247,7 @@ def student_config(teacher: Predictor, config: Config, output_dir: Path) -> Conf
     training = replace(base.training, **kept)
     training = replace(
         training,
-        output_dir=str(output_dir),
+        output_dir=config.training.output_dir,
         # The rows that compare the two models must not choose between weights.
         eval_strategy="no",
         eval_steps=None,
@@ -295,80 +294,14 @@ def _best_model(teacher: Predictor) -> ModelPredictor | None:
 
 def _held_out(data: TaskData) -> str | None:
     """Return the first split but train that has labels."""
-    for name, rows in data.splits.items():
-        if name != "train" and rows.labels is not None and len(rows):
-            return name
-    return None
+    return next(
+        (name for name, rows in data.splits.items() if name != "train" and rows.labels is not None and len(rows)), None
+    )
 
 
 def training_runs(data: TaskData) -> int:
-    """Return how many runs `distill` trains: one, and another one to compare where no other rows are scored."""
+    """Return how many runs distillation trains: one, and another one to compare where no other rows are scored."""
     return 1 if _held_out(data) is not None else 2
-
-
-def _score_held_out(teacher: Predictor, single: Predictor, data: TaskData, split: str) -> dict[str, Any]:
-    """Score both on a split."""
-    rows = data.splits[split]
-    metric = choose_metric(single.config.training.metric_for_best_model, data.metrics, data.label_space).name
-
-    def score(run: Predictor) -> float:
-        return score_predictions([metric], np.asarray(rows.labels), predict_rows(run, rows), run.label_space)[metric]
-
-    return {
-        "metric": metric,
-        "ensemble": score(teacher),
-        "single": score(single),
-        "rows": len(rows),
-        "estimate": "held-out rows",
-    }
-
-
-def _score_without_a_fold(
-    student: Config,
-    data: TaskData,
-    soft: TextRows,
-    out_of_fold: np.ndarray,
-    folds_N: np.ndarray,
-    alternative: Alternative | None,
-    display: ProgressDisplay | None,
-    callbacks: Sequence[TrainingCallback],
-) -> dict[str, Any]:
-    """Train without one fold of the labelled rows; score that model and out-of-fold predictions of the others on it.
-
-    Unlabelled rows are kept.
-    """
-    rows, space = data.splits["train"], data.label_space
-    in_fold_N = folds_N == folds_N[folds_N >= 0].min()
-    scored = np.flatnonzero(in_fold_N & np.isfinite(out_of_fold).all(axis=1))
-    kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))
-    place = Path(str(student.training.output_dir)) / ESTIMATE_FOLDER
-    config = replace(student, training=replace(student.training, output_dir=str(place)))
-    plain = replace(space, thresholds=None)
-    without = TaskData(data.name, plain, data.metrics, {"train": soft.take(kept)})
-    train(config, data=without, display=display, callbacks=callbacks, with_baselines=False)
-    metric = choose_metric(student.training.metric_for_best_model, data.metrics, space)
-    fold = replace(rows.take(scored), labels=None)
-    labels = np.asarray(rows.labels)[scored]
-    single = _with_thresholds(place, space)
-    single_logits_MC = predict_rows(single, fold)
-    score: dict[str, Any] = {
-        "metric": metric.name,
-        "ensemble": score_predictions([metric.name], labels, out_of_fold[scored], space)[metric.name],
-        "single": score_predictions([metric.name], labels, single_logits_MC, single.label_space)[metric.name],
-        "rows": len(scored),
-        "estimate": "out of fold",
-    }
-    if alternative is not None:
-        logits_MC = alternative.logits[scored]
-        losses = [calibrated_losses(one_MC, labels, plain).mean() for one_MC in (single_logits_MC, logits_MC)]
-        score |= {
-            "alternative": alternative.name,
-            "alternative_score": score_predictions([metric.name], labels, logits_MC, alternative.label_space)[
-                metric.name
-            ],
-            "alternative_is_better": bool(losses[1] < losses[0]),
-        }
-    return score
 
 
 def _with_thresholds(folder: Path, space: LabelSpace) -> Predictor:

@@ -22,8 +22,7 @@ from scipy import optimize, special
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
-from attentune.automl.selection import choose_simplest, paired_gain, utility
-from attentune.automl.thresholds import can_have_thresholds, fit_thresholds
+from attentune.automl.thresholds import can_have_thresholds, choose_simplest, fit_thresholds, paired_gain, utility
 from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_folds, stratified_sample
 from attentune.errors import ConfigError

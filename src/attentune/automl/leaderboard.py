@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric
-from attentune.runs.progress import as_duration
+from attentune.runs.progress import ComparisonProgress, as_duration
+from attentune.runs.records import Run, RunRecord
 from attentune.seeding import numpy_generator
 
 LEADERBOARD_FILE = "leaderboard.json"
@@ -111,62 +110,34 @@ def card(rows: Sequence[LeaderboardRow], result: dict[str, Any]) -> str:
 LEADERBOARD_HEADER = ("model", "score", "95 % interval", "seconds", "MB", "")
 
 
-class AutoProgress:
+class AutoProgress(ComparisonProgress):
     """Shows progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
 
+    unit = "folds"
+
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        super().__init__(quiet=quiet)
+        self.left_s: Callable[[], float] = lambda: 0.0  # the time that is left of the limit
 
-    def info(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(text, markup=False)
+    def _left(self) -> str:
+        return f"{as_duration(max(self.left_s(), 0.0))} left"
 
-    def warning(self, text: str) -> None:
-        """Print a warning above the bar."""
-        self._console.print(f"warning: {text}", markup=False, style="yellow")
-
-    def start(self) -> None:
-        """Show the bar, if standard error is a terminal."""
-        if self._bar is not None or not self._console.is_terminal or self._console.quiet:
-            return
-        self._bar = Progress(
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} folds"),
-            TextColumn("{task.fields[facts]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=1, facts="", left="")
-        self._bar.start()
-
-    def update(self, done: int, total: int, *, running: Sequence[str], left_s: float) -> None:
+    def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
         """Move the bar."""
-        if self._bar is None or self._task is None:
-            return
-        facts = f"running: {', '.join(running[:3])}" if running else ""
-        self._bar.update(
-            self._task, completed=done, total=total, facts=facts, left=f"at most {as_duration(max(left_s, 0.0))} left"
-        )
+        super().update(done, total, failed=failed, running=running, left=max(self.left_s(), 0.0))
 
-    def doing(self, step: str, *, left_s: float, is_new: bool = True) -> None:
-        """Say what is being done: in the bar, or on a line of its own where there is none and the step is new."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, facts=step, left=f"at most {as_duration(max(left_s, 0.0))} left")
-        elif is_new:
-            self.info(f"{time.strftime('%H:%M:%S')} {step} ({as_duration(max(left_s, 0.0))} left)")
+    def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
+        """Say why a run failed; of the others, `member_ended` says the score of all together."""
+        if not record.is_done:
+            self.warning(f"{self.long(record.run)}: {(record.error or {}).get('message')}")
 
-    def member_ended(self, name: str, *, metric: str, score: float, seconds: float, left_s: float) -> None:
+    def doing(self, step: str, *, is_new: bool = True) -> None:
+        """Say what is being done, on a line of its own, if the step is new."""
+        if is_new:
+            self.info(f"{time.strftime('%H:%M:%S')} {step} ({self._left()})")
+
+    def member_ended(self, name: str, metric: str, score: float | None, seconds: float) -> None:
         """Print a line for a member whose folds are all finished."""
-        shown = "undefined" if score != score else f"{score:.4f}"
-        left = as_duration(max(left_s, 0.0))
-        self.info(f"{time.strftime('%H:%M:%S')} {name}: {metric} {shown} out of fold ({seconds:.0f} s; {left} left)")
-
-    def stop(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        shown = "undefined" if score is None or score != score else f"{score:.4f}"
+        info = f"{name}: {metric} {shown} out of fold ({seconds:.0f} s; {self._left()})"
+        self.info(f"{time.strftime('%H:%M:%S')} {info}")

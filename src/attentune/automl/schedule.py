@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from attentune.automl.budget import (
     BudgetPlan,
@@ -19,7 +20,9 @@ from attentune.automl.budget import (
     time_needed,
     with_fewer_updates,
 )
-from attentune.automl.members import ADAPTATION, MemberState
+from attentune.automl.members import REFIT_FOLDER
+from attentune.automl.portfolio import Member
+from attentune.runs.records import CUSTOM_TASK, RecordStore, Run, RunRecord
 from attentune.training.defaults import ADAPTATION_UPDATES
 
 # The fewest updates of a new member, as a share of the plan's.
@@ -36,6 +39,75 @@ _FILLED, _PATIENCE = 0.95, 1.2
 _LAST_TRY = 4.0
 # The share of the time left that a fine-tuned member may take by a prediction that no finished run has corrected.
 _UNCORRECTED = 0.85
+
+
+# The number of the run that adapts a member's encoder, before its folds, and of a baseline's only one.
+FIRST = 0
+WEIGHTS_FILE = "model.safetensors"
+
+
+@dataclass
+class MemberState:
+    """A member and its runs: one for each fold, from 1; a baseline has one, number 0, for all of them."""
+
+    member: Member
+    store: RecordStore
+    seed: int  # that of its run 0
+    folds: tuple[int, ...]
+    waiting: list[int] = field(default_factory=list)  # runs that have not started; 0 first
+    running: set[int] = field(default_factory=set)
+    records: dict[int, RunRecord] = field(default_factory=dict)  # of finished runs
+    updates: int = 0  # the updates of its next folds, if they are fewer than the plan's; else 0
+    note: str = ""  # why the member was left out; empty if it was not
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The runs whose models are delivered."""
+        return (FIRST,) if self.member.is_baseline else self.folds
+
+    @property
+    def done(self) -> list[int]:
+        return [part for part in self.parts if part in self.records]
+
+    @property
+    def has_predictions(self) -> bool:
+        """Whether all rows have an out-of-fold prediction."""
+        return len(self.done) == len(self.parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rows have an out-of-fold prediction and the files for delivery are there."""
+        if not self.has_predictions:
+            return False
+        return self.member.is_baseline or all((folder / WEIGHTS_FILE).is_file() for folder in self.folders())
+
+    @property
+    def is_started(self) -> bool:
+        return bool(self.running or self.records)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker can take its next run."""
+        return bool(self.waiting) and FIRST not in self.running
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.records[part].wall_seconds for part in self.done)
+
+    def run(self, number: int) -> Run:
+        return Run(CUSTOM_TASK, None, self.member.name, self.seed + number)
+
+    def run_folders(self) -> list[Path]:
+        """Return the folders of the runs that have predicted rows."""
+        return [self.store.run_folder(self.run(part)) for part in self.done]
+
+    def folders(self) -> list[Path]:
+        """Return the folders to deliver: the baseline fitted on all rows, if it is, else the models of all folds."""
+        if not self.member.is_baseline:
+            return self.run_folders()
+        folder = self.store.run_folder(self.run(FIRST))
+        whole = folder / REFIT_FOLDER
+        return [whole] if whole.is_dir() else [folder / f"fold-{fold}" for fold in self.folds]
 
 
 @dataclass
@@ -61,9 +133,8 @@ class Schedule:
         """Predict the seconds of each task of a member that is running or, with these updates, waiting."""
         seconds = self.seconds(state, updates)
         if state.member.is_baseline:
-            folds = len({*state.waiting, *state.running} - {*state.done})
-            return [seconds * (folds + 1)] if state.waiting or state.running else []
-        adaptation = [self.adaptation_seconds(state)] if ADAPTATION in state.waiting else []
+            return [seconds * (len(state.folds) + 1)] if state.waiting or state.running else []
+        adaptation = [self.adaptation_seconds(state)] if FIRST in state.waiting else []
         folds = len(state.waiting) - len(adaptation)
         return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
 

@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     for name in encoders:
         check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.automl.driver import auto
+    from attentune.automl.auto import auto
     from attentune.automl.leaderboard import AutoProgress
     from attentune.results import to_json
 

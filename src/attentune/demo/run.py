@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attentune.automl.auto import auto
 from attentune.automl.delivery import WORK_FOLDER
-from attentune.automl.driver import auto
 from attentune.automl.leaderboard import LEADERBOARD_FILE, AutoProgress
 from attentune.config import Config, load_config
 from attentune.data.load import load_data

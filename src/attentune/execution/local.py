@@ -188,7 +188,7 @@ class LocalExecutor:
         with self._lock:
             pools = [(slot.pool, slot.process, slot.is_free) for slot in self._slots if slot.pool is not None]
         for pool, process, is_free in pools:
-            if not is_free and process is not None:
+            if process is not None and (self.reuse or not is_free):  # one that ends by itself takes seconds
                 process.kill()
             assert pool is not None
             pool.shutdown(wait=is_free)

@@ -346,8 +346,8 @@ class AttentuneAuto(_TextEstimator):
             ValueError: X, y or sample_weight is invalid, or their lengths differ.
             AttentuneError: a setting is invalid, or nothing was trained within the limit.
         """
+        from attentune.automl.auto import auto
         from attentune.automl.budget import parse_duration
-        from attentune.automl.driver import auto
         from attentune.automl.leaderboard import AutoProgress
 
         check_consistent_length(X, y)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.folds import make_folds
-from attentune.automl.out_of_fold import read_out_of_fold
+from attentune.automl.out_of_fold import make_folds, read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.baselines.predictor import BaselinePredictor
 from attentune.config import Config

@@ -6,14 +6,15 @@ run with a record in its own folder (`RecordStore.draft`) is taken over, one wit
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
@@ -27,51 +28,65 @@ from attentune.training.signals import StopRequest
 
 # Seconds between looks at stop requests, and at runs that another process still saves.
 _POLL_S, _REFRESH_S = 0.2, 2.0
-# The memory that a run is expected to need while none is done.
-_FIRST_BYTES = 1_000_000_000
 
 
 class ComparisonStopped(Exception):
     """A stop was requested; everything is saved, and the same call resumes."""
 
-    def __init__(self, done: int, total: int) -> None:
+    def __init__(self, done: int, total: int, *, at_once: bool = False) -> None:
         self.done, self.total = done, total
+        self.at_once = at_once  # by a second request, which does not wait until running runs are saved
         super().__init__(f"stopped with {done} of {total} runs recorded.")
 
 
-class Plan(Protocol):
+class Plan(abc.ABC):
     """The runs of a command. A comparison knows all of them in advance; a search adds runs over time."""
 
     @property
+    @abc.abstractmethod
     def later(self) -> Sequence[Run]:
         """Runs that may be added later; their methods may not be known yet."""
 
     @property
+    @abc.abstractmethod
     def is_complete(self) -> bool:
         """Whether no more runs will be added."""
 
+    @abc.abstractmethod
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
         """Process new records; return the runs that were added since the last call."""
 
+    @abc.abstractmethod
     def task(self, run: Run) -> RunTask:
         """Return what a worker needs to execute a run."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up: running runs save, and no others start."""
+        return False
+
+    @property
+    def save_s(self) -> float:
+        """The seconds that running runs have to save before they are killed, when the time is up or at a stop."""
+        return math.inf
+
+    @property
+    def expected_bytes(self) -> int:
+        """The memory that a run is expected to need while none is done."""
+        return 1_000_000_000
+
 
 @dataclass
-class FixedPlan:
+class FixedPlan(Plan):
     """All runs of a grid, and no others."""
 
     folder: Path
     grid: RunGrid
     later: Sequence[Run] = ()
-    _is_given: bool = False
-
-    @property
-    def is_complete(self) -> bool:
-        return self._is_given
+    is_complete: bool = False
 
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
-        runs, self._is_given = () if self._is_given else self.grid.runs, True
+        runs, self.is_complete = () if self.is_complete else self.grid.runs, True
         return runs
 
     def task(self, run: Run) -> RunTask:
@@ -115,17 +130,18 @@ class Driver:
     _since: dict[Run, float] = field(default_factory=dict)
     _kills: Counter[Run] = field(default_factory=Counter)
     _times: RunTimes = field(default_factory=RunTimes)
-    _peak_bytes: int = _FIRST_BYTES
+    _peak_bytes: int = 0
 
     def run(self, stop: StopRequest) -> None:
         """Run until every run is recorded."""
+        self._peak_bytes = self.plan.expected_bytes
         self._add(self.plan.advance(self.executor.size, ()))
         self.display.start(self._total())
         try:
             self._loop(stop)
         except KeyboardInterrupt:
             self.executor.shutdown(wait_s=0.0)
-            raise self._stopped() from None
+            raise self._stopped(at_once=True) from None
         finally:
             self.executor.shutdown()
             self.display.stop()
@@ -134,11 +150,16 @@ class Driver:
         next_refresh_s = 0.0
         while True:
             if stop.requested:
-                self._save_and_stop()
+                self.display.info("stopping: running runs are saved first; Ctrl-C again ends at once")
+                self._save_running()
+                raise self._stopped()
+            if self.plan.is_over:
+                self._save_running()
+                return
             ended = self._wait() if self._running else []
             for future in ended:
                 self._ended(self._running.pop(future), future)
-            if ended or time.monotonic() >= next_refresh_s:
+            if ended or not self._running or time.monotonic() >= next_refresh_s:
                 self._look_elsewhere()
                 free = self.executor.size - len(self._running)
                 self._add(self.plan.advance(free, {*self._running.values(), *self._elsewhere}))
@@ -239,7 +260,7 @@ class Driver:
 
     def _worker_was_killed(self, run: Run, error: WorkerKilled) -> None:
         self._kills[run] += 1
-        self.display.warning(f"{run.name}: its worker was {error}")
+        self.display.warning(f"{self.display.long(run)}: its worker was {error}")
         if self._kills[run] < MAX_KILLS:
             self._take_over(run)
             return
@@ -290,15 +311,16 @@ class Driver:
         running = {run: now - since for run, since in self._since.items()}
         return self._times.left(waiting, running, self.executor.size)
 
-    def _save_and_stop(self) -> None:
-        """Have all workers save, and end."""
-        self.display.info("stopping: running runs are saved first; Ctrl-C again ends at once")
+    def _save_running(self) -> None:
+        """Have all workers save, and end those that take too long."""
         self.executor.request_stop()
-        while self._running:
+        until = time.monotonic() + self.plan.save_s
+        while self._running and time.monotonic() < until:
             for future in self._wait():
                 with contextlib.suppress(RuntimeError):
                     self._ended(self._running.pop(future), future)
-        raise self._stopped()
+        if self._running:
+            self.executor.shutdown(wait_s=0.0)
 
-    def _stopped(self) -> ComparisonStopped:
-        return ComparisonStopped(self._done, self._total())
+    def _stopped(self, *, at_once: bool = False) -> ComparisonStopped:
+        return ComparisonStopped(self._done, self._total(), at_once=at_once)

@@ -80,6 +80,8 @@ def as_duration(seconds: float | None) -> str:
 class ComparisonProgress:
     """Shows the progress of a comparison or search: a bar on a terminal, plain lines elsewhere."""
 
+    unit = "runs"
+
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
@@ -108,7 +110,7 @@ class ComparisonProgress:
             return
         self._bar = Progress(
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} runs"),
+            TextColumn("{task.completed}/{task.total} " + self.unit),
             TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),

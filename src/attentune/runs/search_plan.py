@@ -18,6 +18,7 @@ from attentune.data.splits import split_rows, stratified_folds, stratified_sampl
 from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import METRICS
 from attentune.results import SEARCH_FILE, RunResult
+from attentune.runs.driver import Plan
 from attentune.runs.grid import RunGrid
 from attentune.runs.records import (
     Predictions,
@@ -114,8 +115,8 @@ class PruningCallback(TrainingCallback):
 
 
 @dataclass
-class SearchPlan:
-    """The runs of a search, as a `driver.Plan`.
+class SearchPlan(Plan):
+    """The runs of a search.
 
     A trial's first seed is run first. If it is pruned or fails, the others are not run.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shutil
 import sys
@@ -81,7 +82,7 @@ def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunR
     from attentune.training.train import train  # noqa: F401  (so that the run's time excludes the import)
 
     run, folder, config = task.run, record_store.run_folder(task.run), task.config()
-    print(f"{run.name}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {run.name}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     try:
         result = _train(task, folder, stop)

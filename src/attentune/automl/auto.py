@@ -1,0 +1,675 @@
+"""`auto`: the best model for some rows within a time limit.
+
+    rows -> probe of each encoder -> plan: folds, rows, updates      (`budget`)
+    members on folds, as runs of `runs.driver` -> out-of-fold logits (`portfolio`, `schedule`, `members`)
+    fusion, thresholds, estimate                                     (`fusion`, `thresholds`, `estimate`)
+    delivery: one model or an ensemble, as an ordinary run folder; leaderboard
+
+`output_dir` is the delivered run folder. Its folder `auto` has the work: `plan.json`, `folds.safetensors`, the records
+and folders of the members' runs, and `leaderboard.json`. A call with `resume` goes on with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.automl.budget import (
+    BudgetPlan,
+    EncoderSpeed,
+    SpeedModel,
+    jobs_for_memory,
+    load_now,
+    make_plan,
+    time_needed,
+)
+from attentune.automl.delivery import AutoResult, Delivery, clear_folder
+from attentune.automl.distill import TIME_MARGIN, training_runs
+from attentune.automl.leaderboard import AutoProgress
+from attentune.automl.members import (
+    MemberTrainer,
+    WorkerSetup,
+    held_out_logits,
+    hold,
+    load_folds,
+    probe,
+    save_folds,
+    settings_of,
+)
+from attentune.automl.out_of_fold import PLAN_FILE, WORK_FOLDER, make_folds
+from attentune.automl.portfolio import Member, choose_members
+from attentune.automl.schedule import FIRST, MemberState, Schedule
+from attentune.automl.work import AutoSettings, AutoWork
+from attentune.config import Config, to_flat
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import summary_lines
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.load import load_data
+from attentune.data.splits import stratified_sample
+from attentune.data.tokenization import encode_rows
+from attentune.data.unlabelled import read_unlabelled
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.execution.executor import (
+    MAX_KILLS,
+    Slots,
+    WorkerKilled,
+    available_memory_bytes,
+    default_slots,
+    usable_cores,
+)
+from attentune.execution.local import LocalExecutor
+from attentune.io.files import read_json, storage_errors, write_text
+from attentune.metrics.metrics import choose_metric, score_predictions
+from attentune.models.build import EMBEDDED, load_tokenizer
+from attentune.results import to_json
+from attentune.runs.driver import ComparisonStopped, Driver, Plan
+from attentune.runs.records import RecordStore, Run, RunRecord
+from attentune.runs.worker import RunTask, execute_run
+from attentune.training.defaults import ADAPTATION_UPDATES
+from attentune.training.run_folder import check_own_folder, locked_folder
+from attentune.training.signals import StopRequest, stop_on_signal
+
+FOLDS_FILE = "folds.safetensors"
+_FORMAT = 1
+_POLL_S = 0.2
+# Workers have this share of the limit to save when the time is up or a stop is requested: at least and at most so long.
+_SAVE_SHARE, _LEAST_SAVE_S, _MOST_SAVE_S = 0.03, 2.0, 10.0
+# Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
+_DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
+# The most that is kept for scoring validation and test rows.
+_SCORING_SHARE = 0.1
+# The share of the time that the probes of all encoders may take.
+_PROBE_SHARE = 0.1
+# A checkpoint of a fold is written about this often.
+_CHECKPOINT_S = 120.0
+# The share of the free disk space that folds may take; the rest is for checkpoints, the delivery and others.
+_DISK_SHARE = 0.8
+# What a worker needs beyond the peak memory of its encoder's probe.
+_MEMORY_MARGIN = 1.3
+# Rows whose tokens are counted.
+_COUNTED_ROWS = 2000
+# Tried first among fine-tuned members of pairs where similarity decides.
+_SIMILARITY_MEMBER = "bi-encoder-cosine"
+
+
+def auto(
+    config: Config, *, data: TaskData | None = None, display: AutoProgress | None = None, **settings: Any
+) -> AutoResult:
+    """Train the portfolio on folds of the training rows within a time limit, and deliver the best model or ensemble.
+
+    Validation and test rows are scored at the end; they choose nothing. With equal seeds every member is the same in
+    every call; how many of them are trained depends on the speed of the machine.
+
+    Args:
+        config: from `load_config`; its `training.output_dir` becomes the run folder. Settings that differ from their
+            defaults apply to all members.
+        data: rows to use instead of those of `config.data`.
+        display: shows progress; on standard error if None.
+        settings: what is tried, and how long: the attributes of `attentune.automl.auto.AutoSettings`, such as
+            `time_limit_s`, `portfolio` and `resume`.
+
+    Raises:
+        AttentuneError: a mistake that the user can correct.
+        KeyboardInterrupt: a second stop was requested; the work can be resumed.
+    """
+    options = AutoSettings(**settings)
+    options.check(config)
+    work = _Training(config, options, display or AutoProgress())
+    with (
+        _work_folder(work.folder, resume=options.resume, overwrite=config.training.overwrite_output_dir),
+        stop_on_signal() as stop,
+    ):
+        try:
+            work.load(data, stop)
+            work.train_members(stop)
+            return work.deliver(stop)
+        finally:
+            work.close()
+
+
+@contextlib.contextmanager
+def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Create, empty or reopen the run folder, and lock it."""
+    has_work = (folder / WORK_FOLDER).is_dir()
+    if resume and not has_work:
+        raise CheckpointError(
+            f"{folder}: has no folder {WORK_FOLDER}, so there is no work to resume. Leave out --resume, or name the"
+            " folder of an interrupted attentune auto."
+        )
+    check_own_folder(folder, "auto", is_own=has_work, resume=resume, overwrite=overwrite)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked_folder(folder):
+        if not resume:
+            clear_folder(folder, keep=())
+        with storage_errors(folder):
+            (folder / WORK_FOLDER).mkdir(exist_ok=True)
+        yield
+
+
+@dataclass
+class _Training(AutoWork, Plan):
+    """Trains the members; as a `driver.Plan`, it starts their runs while time is left."""
+
+    executor: LocalExecutor | None = None
+    workers: int = 1  # runs at a time, for which memory suffices
+    end_s: float = 0.0  # the seconds of fusing and estimating, by a trial
+    timed_members: int = 1  # the members of that trial
+    is_ordered: bool = False
+    is_complete: bool = False
+    setup: WorkerSetup = field(init=False)
+    tokens_per_row: float = field(init=False)
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = RecordStore(self.work)
+        self.display.left_s = lambda: self.left_s
+        self.encoders = tuple(self.options.encoders) or (self.config.model.name_or_path,)
+
+    @property
+    def plan(self) -> BudgetPlan:
+        return self.schedule.plan
+
+    # The time.
+
+    @property
+    def training_left_s(self) -> float:
+        """The seconds until training has to end: what follows is fusion, distillation, and scoring of other rows."""
+        limit_s = self.options.time_limit_s
+        seconds = _DELIVERY_S + _DELIVERY_SHARE * limit_s
+        if not hasattr(self, "schedule"):
+            return self.left_s - seconds
+        seconds += self.end_s
+        scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
+        encoders = self.schedule.speed.encoders
+        if scored_rows and encoders:
+            slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
+            begun = [state for state in self.states if not state.member.is_baseline and state.is_started]
+            fine_tuned = sum(len(state.folds) for state in begun if not state.note)
+            scoring_s = scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self.workers
+            # Measured when the machine may have been busier; rows that then need more are not scored.
+            seconds += min(scoring_s, _SCORING_SHARE * limit_s)
+        left_s = self.left_s - seconds
+        return left_s - self._distillation_s(left_s)
+
+    def _distillation_s(self, left_s: float) -> float:
+        """Predict the seconds of distillation: as of the longest member, or of the first one if it fits before that."""
+        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
+        done = [self.schedule.seconds(state) for state in fine_tuned if state.done]
+        if done or not fine_tuned:
+            return self._later_runs() * max(done, default=0.0)
+        first_s = self._later_runs() * self.schedule.seconds(fine_tuned[0])
+        folds_s = time_needed(self.schedule.remaining(fine_tuned[0]), self.workers)
+        return first_s if first_s + folds_s <= left_s else 0.0
+
+    def _later_runs(self) -> float:
+        """Return how many folds of a member take as long as distillation."""
+        return TIME_MARGIN * training_runs(self.data) if self.options.deliver == "single" else 0.0
+
+    # Rows, probe and plan.
+
+    def load(self, data: TaskData | None, stop: StopRequest) -> None:
+        """Read and check the rows, measure the encoders, and make or read the plan."""
+        self.data = _load_rows(self.config, data)
+        self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
+        members = choose_members(
+            is_pair=self.data.is_pair,
+            task_type=self.space.task_type,
+            num_labels=self.space.num_labels,
+            encoders=self.encoders,
+            names=self.options.portfolio,
+            exclude=self.options.exclude,
+        )
+        if self.options.unlabeled_file is not None:
+            self.unlabeled = read_unlabelled(
+                self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=self.config.data
+            )
+        saved = self._saved_plan() if self.options.resume else None
+        if saved is not None:
+            self.spent_before_s = float(saved["seconds"])
+        self.setup = WorkerSetup(
+            data=replace(self.data, splits={"train": self.rows}),
+            settings=settings_of(self.config),
+            max_length=self.config.data.max_length,
+            use_cpu=self.config.training.use_cpu,
+            unlabeled=self.unlabeled,
+        )
+        slots = self._slots()
+        self.executor = LocalExecutor(slots, self.work / "logs", reuse=True, initializer=hold, initargs=(self.setup,))
+        self.workers = slots.count
+        known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
+        needed = [name for name in dict.fromkeys(member.encoder for member in members) if name is not None]
+        encoders = self._probed([name for name in needed if name not in known], stop)
+        speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels)
+        if saved is None:
+            plan = self._make_plan(members, speed)
+            self.folds_N = _fold_numbers(self.rows, self.space, plan, self.config.training.seed)
+            save_folds(self.work / FOLDS_FILE, self.folds_N)
+        else:
+            plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
+            self.folds_N = load_folds(self.work / FOLDS_FILE)
+        is_fixed = self.config.training.num_train_epochs is not None
+        weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
+        free = int(_DISK_SHARE * shutil.disk_usage(self.work).free) + sum(file.stat().st_size for file in weights)
+        self.schedule = Schedule(
+            plan, speed, self.tokens_per_row, has_fixed_updates=is_fixed, free_bytes=free, states=self.states
+        )
+        self._limit_memory()
+        self._save_plan()
+        self.states.extend(self._state(member) for member in members)
+        self._say_notes(plan.notes)
+        how = f"{plan.folds} folds" if plan.folds > 1 else f"{plan.held_rows:,} rows held out"
+        self.display.info(
+            f"{len(members)} members, {how}, {plan.updates} updates for fine-tuned ones,"
+            f" {self.workers} worker{'s' * (self.workers > 1)}; {self.metric.name} decides."
+        )
+
+    def _slots(self) -> Slots:
+        """Return the number of workers, and of threads of each: OMP_NUM_THREADS at most."""
+        slots = default_slots([{"training.use_cpu": self.config.training.use_cpu}], self.options.jobs)
+        if slots.threads is None:
+            return slots
+        cores, most = usable_cores(), os.environ.get("OMP_NUM_THREADS", "")
+        return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
+
+    def _probed(self, encoders: Sequence[str], stop: StopRequest) -> dict[str, EncoderSpeed]:
+        """Measure encoders one after the other, so that they do not disturb each other; examine the rows meanwhile."""
+        assert self.executor is not None
+        limit_s = max(3.0, _PROBE_SHARE * self.options.time_limit_s / max(1, len(encoders)))
+        measured: dict[str, EncoderSpeed] = {}
+        for encoder in encoders:
+            for kills in range(1, MAX_KILLS + 1):
+                (future,) = self.executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
+                if not hasattr(self, "tokens_per_row"):
+                    self._examine()
+                while not future.done():
+                    if stop.requested:
+                        raise KeyboardInterrupt
+                    time.sleep(_POLL_S)
+                try:
+                    measured[encoder] = future.result()
+                    break
+                except WorkerKilled as error:
+                    if kills == MAX_KILLS:
+                        raise ConfigError(
+                            f"the speed of {encoder}: its worker was killed {MAX_KILLS} times; if memory ran out, give"
+                            " fewer --jobs, a smaller encoder or a shorter --max_length"
+                        ) from error
+        if not hasattr(self, "tokens_per_row"):
+            self._examine()
+        return measured
+
+    def _examine(self) -> None:
+        """Count tokens and print the notes on the rows."""
+        rows = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), _COUNTED_ROWS)).astype(int))
+        tokenizer = load_tokenizer(replace(self.config.model, name_or_path=self.encoders[0]))
+        features = encode_rows(self.rows.take(rows), tokenizer, max_length=self.config.data.longest_row)
+        self.tokens_per_row = float(features.lengths.mean())
+        settings, english = self.config.data, all(name == EMBEDDED for name in self.encoders)
+        report = examine(self.data, max_length=settings.max_length, english_only=english)
+        for line in (*self.data.notes, *summary_lines(report)):
+            self.display.info(line)
+
+    def _make_plan(self, members: Sequence[Member], speed: SpeedModel) -> BudgetPlan:
+        return make_plan(
+            rows=len(self.rows),
+            tokens_per_row=self.tokens_per_row,
+            members=members,
+            speed=speed,
+            seconds=max(1.0, self.training_left_s),
+            jobs=self.workers,
+            batch_size=self.config.training.per_device_train_batch_size,
+            epochs=self.config.training.num_train_epochs,
+            folds=self.options.folds,
+            later_runs=self._later_runs(),
+        )
+
+    def _limit_memory(self) -> None:
+        """Use fewer workers if memory does not suffice for all."""
+        size = jobs_for_memory(self.workers, self.expected_bytes, available_memory_bytes())
+        if size < self.workers:
+            each = f"{self.expected_bytes / 1e9:.1f} GB"
+            self._say_notes([f"Memory suffices for {size} of {self.workers} workers, each of which needs {each}."])
+            self.workers = size
+
+    def _say_notes(self, notes: Sequence[str]) -> None:
+        self.notes += notes
+        for note in notes:
+            self.display.info(note)
+
+    def _state(self, member: Member) -> MemberState:
+        """Return a member with the runs that earlier calls have finished; failed ones are repeated."""
+        seed = self.config.training.seed + 1000 * member.seed
+        folds = tuple(range(1, max(1, int(self.folds_N.max())) + 1))
+        state = MemberState(member, self.store, seed, folds)
+        for number in sorted({*state.parts, *([FIRST] if member.adapted else [])}):
+            run = state.run(number)
+            record = self.store.load(run) if self.store.has(run) else None
+            if record is not None and record.is_done:
+                state.records[number] = record
+                continue
+            if record is not None:
+                self.store.forget(run)
+            state.waiting.append(number)
+        return state
+
+    # The plan's file.
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be equal for the work to be resumed."""
+        settings = settings_of(self.config)
+        settings.pop("model.name_or_path", None)
+        return {
+            "rows": self.rows.fingerprint(),
+            "labels": dataclasses.asdict(self.space),
+            "metric": self.metric.name,
+            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "max_length": self.config.data.max_length,
+        }
+
+    def _save_plan(self) -> None:
+        content = {
+            "format": _FORMAT,
+            "identity": self._identity(),
+            "plan": dataclasses.asdict(self.plan),
+            "tokens_per_row": self.tokens_per_row,
+            "encoders": {name: dataclasses.asdict(speed) for name, speed in self.schedule.speed.encoders.items()},
+            "seconds": round(self.spent_s, 3),
+        }
+        write_text(self.work / PLAN_FILE, to_json(content))
+
+    def _saved_plan(self) -> dict[str, Any] | None:
+        """Return the plan of the work to go on with; None if it was stopped before it had one."""
+        file = self.work / PLAN_FILE
+        if not file.is_file():
+            return None
+        try:
+            saved = read_json(file)
+            if saved["format"] != _FORMAT:
+                raise ValueError(f"its format is {saved['format']!r}, expected {_FORMAT}")
+            before, now = saved["identity"], json.loads(to_json(self._identity()))
+            BudgetPlan(**{**saved["plan"], "notes": ()})
+            float(saved["seconds"])
+            dict(saved["encoders"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
+            ) from error
+        names = {"rows": "the rows", "labels": "the labels", "metric": "the metric", "settings": "the settings"}
+        changed = [names.get(key, key) for key in now if before.get(key) != now[key]]
+        if changed:
+            raise CheckpointError(
+                f"{self.folder}: cannot be resumed: {' and '.join(changed)} changed since it was begun. Put back what"
+                " was there, or start again with --overwrite_output_dir. (Time limit, portfolio, encoders, jobs and"
+                " delivery may change.)"
+            )
+        return saved
+
+    # Training: the plan of `runs.driver`.
+
+    def train_members(self, stop: StopRequest) -> None:
+        """Train members in the order of the portfolio, while time is left."""
+        assert self.executor is not None
+        self.display.short = self.display.long = self._name
+        self._put_similarity_first()
+        try:
+            Driver(self, self.store, self.executor, self.display, keep_runs=True).run(stop)
+        except ComparisonStopped as stopped:
+            if stopped.at_once:
+                raise KeyboardInterrupt from None
+        self._take_in()
+        if not stop.requested and not any(state.is_complete for state in self.states):
+            self._fit_fastest_here()
+        for state in self.states:
+            if state.note or state.is_complete:
+                continue
+            if state.has_predictions:
+                state.note = "its weights were removed after an earlier delivery"
+            elif stop.requested:
+                state.note = "stopped"
+            else:
+                needed = time_needed(self.schedule.remaining(state), self.workers)
+                state.note = f"no time: it needs about {needed:.0f} s more" if needed else "stopped as the time was up"
+        self._save_plan()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time for training is up."""
+        return self.training_left_s <= 0
+
+    @property
+    def save_s(self) -> float:
+        return max(_LEAST_SAVE_S, min(_MOST_SAVE_S, _SAVE_SHARE * self.options.time_limit_s))
+
+    @property
+    def expected_bytes(self) -> int:
+        """The memory that a worker is expected to need."""
+        peaks = [speed.memory_bytes for speed in self.schedule.speed.encoders.values()]
+        return int(_MEMORY_MARGIN * max(peaks, default=0))
+
+    @property
+    def later(self) -> Sequence[Run]:
+        return [state.run(number) for state in self.states if not state.note for number in state.waiting]
+
+    def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
+        """Take in finished runs, and return those that start now."""
+        self._take_in()
+        free = min(free, self.workers - len(running))
+        self.schedule.give_up_late_members(self.training_left_s, self.workers)
+        runs: list[Run] = []
+        while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
+            runs.append(self._start(state))
+        if not runs and not running:
+            note = self.schedule.lower_plan(self.training_left_s, self.workers)
+            if note is not None:
+                self._say_notes([note])
+                return self.advance(free, running)
+            state = self._fits_now()
+            runs += [] if state is None else [self._start(state)]
+            self.is_complete = not runs
+        return runs
+
+    def _fits_now(self) -> MemberState | None:
+        """Return a member that fits by the load of the machine now, where none did by the load measured before."""
+        if self.training_left_s > 0 and any(state.waiting and not state.note for state in self.states):
+            self.schedule.speed.load = load_now()
+        state = self.schedule.next_member(self.training_left_s, self.workers)
+        return self.schedule.last_try(self.training_left_s) if state is None else state
+
+    def _start(self, state: MemberState) -> Run:
+        number = state.waiting.pop(0)
+        state.running.add(number)
+        return state.run(number)
+
+    def _of(self, run: Run) -> tuple[MemberState, int]:
+        """Return the member of a run, and the run's number."""
+        state = next(state for state in self.states if state.member.name == run.method)
+        return state, run.seed - state.seed
+
+    def _name(self, run: Run) -> str:
+        state, number = self._of(run)
+        if state.member.is_baseline:
+            return state.member.name
+        return f"{state.member.name}, " + (f"fold {number}" if number else "adapting its encoder")
+
+    def task(self, run: Run) -> RunTask:
+        """Return what a worker needs to execute a run."""
+        state, number = self._of(run)
+        member, is_fold = state.member, number != FIRST
+        updates = self.schedule.updates_of(state) if is_fold or member.is_baseline else ADAPTATION_UPDATES
+        seconds = max(self.schedule.seconds(state, updates), 1e-3)
+        adapted = self.work / "encoders" / member.name / f"{Path(member.encoder or '').name}-adapted"
+        settings = {"max_steps": updates, "save_steps": max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))}
+        if is_fold:
+            settings["per_device_train_batch_size"] = self.plan.batch_size
+        encoder = str(adapted) if is_fold and member.adapted else member.encoder
+        preset = member.method if is_fold else None
+        config = self.setup.config(replace(member, encoder=encoder), preset, **settings)
+        trainer = MemberTrainer(
+            member=member,
+            folds=state.folds if member.is_baseline else (number,) if is_fold else (),
+            folds_file=str(self.work / FOLDS_FILE),
+            deadline=time.time() + self.training_left_s,
+            encoder_folder=str(adapted),
+        )
+        # Folds that end early are of use if the others are trained now too; a resumed command does not repeat them.
+        if is_fold and len(state.waiting) < self.workers:
+            trainer = replace(
+                trainer,
+                fewest_updates=self.schedule.fewest_updates(state),
+                ending_s=self.schedule.ending_seconds(state),
+                tokens_per_s=self.schedule.speed.tokens_per_s(member),
+            )
+        return RunTask(str(self.work.absolute()), PLAN_FILE, run, to_flat(config), trainer)
+
+    def _take_in(self) -> None:
+        """Learn from the runs that have ended."""
+        for state in self.states:
+            for number in sorted(state.running):
+                if self.store.has(state.run(number)):
+                    state.running.discard(number)
+                    self._ended(state, number, self.store.load(state.run(number)))
+
+    def _ended(self, state: MemberState, number: int, record: RunRecord) -> None:
+        if not record.is_done:
+            state.note, state.waiting = f"failed: {(record.error or {}).get('message')}", []
+            return
+        state.records[number] = record
+        if number in state.parts:
+            updates, ended_at = int(record.config["training"]["max_steps"]), record.train.get("ended_at")
+            if ended_at is not None:
+                self.notes.append(
+                    f"{self._name(record.run)}: ended after {ended_at:,} of {updates:,} updates, as the time was up."
+                )
+            seconds = record.wall_seconds / (len(state.folds) if state.member.is_baseline else 1)
+            self.schedule.observe(state, ended_at or updates, seconds, record.train.get("load"))
+            if state.is_complete:
+                self._complete(state)
+        self._save_plan()
+
+    def _complete(self, state: MemberState) -> None:
+        """Show the score of a member that has an out-of-fold prediction of all rows."""
+        if state.updates:
+            self.notes.append(
+                f"{state.member.name}: some folds were trained for {state.updates:,} of {self.plan.updates:,} updates,"
+                " which fitted into the time left."
+            )
+        self.display.member_ended(state.member.name, self.metric.name, self._score(state), state.seconds)
+        self._put_similarity_first()
+        # Predict how long fusing and estimating take, to keep time for it; again for twice as many members.
+        complete = [state for state in self.states if state.is_complete]
+        if len(complete) >= 2 * self.timed_members:
+            self.timed_members = len(complete)
+            self.end_s = Delivery(self, StopRequest()).end_seconds(complete)
+
+    def _score(self, state: MemberState) -> float | None:
+        """Return the out-of-fold score of a member; None if it is undefined."""
+        scored = np.flatnonzero(self.folds_N > 0)
+        assert self.rows.labels is not None
+        logits_MC = held_out_logits(state.run_folders(), len(self.rows))[scored]
+        return score_predictions([self.metric.name], self.rows.labels[scored], logits_MC, self.space)[self.metric.name]
+
+    def _put_similarity_first(self) -> None:
+        """Try the cosine bi-encoder before other fine-tuned members if similarity is what the labels are about.
+
+        That is so if the frozen cosine of the texts predicts the labels better than a linear model on TF-IDF features.
+        """
+        by_name = {state.member.name: state for state in self.states}
+        states = [by_name.get("cosine"), by_name.get("tfidf-linear")]
+        baselines = [state for state in states if state is not None and state.is_complete]
+        if self.is_ordered or len(baselines) < 2:
+            return
+        self.is_ordered = True
+        scores = [self._score(state) for state in baselines]
+        sign = 1 if self.metric.greater_is_better else -1
+        cosine, tfidf = (-math.inf if score is None else sign * score for score in scores)
+        if cosine > tfidf:
+            self.states.sort(key=lambda state: not state.member.is_baseline and state.member.name != _SIMILARITY_MEMBER)
+
+    def _fit_fastest_here(self) -> None:
+        """Fit the fastest baseline in this process: time is up and no member is ready, but there has to be a model."""
+        baselines = [state for state in self.states if state.member.is_baseline and not state.note.startswith("failed")]
+        if not baselines:
+            return
+        state = min(baselines, key=self.schedule.seconds)
+        state.note, state.waiting, state.running = "", [], {FIRST}
+        hold(self.setup)
+        task = self.task(state.run(FIRST))
+        assert isinstance(task.trainer, MemberTrainer)
+        task = replace(task, trainer=replace(task.trainer, deadline=math.inf))
+        with contextlib.redirect_stdout(sys.stderr):  # results only go to standard output
+            record = execute_run(task, stop=StopRequest())
+        if record is None:
+            return
+        self.store.write(record, self.store.run_folder(record.run))
+        self.store.tidy(record.run, keep=True)
+        self._take_in()
+        note = f"No member was ready when the time was up; {state.member.name} was fitted after that."
+        self.notes.append(note)
+        self.display.warning(note)
+
+    # The end.
+
+    def deliver(self, stop: StopRequest) -> AutoResult:
+        """Deliver the best of the complete members."""
+        if not any(state.is_complete for state in self.states):
+            if stop.requested:
+                raise KeyboardInterrupt
+            reasons = "; ".join(f"{state.member.name}: {state.note}" for state in self.states[:5])
+            raise ConfigError(
+                f"no member was trained on all folds in {self.spent_s:.0f} s ({reasons}). Give more time with"
+                " --time_limit and --resume, or a smaller encoder."
+            )
+        result = Delivery(self, stop).run()
+        for note in result.notes[len(self.notes) :]:
+            self.display.info(note)
+        self._save_plan()
+        return result
+
+    def close(self) -> None:
+        """End the workers and the display."""
+        self.display.stop()
+        if self.executor is not None:
+            self.executor.shutdown(wait_s=0.0)
+
+
+def _load_rows(config: Config, data: TaskData | None) -> TaskData:
+    """Return the rows: all labelled rows of train, and the validation and test rows, if any."""
+    if data is None:
+        wanted = ("train", "validation") if config.data.task is not None else None
+        data = load_data(config.data, seed=config.training.seed, splits=wanted, cut_validation=False)
+    train = data.splits.get("train")
+    if train is None or train.labels is None or len(train) < 8:
+        count = 0 if train is None or train.labels is None else len(train)
+        raise DataError(
+            f"{data.name}: got {count} labelled training rows, expected at least 8, some of each class, to divide into"
+            " folds. Give more with --train_file."
+        )
+    return data
+
+
+def _fold_numbers(rows: TextRows, space: LabelSpace, plan: BudgetPlan, seed: int) -> np.ndarray:
+    """Return the (N,) fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
+    if plan.folds > 1:
+        return np.unique(make_folds(rows, space, folds=plan.folds, seed=seed), return_inverse=True)[1] + 1
+    count = min(len(rows), max(2, round(len(rows) / plan.held_rows)))
+    numbers = make_folds(rows, space, folds=count, seed=seed)
+    folds_N = (numbers == np.unique(numbers)[0]).astype(np.int64)
+    trained = np.flatnonzero(folds_N == 0)
+    if plan.train_rows < len(trained) and rows.labels is not None:
+        kept = trained[stratified_sample(rows.labels[trained], plan.train_rows, seed, "auto train")]
+        folds_N[np.setdiff1d(trained, kept)] = -1
+    return folds_N

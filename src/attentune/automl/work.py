@@ -1,0 +1,122 @@
+"""What `auto` and its delivery share: the settings, the rows, the members and the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from attentune.automl.leaderboard import AutoProgress
+from attentune.automl.out_of_fold import WORK_FOLDER
+from attentune.automl.schedule import MemberState
+from attentune.config import Config
+from attentune.config.parse import did_you_mean
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.errors import ConfigError
+from attentune.metrics.metrics import Metric
+from attentune.training.run_folder import check_writable
+
+DELIVERIES = ("best", "single")
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """What `auto` tries, and how long.
+
+    Attributes:
+        time_limit_s: the time for everything, in seconds.
+        folds: the number of folds; None to choose it by the time.
+        encoders: the encoders to try; default: `config.model.name_or_path`.
+        portfolio: names of members to try; default: all that fit the rows.
+        exclude: names of members to leave out.
+        deliver: "best", or "single" for one encoder that learns from the best.
+        unlabeled_file: further texts, to adapt encoders to, and with "single" to learn from.
+        jobs: worker processes; default: one per core on a CPU, else one.
+        resume: go on with the work in the run folder, in the time that is left of the limit.
+    """
+
+    time_limit_s: float = 600
+    folds: int | None = None
+    encoders: Sequence[str] = ()
+    portfolio: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+    deliver: str = "best"
+    unlabeled_file: str | None = None
+    jobs: int | None = None
+    resume: bool = False
+
+    def check(self, config: Config) -> None:
+        """Check what needs no rows."""
+        data, problems = config.data, []
+        if config.training.output_dir is None:
+            problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
+        if self.deliver not in DELIVERIES:
+            near = did_you_mean(self.deliver, DELIVERIES)
+            problems.append(f"--deliver: got {self.deliver!r}, expected best or single.{near}")
+        if self.folds is not None and self.folds < 2:
+            problems.append(f"folds: got {self.folds}, expected at least 2, or none to choose it by the time.")
+        if self.jobs is not None and self.jobs < 1:
+            problems.append(f"--jobs: got {self.jobs}, expected a whole number of at least 1.")
+        unused = ("tasks", "folds", "extra_train_files", "calibration_share", "calibration_file")
+        problems += [
+            f"data.{name}: is not used by auto, which divides one task's training rows itself. Leave it out."
+            for name in unused
+            if getattr(data, name) is not None
+        ]
+        if config.training.max_steps > 0:
+            problems.append(
+                f"training.max_steps: got {config.training.max_steps}, but auto chooses the updates of each member by"
+                " the time. Leave it out; --num_train_epochs keeps a number of epochs."
+            )
+        if config.preset is not None:
+            problems.append(
+                f"preset: got {config.preset!r}, but auto tries many. Leave it out; --portfolio chooses members."
+            )
+        if problems:
+            raise ConfigError(problems)
+        check_writable(config)
+
+
+@dataclass
+class AutoWork:
+    """One call of `auto`."""
+
+    config: Config  # of the whole command
+    options: AutoSettings
+    display: AutoProgress
+    began: float = field(default_factory=time.monotonic)
+    spent_before_s: float = 0.0  # by earlier calls
+    notes: list[str] = field(default_factory=list)  # sentences on what was limited
+    unlabeled: TextRows | None = None  # further texts
+    states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
+    data: TaskData = field(init=False)
+    metric: Metric = field(init=False)  # what decides
+    folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `members.save_folds`
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.training.output_dir))
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK_FOLDER
+
+    @property
+    def rows(self) -> TextRows:
+        return self.data.splits["train"]
+
+    @property
+    def space(self) -> LabelSpace:
+        return self.data.label_space
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds spent so far, over all calls."""
+        return self.spent_before_s + time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.options.time_limit_s - self.spent_s
