@@ -9,8 +9,9 @@ import pytest
 from attentune.automl.budget import (
     HOLDOUT_ROWS,
     MAX_HELD_ROWS,
+    BudgetPlan,
     EncoderSpeed,
-    FoldWork,
+    PlanRequest,
     SpeedModel,
     jobs_for_memory,
     load_now,
@@ -24,7 +25,7 @@ from attentune.automl.portfolio import Member, choose_members
 from attentune.errors import ConfigError
 
 MEMBERS = choose_members(is_pair=False, task_type="classification", encoders=["embedded"])
-WORK = FoldWork(train_rows=800, held_rows=200, tokens_per_row=20, updates=600, batch_size=16, folds=5)
+WORK = BudgetPlan(folds=5, train_rows=800, held_rows=200, updates=600, batch_size=16, tokens_per_row=20)
 
 
 def _speed(train=3000.0, predict=12000.0):
@@ -32,9 +33,7 @@ def _speed(train=3000.0, predict=12000.0):
 
 
 def _plan(rows, seconds, *, tokens=20.0, jobs=2, **options):
-    return make_plan(
-        rows=rows, tokens_per_row=tokens, members=MEMBERS, speed=_speed(), seconds=seconds, jobs=jobs, **options
-    )
+    return make_plan(PlanRequest(rows, tokens, MEMBERS, _speed(), seconds, jobs, **options))
 
 
 def _member(name):
@@ -132,28 +131,28 @@ def test_time_is_kept_for_a_member_whose_encoder_is_adapted():
     members = [_member("bert-mean"), replace(_member("bert-mean"), name="adapted", adapted=True)]
     speed = _speed()
     options = {"rows": 1000, "tokens_per_row": tokens, "speed": speed, "seconds": seconds, "jobs": 1}
-    alone = make_plan(members=members[:1], **options)
-    both = make_plan(members=members, **options)
+    alone = make_plan(PlanRequest(members=members[:1], **options))
+    both = make_plan(PlanRequest(members=members, **options))
     assert (alone.folds, both.folds) == (5, 5)
     assert both.updates < alone.updates
-    fold_s = speed.seconds(members[1], both.work(tokens))
-    adaptation_s = speed.seconds(members[1], replace(both, updates=300).work(tokens))
+    fold_s = speed.seconds(members[1], both)
+    adaptation_s = speed.seconds(members[1], replace(both, updates=300))
     # The second one may have fewer updates than the plan, at least half.
     assert 5 * fold_s + adaptation_s + 5 * fold_s / 2 < seconds
     # Where the adaptation itself would take too much, the plan is that of the first member.
     short = {**options, "seconds": 60.0}
-    assert make_plan(members=members, **short) == make_plan(members=members[:1], **short)
+    assert make_plan(PlanRequest(members=members, **short)) == make_plan(PlanRequest(members=members[:1], **short))
 
 
 def test_time_is_kept_for_runs_that_follow():
     members, speed, tokens = [_member("bert-mean")], _speed(), 20.0
     options = {"members": members, "rows": 1000, "tokens_per_row": tokens, "speed": speed, "jobs": 1}
     for seconds in (60.0, 120.0, 300.0, 900.0):
-        plan = make_plan(**options, seconds=seconds, later_runs=2.5)
-        fold_s = speed.seconds(members[0], plan.work(tokens))
+        plan = make_plan(PlanRequest(**options, seconds=seconds, later_runs=2.5))
+        fold_s = speed.seconds(members[0], plan)
         assert 0.3 * seconds < (plan.folds + 2.5) * fold_s < seconds
     # Where they leave no time for the member, the baselines have all folds.
-    assert "only baselines" in make_plan(**options, seconds=12.0, later_runs=2.5).notes[0]
+    assert "only baselines" in make_plan(PlanRequest(**options, seconds=12.0, later_runs=2.5)).notes[0]
 
 
 def test_another_encoder_is_not_corrected():
@@ -185,7 +184,7 @@ def test_the_baselines_and_a_fine_tuned_member_fit_into_five_minutes(rows, jobs)
     plan = _plan(rows, 280, jobs=jobs)
     speed = _speed()
     core = [member for member in MEMBERS if member.is_baseline or member.name == "bert-mean"]
-    seconds = [speed.seconds(member, plan.work(20)) for member in core]
+    seconds = [speed.seconds(member, plan) for member in core]
     assert sum(seconds) * plan.folds / jobs <= 0.7 * 280
     assert max(seconds) <= 0.7 * 280  # a fold is not divided among workers
     assert plan.updates >= 50
@@ -203,9 +202,7 @@ def test_many_rows_are_held_out_and_as_many_are_used_as_updates_read():
 
 
 def test_baselines_have_folds_if_no_fine_tuned_member_fits():
-    plan = make_plan(
-        rows=300, tokens_per_row=20, members=MEMBERS, speed=_speed(100.0, 3000.0), seconds=40, jobs=1, folds=None
-    )
+    plan = make_plan(PlanRequest(300, 20, MEMBERS, _speed(100.0, 3000.0), seconds=40, jobs=1))
     assert plan.folds == 5
     assert "only baselines are tried" in plan.notes[0]
 

@@ -19,8 +19,8 @@ FOLDS = (1, 2, 3, 4, 5)
 def schedule(tmp_path):
     """A baseline and two fine-tuned members; a fold of the first takes 10 seconds, one of the second 20."""
     speed = SpeedModel({"tiny": EncoderSpeed(train_tokens_per_s=800.0, predict_tokens_per_s=1e9, overhead_s=0.0)})
-    plan = BudgetPlan(folds=5, train_rows=80, held_rows=20, updates=100, batch_size=16)
-    made = Schedule(plan, speed, tokens_per_row=5.0)
+    plan = BudgetPlan(folds=5, train_rows=80, held_rows=20, updates=100, batch_size=16, tokens_per_row=5.0)
+    made = Schedule(plan, speed)
     for name, kind, cost in (
         ("tfidf-linear", "baseline", 1.0),
         ("bert", "fine-tuned", 1.0),

@@ -10,6 +10,8 @@ import torch
 from attentune.runs import timing
 from attentune.runs.grid import Method, plan_grid
 from attentune.runs.records import RecordStore
+from attentune.runs.search import plan_search
+from attentune.runs.search_settings import SearchSettings
 from attentune.runs.timing import RowSize, epochs_of, planned_runs
 from helpers.comparisons import command
 from helpers.samples import settings
@@ -74,3 +76,25 @@ def test_the_plan_is_printed_and_nothing_is_written(attentune, tiny, tmp_path):
     assert "8 runs are left, about 0.0" in out
     assert "hours with 3 at a time, by short runs on this machine" in out
     assert not (tmp_path / "comparison").exists()
+
+
+@pytest.mark.integration
+def test_the_plan_of_a_search_and_of_what_is_recorded(attentune, tiny, tmp_path):
+    values = settings(tmp_path, tiny("bert"), training__num_train_epochs=1)
+    for name in ("training.output_dir", "training.num_train_epochs", "training.learning_rate"):
+        values.pop(name)  # a setting with a fixed value is not searched
+    space, said = {"training.learning_rate": [1e-4, 1e-3], "training.num_train_epochs": [1, 4]}, []
+    planned = plan_search(tmp_path / "search", SearchSettings(space=space, overrides=values, seeds=2), said.append)
+    assert [(one.runs, one.done) for one in planned] == [(2, 0)] * 4
+    # Both learning rates take the same time, four passes four times that of one.
+    seconds = sorted(one.seconds for one in planned)
+    assert seconds == pytest.approx([seconds[0]] * 2 + [4 * seconds[0]] * 2)
+    assert len(said) == 1
+    assert not (tmp_path / "search").exists()
+    flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    flags += ["--search", "training.num_train_epochs=1,2", "--output_dir", str(tmp_path / "search"), "--jobs", "1"]
+    assert attentune("search", *flags, "--quiet")[0] == 0
+    status, out, err = attentune("search", *flags, "--plan", "--quiet")
+    assert status == 0, err
+    assert out.startswith("2 trials with 1 seed each, 2 of their runs recorded.\n0 runs are left")
+    assert "by the recorded runs" in out

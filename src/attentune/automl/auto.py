@@ -30,6 +30,7 @@ import numpy as np
 from attentune.automl.budget import (
     BudgetPlan,
     EncoderSpeed,
+    PlanRequest,
     SpeedModel,
     jobs_for_memory,
     load_now,
@@ -264,9 +265,7 @@ class _Training(AutoWork, Plan):
         is_fixed = self.config.training.num_train_epochs is not None
         weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
         free = int(_DISK_SHARE * shutil.disk_usage(self.work).free) + sum(file.stat().st_size for file in weights)
-        self.schedule = Schedule(
-            plan, speed, self.tokens_per_row, has_fixed_updates=is_fixed, free_bytes=free, states=self.states
-        )
+        self.schedule = Schedule(plan, speed, is_fixed, free, self.states)
         self._limit_memory()
         self._save_plan()
         self.states.extend(self._state(member) for member in members)
@@ -324,7 +323,7 @@ class _Training(AutoWork, Plan):
             self.display.info(line)
 
     def _make_plan(self, members: Sequence[Member], speed: SpeedModel) -> BudgetPlan:
-        return make_plan(
+        request = PlanRequest(
             rows=len(self.rows),
             tokens_per_row=self.tokens_per_row,
             members=members,
@@ -336,6 +335,7 @@ class _Training(AutoWork, Plan):
             folds=self.options.folds,
             later_runs=self._later_runs(),
         )
+        return make_plan(request)
 
     def _limit_memory(self) -> None:
         """Use fewer workers if memory does not suffice for all."""
@@ -385,7 +385,6 @@ class _Training(AutoWork, Plan):
             "format": _FORMAT,
             "identity": self._identity(),
             "plan": dataclasses.asdict(self.plan),
-            "tokens_per_row": self.tokens_per_row,
             "encoders": {name: dataclasses.asdict(speed) for name, speed in self.schedule.speed.encoders.items()},
             "seconds": round(self.spent_s, 3),
         }
@@ -401,7 +400,7 @@ class _Training(AutoWork, Plan):
             if saved["format"] != _FORMAT:
                 raise ValueError(f"its format is {saved['format']!r}, expected {_FORMAT}")
             before, now = saved["identity"], json.loads(to_json(self._identity()))
-            BudgetPlan(**{**saved["plan"], "notes": ()})
+            BudgetPlan(**saved["plan"])
             float(saved["seconds"])
             dict(saved["encoders"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -77,15 +77,16 @@ class EncoderSpeed:
 
 
 @dataclass(frozen=True)
-class FoldWork:
-    """The work of one fold: rows to train on, rows to predict, and the updates of fine-tuned members."""
+class BudgetPlan:
+    """How rows and time are used; the work of each fold."""
 
-    train_rows: int
-    held_rows: int
+    folds: int  # the number of folds; 1 for one held-out part
+    train_rows: int  # rows that a fold trains on
+    held_rows: int  # rows of a fold that are predicted
+    updates: int  # optimiser updates of a fine-tuned member
+    batch_size: int  # rows of an update
     tokens_per_row: float  # mean tokens of a row after truncation
-    updates: int
-    batch_size: int
-    folds: int = 1  # how many folds the rows have; 1 for one held-out part
+    notes: tuple[str, ...] = ()  # sentences on what was limited
 
 
 @dataclass
@@ -99,18 +100,18 @@ class SpeedModel:
     load: float | None = None  # the newest measured load of the machine; None for that of the probe of each encoder
     _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
-    def seconds(self, member: Member, work: FoldWork) -> float:
+    def seconds(self, member: Member, plan: BudgetPlan) -> float:
         """Predict the seconds of one fold of a member."""
         measured = self._measured(member)
-        return self._uncorrected(member, work, self.load) * (1.0 if measured is None else measured)
+        return self._uncorrected(member, plan, self.load) * (1.0 if measured is None else measured)
 
-    def observe(self, member: Member, work: FoldWork, seconds: float, load: float | None = None) -> None:
+    def observe(self, member: Member, plan: BudgetPlan, seconds: float, load: float | None = None) -> None:
         """Record the measured seconds of one fold and the load meanwhile; the load is expected to last.
 
         That of less than half a second is chance.
         """
         load = self.load if load is None else load
-        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work, load), 1e-3))
+        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
         if seconds >= _LOAD_S:
             self.load = load
         self._kinds[member.name] = (member.kind, member.encoder)
@@ -119,10 +120,10 @@ class SpeedModel:
         """Whether a finished run has corrected the predictions of this member."""
         return self._measured(member) is not None
 
-    def ending_seconds(self, member: Member, work: FoldWork) -> float:
+    def ending_seconds(self, member: Member, plan: BudgetPlan) -> float:
         """Predict the seconds that a fold of a fine-tuned member takes after its last update, as the probe ran."""
         speed = self.encoders[member.encoder or ""]
-        return speed.overhead_s + work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
+        return speed.overhead_s + plan.held_rows * plan.tokens_per_row / speed.predict_tokens_per_s
 
     def tokens_per_s(self, member: Member) -> float:
         """Predict the tokens that a fine-tuned member trains on per second, as the probe ran."""
@@ -142,67 +143,80 @@ class SpeedModel:
         ]
         return statistics.median(alike) if alike else None
 
-    def _uncorrected(self, member: Member, work: FoldWork, load: float | None) -> float:
+    def _uncorrected(self, member: Member, plan: BudgetPlan, load: float | None) -> float:
         """Predict the seconds of one fold by the probe, or by constants of a free machine, at a load."""
         measured = self.encoders[member.encoder].load if member.encoder is not None else 1.0
-        return self._as_probed(member, work) * (1.0 if load is None else load / measured)
+        return self._as_probed(member, plan) * (1.0 if load is None else load / measured)
 
-    def _as_probed(self, member: Member, work: FoldWork) -> float:
-        rows = work.train_rows + work.held_rows
+    def _as_probed(self, member: Member, plan: BudgetPlan) -> float:
+        rows = plan.train_rows + plan.held_rows
         labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
         if member.is_baseline and member.encoder is None:
             return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels)
         speed = self.encoders[member.encoder or ""]
-        row_s = work.tokens_per_row / speed.predict_tokens_per_s
+        row_s = plan.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
             # Texts are encoded once for all folds and the fit on all rows; each has its part of that.
-            encoded = min(work.train_rows, speed.frozen_rows or work.train_rows)
-            texts = work.held_rows * work.folds if work.folds > 1 else work.held_rows + encoded
-            encode_s = texts * row_s / (work.folds + 1)
-            return 0.2 + encode_s + (encoded + work.held_rows) * _LINEAR_ROW_S * labels
-        tokens = work.updates * work.batch_size * work.tokens_per_row
-        epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
+            encoded = min(plan.train_rows, speed.frozen_rows or plan.train_rows)
+            texts = plan.held_rows * plan.folds if plan.folds > 1 else plan.held_rows + encoded
+            encode_s = texts * row_s / (plan.folds + 1)
+            return 0.2 + encode_s + (encoded + plan.held_rows) * _LINEAR_ROW_S * labels
+        tokens = plan.updates * plan.batch_size * plan.tokens_per_row
+        epochs = math.ceil(plan.updates * plan.batch_size / max(1, plan.train_rows))
         train_s = tokens / self.tokens_per_s(member)
-        passes_s = epochs * member.passes * work.train_rows * row_s
+        passes_s = epochs * member.passes * plan.train_rows * row_s
         if member.probed:
-            probed = min(work.train_rows, PROBED_ROWS)
+            probed = min(plan.train_rows, PROBED_ROWS)
             passes_s += probed * (row_s + _LINEAR_ROW_S * labels)
-        return train_s + passes_s + self.ending_seconds(member, work) + rows * _ROW_S
+        return train_s + passes_s + self.ending_seconds(member, plan) + rows * _ROW_S
 
 
 @dataclass(frozen=True)
-class BudgetPlan:
-    """How rows and time are used."""
+class PlanRequest:
+    """What a plan is made for."""
 
-    folds: int  # the number of folds; 1 for one held-out part
-    train_rows: int  # rows that a fold trains on
-    held_rows: int  # rows of a fold that are predicted
-    updates: int  # optimiser updates of a fine-tuned member
-    batch_size: int  # rows of an update
-    notes: tuple[str, ...] = ()  # sentences on what was limited
+    rows: int
+    tokens_per_row: float  # mean tokens of a row after truncation
+    members: Sequence[Member]
+    speed: SpeedModel
+    seconds: float  # the time for training
+    jobs: int
+    batch_size: int | None = None  # the settings of a user, if there are any
+    epochs: float | None = None
+    folds: int | None = None
+    later_runs: float = 0.0  # how many folds of a fine-tuned member take as long as what follows
 
-    @property
-    def rows(self) -> int:
-        """The rows that are used."""
-        return self.train_rows + self.held_rows
+    def sized(self, folds: int, share: float) -> BudgetPlan:
+        """Return the plan with this number of folds and this share of the updates."""
+        rows, batch = self.rows, self.batch_size or default_batch_size(self.rows, self.tokens_per_row)
+        held = rows // folds if folds > 1 else min(MAX_HELD_ROWS, max(1, int(rows * HOLDOUT_SHARE)))
+        train = rows - held
+        passes = default_epochs(train, batch) if self.epochs is None else self.epochs
+        updates = max(1, math.ceil(passes * train / batch))
+        updates = max(min(updates, FEWEST_UPDATES), round(updates * share))
+        if folds == 1 and rows > HOLDOUT_ROWS:
+            train = min(train, max(HOLDOUT_ROWS - held, updates * batch))
+        return BudgetPlan(folds, train, held, updates, batch, self.tokens_per_row)
 
-    def work(self, tokens_per_row: float) -> FoldWork:
-        return FoldWork(self.train_rows, self.held_rows, tokens_per_row, self.updates, self.batch_size, self.folds)
+    def options(self) -> list[tuple[int, float]]:
+        """Return numbers of folds and shares of the updates, best first."""
+        if self.rows > HOLDOUT_ROWS and self.folds is None:
+            options = [(1, 1.0)]
+        else:
+            counts = [count for count in FOLD_CHOICES if self.rows >= 4 * count] if self.folds is None else [self.folds]
+            options = [(counts[0], 1.0), *itertools.product(counts, _SHARES)]
+        if self.epochs is not None:
+            return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
+        last, share = options[-1]
+        return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
+
+    def member_seconds(self, member: Member, plan: BudgetPlan) -> list[float]:
+        """Predict the seconds of each run of a member: the adaptation of its encoder, and its folds."""
+        adaptation = [self.speed.seconds(member, replace(plan, updates=ADAPTATION_UPDATES))] if member.adapted else []
+        return [*adaptation, *[self.speed.seconds(member, plan)] * plan.folds]
 
 
-def make_plan(
-    *,
-    rows: int,
-    tokens_per_row: float,
-    members: Sequence[Member],
-    speed: SpeedModel,
-    seconds: float,
-    jobs: int,
-    batch_size: int | None = None,
-    epochs: float | None = None,
-    folds: int | None = None,
-    later_runs: float = 0.0,
-) -> BudgetPlan:
+def make_plan(request: PlanRequest) -> BudgetPlan:
     """Choose the number of folds, of rows and of updates.
 
     The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
@@ -211,39 +225,26 @@ def make_plan(
     and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
     rows one part is held out from the start, and no more rows are used than the updates read.
     """
-    batch = batch_size or default_batch_size(rows, tokens_per_row)
-    options = _options(rows, folds, is_fixed=epochs is not None)
-    core, adapted = core_members(members), [member for member in members if member.adapted][:1]
+    core, adapted = core_members(request.members), [member for member in request.members if member.adapted][:1]
     fine_tuned = [member for member in core if not member.is_baseline]
-
-    core_share = _CORE_SHARE if later_runs == 0 else _ONLY_CORE_SHARE
-
-    def later_s(plan: BudgetPlan) -> float:
-        return sum(later_runs * speed.seconds(member, plan.work(tokens_per_row)) for member in fine_tuned)
-
-    first = _sized(rows, *options[0], batch, epochs)
-    plan = first
-    for count, share in options:
-        plan = _sized(rows, count, share, batch, epochs)
-        left = seconds - later_s(plan)
-        needed = [speed.seconds(member, plan.work(tokens_per_row)) for member in core for _ in range(plan.folds)]
-        more = [part for member in adapted for part in _adapted_seconds(member, plan, speed, tokens_per_row)]
+    core_share = _CORE_SHARE if request.later_runs == 0 else _ONLY_CORE_SHARE
+    plan = first = request.sized(*request.options()[0])
+    left = request.seconds
+    for count, share in request.options():
+        plan = request.sized(count, share)
+        left = request.seconds - sum(request.later_runs * request.speed.seconds(one, plan) for one in fine_tuned)
+        needed = [request.speed.seconds(member, plan) for member in core for _ in range(plan.folds)]
+        more = [part for member in adapted for part in request.member_seconds(member, plan)]
         is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * left
-        total = time_needed([*needed, *more], jobs) if is_long else 0.0
-        if time_needed(needed, jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
+        total = time_needed([*needed, *more], request.jobs) if is_long else 0.0
+        if time_needed(needed, request.jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
-        if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > left:
+        if fine_tuned and request.speed.seconds(fine_tuned[0], plan) * plan.folds > left:
             note = "Time is too short for fine-tuned members; only baselines are tried."
-            return replace(first, notes=(note, *_notes(first, first, rows)))
-    return replace(plan, notes=tuple(_notes(plan, first, rows)))
-
-
-def _adapted_seconds(member: Member, plan: BudgetPlan, speed: SpeedModel, tokens_per_row: float) -> list[float]:
-    """Predict the seconds of adapting a member's encoder, and of each of its folds."""
-    adaptation = speed.seconds(member, replace(plan, updates=ADAPTATION_UPDATES).work(tokens_per_row))
-    return [adaptation, *[speed.seconds(member, plan.work(tokens_per_row))] * plan.folds]
+            return replace(first, notes=(note, *_notes(first, first, request.rows)))
+    return replace(plan, notes=tuple(_notes(plan, first, request.rows)))
 
 
 def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:
@@ -268,36 +269,11 @@ def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: flo
     return low
 
 
-def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int, float]]:
-    """Return numbers of folds and shares of the updates, best first."""
-    if rows > HOLDOUT_ROWS and folds is None:
-        options = [(1, 1.0)]
-    else:
-        counts = [folds] if folds is not None else [count for count in FOLD_CHOICES if rows >= 4 * count]
-        options = [(counts[0], 1.0), *itertools.product(counts, _SHARES)]
-    if is_fixed:
-        return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
-    last, share = options[-1]
-    return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
-
-
 def core_members(members: Sequence[Member]) -> list[Member]:
     """Return the baselines and the first fine-tuned member, for which the plan keeps time."""
     fine_tuned = [member for member in members if not member.is_baseline]
     kept = {member.name for member in fine_tuned[:_CORE_FINE_TUNED]}
     return [member for member in members if member.is_baseline or member.name in kept]
-
-
-def _sized(rows: int, folds: int, share: float, batch: int, epochs: float | None) -> BudgetPlan:
-    """Return the plan with this number of folds and this share of the updates."""
-    held = rows // folds if folds > 1 else min(MAX_HELD_ROWS, max(1, int(rows * HOLDOUT_SHARE)))
-    train = rows - held
-    passes = default_epochs(train, batch) if epochs is None else epochs
-    updates = max(1, math.ceil(passes * train / batch))
-    updates = max(min(updates, FEWEST_UPDATES), round(updates * share))
-    if folds == 1 and rows > HOLDOUT_ROWS:
-        train = min(train, max(HOLDOUT_ROWS - held, updates * batch))
-    return BudgetPlan(folds, train, held, updates, batch)
 
 
 def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
@@ -310,7 +286,7 @@ def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
         yield f"Time is short: {plan.folds} folds instead of {wanted.folds}."
     if plan.updates < 0.9 * wanted.updates:
         yield f"Time is short: fine-tuned members train for {plan.updates:,} updates instead of {wanted.updates:,}."
-    if plan.rows < rows:
+    if plan.train_rows + plan.held_rows < rows:
         yield (
             f"{plan.train_rows:,} of the other {rows - plan.held_rows:,} rows are trained on: as many as"
             f" {plan.updates:,} updates read."

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from attentune.automl.budget import (
     BudgetPlan,
-    FoldWork,
     SpeedModel,
     fitting_updates,
     time_needed,
@@ -116,7 +115,6 @@ class Schedule:
 
     plan: BudgetPlan  # folds, rows and updates
     speed: SpeedModel  # predicts and learns the seconds of folds
-    tokens_per_row: float  # mean tokens of a row after truncation
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
     free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
@@ -127,7 +125,7 @@ class Schedule:
 
     def seconds(self, state: MemberState, updates: int | None = None) -> float:
         """Predict the seconds of one fold of a member, with its updates or others."""
-        return self.speed.seconds(state.member, self._work(updates or self.updates_of(state)))
+        return self.speed.seconds(state.member, replace(self.plan, updates=updates or self.updates_of(state)))
 
     def remaining(self, state: MemberState, updates: int | None = None) -> list[float]:
         """Predict the seconds of each task of a member that is running or, with these updates, waiting."""
@@ -140,7 +138,7 @@ class Schedule:
 
     def ending_seconds(self, state: MemberState) -> float:
         """Predict the seconds of one fold of a fine-tuned member after its last update, at the speed of the probe."""
-        return self.speed.ending_seconds(state.member, self._work(self.updates_of(state)))
+        return self.speed.ending_seconds(state.member, replace(self.plan, updates=self.updates_of(state)))
 
     def adaptation_seconds(self, state: MemberState) -> float:
         """Predict the seconds that the adaptation of a member's encoder takes."""
@@ -152,7 +150,7 @@ class Schedule:
 
     def observe(self, state: MemberState, updates: int, seconds: float, load: float | None = None) -> None:
         """Learn from the measured seconds of one fold, and from the load of the machine meanwhile."""
-        self.speed.observe(state.member, self._work(updates), seconds, load)
+        self.speed.observe(state.member, replace(self.plan, updates=updates), seconds, load)
 
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.
@@ -257,6 +255,3 @@ class Schedule:
             return False
         state.updates = updates
         return True
-
-    def _work(self, updates: int) -> FoldWork:
-        return replace(self.plan, updates=updates).work(self.tokens_per_row)

@@ -126,7 +126,7 @@ def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: Comparison
     """Format the planned runs of each task, size and method, with their expected time."""
     from attentune.cli.output import table
     from attentune.execution.executor import default_slots
-    from attentune.runs.timing import planned_runs
+    from attentune.runs.timing import planned_runs, time_left
 
     planned = planned_runs(Path(folder), grid, display.info)
     rows = [
@@ -135,16 +135,8 @@ def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: Comparison
     ]
     header = ("task", "rows", "preset", "runs", "done", "seconds", "hours left")
     flat = [one for by_task in grid.configs.values() for one in by_task.values()]
-    slots = default_slots(flat, jobs).count
-    hours, runs = sum(one.hours for one in planned), sum(one.runs - one.done for one in planned)
-    longest = max((one.seconds / 3600 for one in planned if one.done < one.runs), default=0.0)
-    # One long run may outlast all others.
-    left = max(hours / slots, longest)
-    source = "the recorded runs" if all(one.is_measured for one in planned) else "short runs on this machine"
-    return (
-        f"{table(header, rows, right=range(3, 7))}\n\n{runs} runs are left, about {left:,.2f} hours with {slots} at a"
-        f" time, by {source}; loading and scoring come on top.\n"
-    )
+    left = time_left(planned, default_slots(flat, jobs).count)
+    return f"{table(header, rows, right=range(3, 7))}\n\n{left}\n"
 
 
 def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:

@@ -234,15 +234,14 @@ def _plan_text(folder: str, settings: SearchSettings, where: ExecutorOptions, di
     """Format the number of runs and their expected time."""
     from attentune.execution.executor import default_slots
     from attentune.runs.search import plan_search
+    from attentune.runs.timing import time_left
 
     planned = plan_search(folder, settings, display.info)
     jobs = default_slots([dict(settings.overrides or {})], where.jobs).count
-    source = "the recorded runs" if planned.is_measured else "short runs on this machine"
-    trials = f"{planned.trials} trials with {planned.seeds} seed{'s' * (planned.seeds > 1)} each"
+    trials = f"{len(planned)} trials with {settings.seeds} seed{'s' * (settings.seeds > 1)} each"
     return (
-        f"{trials}: {planned.runs} runs are left, {planned.done} are recorded.\nAbout {planned.hours(jobs):,.2f} hours"
-        f" with {jobs} at a time, by {source}; loading, scoring and the model with the best settings come on top,"
-        " pruned trials take less.\n"
+        f"{trials}, {sum(one.done for one in planned)} of their runs recorded.\n{time_left(planned, jobs)} So does the"
+        " model with the best settings; pruned trials take less.\n"
     )
 
 

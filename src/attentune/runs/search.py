@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-import statistics
 import tempfile
 import time
 import uuid
@@ -24,6 +24,7 @@ from attentune.io.files import write_text
 from attentune.metrics.metrics import choose_metric
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE, WINNER_FILE, RunResult, to_json
 from attentune.runs.driver import ComparisonStopped, Driver, only_driver
+from attentune.runs.grid import RunGrid
 from attentune.runs.manifest import (
     MAY_DIFFER,
     fingerprint_encoders,
@@ -33,11 +34,10 @@ from attentune.runs.manifest import (
     read_manifest_file,
 )
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.records import RecordStore
 from attentune.runs.search_plan import PARTS, Rows, SearchPlan
 from attentune.runs.search_settings import CheckedSearch, SearchSettings, SelectionCriterion, check_search
 from attentune.runs.study import SearchStudy, TrialOutcome, ranked
-from attentune.runs.timing import epochs_of, seconds_per_token, size_of_rows
+from attentune.runs.timing import PlannedRuns, planned_runs
 from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 
@@ -320,64 +320,17 @@ def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
     return True
 
 
-# What a search will take.
-
-
-@dataclass(frozen=True)
-class PlannedSearch:
-    """The runs of a search and their expected time."""
-
-    trials: int
-    seeds: int  # the runs of each
-    done: int  # how many runs are recorded
-    seconds: tuple[float, ...]  # the expected time of a run of each trial that is left, at most
-    is_measured: bool  # whether that is the mean time of recorded runs, rather than predicted from short ones
-
-    @property
-    def runs(self) -> int:
-        """The runs that are left."""
-        return max(0, self.trials * self.seeds - self.done)
-
-    def hours(self, jobs: int) -> float:
-        """The expected time with this many runs at a time."""
-        if not self.seconds or not self.runs:
-            return 0.0
-        return max(self.runs * statistics.fmean(self.seconds) / jobs, *self.seconds) / 3600
-
-
-def plan_search(output_dir: str | Path, settings: SearchSettings, info: Callable[[str], None]) -> PlannedSearch:
-    """Predict the time of a search, from its records or else from short runs on this machine.
-
-    A trial that is pruned takes less. Of a sampler that learns from scores, the settings are those of random trials.
-    """
+def plan_search(output_dir: str | Path, settings: SearchSettings, info: Callable[[str], None]) -> list[PlannedRuns]:
+    """Predict the time of a search's trials, sampled as if none had ended; a trial that is pruned takes less."""
     setup = set_up(settings)
     with tempfile.TemporaryDirectory() as folder:
         study = SearchStudy(Path(folder), setup.checked.space, setup.checked.sampling, setup.criterion)
         while study.add():
             pass
-        trials = [trial.settings for trial in study.trials()]
-    records = RecordStore(Path(output_dir)).records() if Path(output_dir).is_dir() else []
-    if records:
-        seconds = [statistics.fmean(record.wall_seconds for record in records)]
-    else:
-        seconds = _predicted(setup, trials, info)
-    return PlannedSearch(len(trials), len(setup.seeds), len(records), tuple(seconds), bool(records))
-
-
-def _predicted(setup: Setup, trials: Sequence[Mapping[str, Any]], info: Callable[[str], None]) -> list[float]:
-    """Predict the seconds of a run of each trial; each preset is timed once."""
-    rows = setup.rows.load(setup.base).splits["train"]
-    size = size_of_rows(rows, setup.base, len(rows))
-    token_s: dict[str | None, float] = {}
-    seconds = []
-    for trial in trials:
-        try:
-            config = setup.checked.trials.config(trial)
-        except ConfigError:  # such a trial fails before it trains
-            continue
-        flat = to_flat(config)
-        if config.preset not in token_s:
-            info(f"timing {config.preset or 'the settings'} on a few rows")
-            token_s[config.preset] = seconds_per_token(flat)
-        seconds.append(size.rows * size.mean_tokens * token_s[config.preset] * epochs_of(flat, size))
-    return seconds
+        grids = []
+        for trial in study.trials():
+            with contextlib.suppress(ConfigError):  # such a trial fails before it trains
+                grids.append(setup.checked.trials.grid(trial.name, trial.settings, setup.seeds))
+    runs = tuple(run for grid in grids for run in grid.runs)
+    configs = {name: config for grid in grids for name, config in grid.configs.items()}
+    return planned_runs(Path(output_dir), RunGrid(runs, configs, {}), info, alike=True)

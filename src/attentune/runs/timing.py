@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from attentune.training.defaults import default_batch_size, default_epochs
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
+# Settings that decide what is computed for a token.
+_OF_A_TOKEN = ("model.", "labels.", "objective.", "training.precision", "training.freeze")
 # Rows and passes of the timed run of each method, and rows whose tokens are counted.
 _TIMED_ROWS, _TIMED_EPOCHS, _COUNTED_ROWS = 128, 2, 500
 
@@ -54,17 +56,12 @@ class PlannedRuns:
 
 
 def size_of(config: Config, train_size: int | None) -> RowSize:
-    """Return the size of the training rows of a configuration."""
+    """Return the size of the training rows of a configuration; the mean length is that of a sample."""
     rows = load_data(config.data, seed=0, splits=("train",)).splits["train"]
-    return size_of_rows(rows, config, len(rows) if train_size is None else min(train_size, len(rows)))
-
-
-def size_of_rows(rows: TextRows, config: Config, count: int) -> RowSize:
-    """Return the size of `count` of these rows, whose mean length is that of a sample."""
     step = max(1, len(rows) // _COUNTED_ROWS)
     tokenizer = load_tokenizer(config.model)
     lengths = encode_rows(rows.take(range(0, len(rows), step)), tokenizer, max_length=config.data.longest_row).lengths
-    return RowSize(count, float(lengths.mean()))
+    return RowSize(len(rows) if train_size is None else min(train_size, len(rows)), float(lengths.mean()))
 
 
 def epochs_of(settings: Mapping[str, Any], size: RowSize) -> float:
@@ -103,10 +100,11 @@ def seconds_per_token(settings: Mapping[str, Any], preset: str | None = None) ->
     return (facts["seconds"] + facts.get("label_seconds", 0.0)) / (_TIMED_EPOCHS * size.rows * size.mean_tokens)
 
 
-def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None]) -> list[PlannedRuns]:
-    """Predict the time of a comparison's runs, from its records or else from short runs on this machine.
+def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None], *, alike: bool = False) -> list[PlannedRuns]:
+    """Predict the time of runs, from their records or else from short runs on this machine.
 
-    Scores on validation rows and loading are not counted in predictions, so whole runs take somewhat longer.
+    Scores on validation rows and loading are not counted in predictions, so whole runs take somewhat longer. Methods
+    that are `alike`, such as the trials of a search, take as long as those of them that are recorded.
     """
     record_store, times = RecordStore(folder), RunTimes()
     groups: dict[tuple[str, str, str], list[Run]] = {}
@@ -115,23 +113,36 @@ def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None]) -> li
         if record_store.has(run):
             times.add(record_store.load(run))
     sizes: dict[tuple[str, str], RowSize] = {}
-    token_s: dict[str, float] = {}
+    token_s: dict[tuple[Any, ...], float] = {}
     planned = []
     for group, runs in groups.items():
         task, size, method = group
         done = sum(record_store.has(run) for run in runs)
-        seconds, is_measured = times.of_group(group), True
+        seconds, is_measured = times.expected(group) if alike else times.of_group(group), True
         if seconds is None:
-            config, is_measured = grid.config(runs[0], folder), False
-            if config.baseline is not None:
-                seconds = 0.0
-            else:
+            config, flat = grid.config(runs[0], folder), grid.configs[method][task]
+            seconds, is_measured = 0.0, False
+            if config.baseline is None:
                 if (task, size) not in sizes:
                     sizes[task, size] = size_of(config, runs[0].train_size)
-                if method not in token_s:
+                # What is computed for a token; methods that differ in their training only are timed once.
+                key = (task, *(flat[name] for name in flat if name.startswith(_OF_A_TOKEN)))
+                if key not in token_s:
                     info(f"timing {method} on {_TIMED_ROWS} rows of {grid.task_name(task)}")
-                    token_s[method] = seconds_per_token(grid.configs[method][task])
+                    token_s[key] = seconds_per_token(flat)
                 rows = sizes[task, size]
-                seconds = rows.rows * rows.mean_tokens * token_s[method] * epochs_of(to_flat(config), rows)
+                seconds = rows.rows * rows.mean_tokens * token_s[key] * epochs_of(to_flat(config), rows)
         planned.append(PlannedRuns(grid.task_name(task), size, method, len(runs), done, seconds, is_measured))
     return planned
+
+
+def time_left(planned: Sequence[PlannedRuns], jobs: int) -> str:
+    """Say how many runs are left, and how long they take with this many at a time."""
+    runs, hours = sum(one.runs - one.done for one in planned), sum(one.hours for one in planned)
+    # One long run may outlast all others.
+    longest = max((one.seconds / 3600 for one in planned if one.done < one.runs), default=0.0)
+    source = "the recorded runs" if all(one.is_measured for one in planned) else "short runs on this machine"
+    return (
+        f"{runs} runs are left, about {max(hours / jobs, longest):,.2f} hours with {jobs} at a time, by {source};"
+        " loading and scoring come on top."
+    )
