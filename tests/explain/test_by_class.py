@@ -19,8 +19,7 @@ from attentune.data.load import load_data
 from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
 from attentune.explain.explanation import Explanation, Subword
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_interval
-from attentune.stats.estimate import wilson_interval
+from attentune.stats.estimate import bootstrap_interval, wilson_interval
 from helpers.ensembles import write_run_config
 from helpers.samples import BAD, GOOD
 

@@ -8,7 +8,7 @@ import pytest
 from attentune.metrics.confusion import CONFUSION_SCORES
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS
-from attentune.stats.bootstrap import bootstrap_interval
+from attentune.stats.estimate import bootstrap_interval
 
 RESAMPLES = 2000
 

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError
+from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
-from attentune.metrics.per_example import baseline_score, example_values
 from attentune.report.analysis import Verdicts, _RunsBuilder, compare_methods
 from attentune.report.load import recorded_runs
 from attentune.runs.records import Predictions, Run, read_predictions, read_records
 from attentune.seeding import numpy_generator
-from attentune.stats.compare import compare_all
+from attentune.stats.compare import Runs, compare_all
 from attentune.stats.paired_tests import jackknife_values
-from attentune.stats.runs import Runs
 from helpers.made_records import predictions, write_comparison, write_record
 
 CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_interval, bootstrap_mean
+from attentune.stats.estimate import bootstrap_interval, bootstrap_mean
 
 VALUES = numpy_generator("values").normal(size=200)
 

@@ -13,11 +13,10 @@ from scipy import stats
 
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
-from attentune.stats.compare import compare_all, compare_runs, holm
+from attentune.stats.compare import Runs, compare_all, compare_runs, holm, summarise
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import jackknife_values
 from attentune.stats.power import minimum_detectable_effect
-from attentune.stats.runs import Runs, summarise
 
 EXAMPLES = 200
 

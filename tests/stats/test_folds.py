@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from attentune.stats.compare import compare_all, compare_runs
+from attentune.stats.compare import Runs, compare_all, compare_runs, summarise
 from attentune.stats.estimate import mean_over_seeds
-from attentune.stats.runs import Runs, summarise
 
 VALUES = np.array([0.02, -0.01, 0.05, 0.03, 0.00, 0.04, 0.01, 0.02, -0.02, 0.06])
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from attentune.seeding import numpy_generator
+from attentune.stats.compare import Runs, summarise
 from attentune.stats.estimate import mean_over_seeds_and_examples
-from attentune.stats.runs import Runs, summarise
 
 
 def runs(scores: dict[int, float | None], **settings) -> Runs:

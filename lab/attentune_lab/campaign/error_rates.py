@@ -22,9 +22,8 @@ import numpy as np
 
 from attentune.results import versions
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_mean
 from attentune.stats.compare import holm
-from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
+from attentune.stats.estimate import Estimate, bootstrap_mean, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods

@@ -7,7 +7,7 @@ from typing import Any
 
 from attentune.cli.output import table
 from attentune.explain.faithfulness import RANDOM_BASELINE, FaithfulnessReport, MethodScore
-from attentune.stats.bootstrap import Interval
+from attentune.stats.estimate import Interval
 
 
 def report_tables(

@@ -21,7 +21,7 @@ from attentune.inference.predictor import ModelPredictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
-from attentune.stats.bootstrap import Interval
+from attentune.stats.estimate import Interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:

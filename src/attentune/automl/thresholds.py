@@ -29,9 +29,8 @@ from attentune.metrics.confusion import (
     ratio,
     scores_without_each,
 )
-from attentune.metrics.intervals import weighted_score
+from attentune.metrics.intervals import example_values, weighted_score
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
-from attentune.metrics.per_example import example_values
 from attentune.seeding import numpy_generator
 from attentune.stats.calibration import best_threshold
 

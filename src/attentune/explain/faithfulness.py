@@ -24,7 +24,7 @@ from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.models.attention import attention_by
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import Interval, bootstrap_mean
+from attentune.stats.estimate import Interval, bootstrap_mean
 
 # ERASER's bins (DeYoung et al. 2020, section 4.2).
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)

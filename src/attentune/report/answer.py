@@ -11,7 +11,7 @@ from typing import Any
 
 from attentune.report.analysis import Cell, Lead, Verdicts
 from attentune.report.document import format_interval, format_score, metric_name, points_factor
-from attentune.stats.runs import Runs, summarise
+from attentune.stats.compare import Runs, summarise
 from attentune.stats.verdict import Comparison
 
 # The names of the baselines in a run's record, and in words; `training.finalize` writes the records.

@@ -53,7 +53,7 @@ from attentune.report.tables import (
     versions_sentence,
 )
 from attentune.runs.records import RunRecord, unpaired
-from attentune.stats.runs import summarise
+from attentune.stats.compare import summarise
 
 # Axes of scores span at least 4 points, so that small differences do not look large.
 _LEAST_POINTS = 4.0

@@ -25,7 +25,7 @@ from attentune.report.document import (
 )
 from attentune.report.load import RecordedRun
 from attentune.stats.ranks import rank_methods
-from attentune.stats.runs import Runs, summarise
+from attentune.stats.compare import Runs, summarise
 from attentune.stats.verdict import Comparison
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"

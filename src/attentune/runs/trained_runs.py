@@ -22,7 +22,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictions import values_of
 from attentune.io.files import read_text
 from attentune.metrics.metrics import METRICS
-from attentune.metrics.per_example import example_values
+from attentune.metrics.intervals import example_values
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import Predictions, read_predictions
 from attentune.seeding import numpy_generator

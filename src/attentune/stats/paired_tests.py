@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import permutation_test, rankdata
 
-from attentune.stats.bootstrap import bootstrap_of_mean
+from attentune.stats.estimate import bootstrap_of_mean
 
 # From this many discordant rows on, McNemar's statistic is close enough to chi-square.
 _FEW_DISCORDANT = 25

@@ -20,8 +20,8 @@ from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.io.files import storage_errors, write_text, written_together
+from attentune.metrics.intervals import example_values
 from attentune.metrics.metrics import METRICS, predictions_of
-from attentune.metrics.per_example import example_values
 from attentune.models.build import hub_name
 from attentune.models.counting import ParameterCounts, count_parameters
 from attentune.models.fused import fused_layers
@@ -29,8 +29,7 @@ from attentune.models.lora import adapter_settings, merge_adapters
 from attentune.models.saving import save_model
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_mean
-from attentune.stats.estimate import wilson_interval
+from attentune.stats.estimate import bootstrap_mean, wilson_interval
 from attentune.token_labels.plan import save_labels
 from attentune.training.calibration import calibrate
 from attentune.training.checkpoint import TEMPORARY, verify_checkpoint
