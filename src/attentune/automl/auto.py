@@ -55,9 +55,9 @@ from attentune.automl.portfolio import Member, choose_members
 from attentune.automl.schedule import FIRST, MemberState, Schedule
 from attentune.automl.work import AutoSettings, AutoWork
 from attentune.config import Config, to_flat
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.doctor import examine
 from attentune.data.doctor_report import summary_lines
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import encode_rows
@@ -119,7 +119,7 @@ def auto(
             defaults apply to all members.
         data: rows to use instead of those of `config.data`.
         display: shows progress; on standard error if None.
-        settings: what is tried, and how long: the attributes of `attentune.automl.auto.AutoSettings`, such as
+        settings: what is tried, and how long: the attributes of `attentune.automl.work.AutoSettings`, such as
             `time_limit_s`, `portfolio` and `resume`.
 
     Raises:

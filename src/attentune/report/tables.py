@@ -24,8 +24,8 @@ from attentune.report.document import (
     slug,
 )
 from attentune.report.load import RecordedRun
-from attentune.stats.ranks import rank_methods
 from attentune.stats.compare import Runs, summarise
+from attentune.stats.ranks import rank_methods
 from attentune.stats.verdict import Comparison
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"
