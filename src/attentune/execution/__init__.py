@@ -12,15 +12,13 @@ from typing import Any
 from attentune.execution.executor import Executor, ExecutorOptions, default_slots
 
 
-def make_executor(
-    options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]], *, reuse: bool = False
-) -> Executor:
+def make_executor(options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]]) -> Executor:
     """Return the executor of a command whose runs have these settings."""
     options.check()
     if options.executor == "ray":
         from attentune.execution.ray_cluster import RayExecutor
 
-        return RayExecutor(options, logs, reuse)
+        return RayExecutor(options, logs)
     if options.executor == "slurm":
         from attentune.execution.slurm import SlurmExecutor
 
@@ -29,4 +27,4 @@ def make_executor(
 
     slots = default_slots(configs, options.jobs)
     # On a GPU each fresh process would have to start CUDA.
-    return LocalExecutor(slots, logs, reuse=reuse or bool(slots.devices))
+    return LocalExecutor(slots, logs, reuse=bool(slots.devices))

@@ -28,7 +28,6 @@ class RayExecutor:
 
     options: ExecutorOptions
     logs: Path
-    reuse: bool = False
     _refs: dict[Future[Any], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,7 +51,7 @@ class RayExecutor:
                 " --gpus_per_run, or add nodes."
             )
         # With max_calls=1 each task has a process of its own.
-        self._execute = self._ray.remote(max_calls=0 if self.reuse else 1, max_retries=0)(_call)
+        self._execute = self._ray.remote(max_calls=1, max_retries=0)(_call)
 
     def _connect(self) -> None:
         address = self.options.ray_address or os.environ.get("RAY_ADDRESS")

@@ -95,9 +95,9 @@ class FixedPlan(Plan):
 
 
 @contextlib.contextmanager
-def only_driver(folder: Path, lock_file: Path = Path(LOCKS) / "driver") -> Iterator[None]:
+def only_driver(folder: Path) -> Iterator[None]:
     """Be the only command that works in a folder while the block runs."""
-    lock = FileLock(folder / lock_file)
+    lock = FileLock(folder / LOCKS / "driver")
     if not lock.take(wait=False):
         raise CheckpointError(
             f"{folder}: another command is working in this folder ({lock_file} is locked). Wait for it, or stop it with"
