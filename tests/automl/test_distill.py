@@ -21,6 +21,7 @@ from attentune.automl.distill import (
     soft_targets,
     student_config,
 )
+from attentune.automl.out_of_fold import make_folds
 from attentune.config import Config, load_config, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
@@ -85,7 +86,7 @@ def ensemble(tiny, tmp_path_factory) -> Path:
 def distil(folder: Path, data: TaskData, config: Config, *, output_dir: Path, **given: Any) -> RunResult:
     """Distil the ensemble in a folder."""
     config = replace(config, training=replace(config.training, output_dir=str(output_dir)))
-    given.setdefault("folds", np.arange(len(data.splits["train"])) % 5)
+    given.setdefault("folds", make_folds(data.splits["train"], data.label_space, folds=5, seed=42))
     return Distillation(teacher=Predictor.load(folder), data=data, config=config, display=QUIET, **given).run()
 
 

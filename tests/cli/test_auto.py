@@ -58,7 +58,10 @@ def words(folder: Path, encoder: Path, *flags: str) -> list[str]:
 def tasks(folder: Path) -> list[tuple[int, str]]:
     """Return the process id and name of each run that a worker has begun, in their order to the second."""
     lines = [line for log in (folder / "best/auto/logs").glob("*.log") for line in log.read_text().splitlines()]
-    found = [re.fullmatch(r"\S+ process (\d+): own/all/(.+)/seed-(\d+)", line) for line in sorted(lines)]
+    found = [
+        re.fullmatch(r"\S+ process (\d+): own/all/(.+)/seed-(\d+)", line)
+        for line in sorted(lines, key=lambda line: line[:8])
+    ]
     return [(int(one[1]), f"{one[2]}, fold {int(one[3]) - 42}") for one in found if one is not None]
 
 
