@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from attentune.automl.estimate import choose_effort, estimate_score
-from attentune.automl.fusion import fit_fusion
+from attentune.automl.estimate import Effort, choose_effort, estimate_score
+from attentune.automl.fusion import FusionProblem, fit_fusion
 from attentune.automl.thresholds import fit_thresholds
 from attentune.data.dataset import LabelSpace
 from attentune.metrics.intervals import score_interval
@@ -14,6 +14,7 @@ from attentune.stats.estimate import wilson_interval
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 SIGNALS = (0.2, 0.5, 0.5, 0.0)
+SINGLE = Effort(kinds=("single",))
 
 
 def draw(count, generator, positive=0.3):
@@ -32,9 +33,10 @@ def covered(runs, rows, metric, kinds, first_seed=0):
     for seed in range(first_seed, first_seed + runs):
         generator = np.random.default_rng(seed)
         logits, labels = draw(rows, generator)
-        folds, options = np.arange(rows) % 4, {"metric": METRICS[metric], "kinds": kinds}
-        found = estimate_score(logits, labels, BINARY, folds=folds, seed=seed, resamples=200, **options)
-        fitted = fit_fusion(logits, labels, BINARY, folds=folds, seed=seed, **options)
+        folds = np.arange(rows) % 4
+        problem = FusionProblem(logits, labels, folds, BINARY, METRICS[metric], seed)
+        found = estimate_score(problem, Effort(kinds=kinds), resamples=200)
+        fitted = fit_fusion(problem, kinds)
         space = fit_thresholds(fitted.logits, labels, BINARY, metric=METRICS[metric], folds=folds).label_space
         new, truth = draw(10_000, generator)
         score = METRICS[metric].score(truth, predictions_of(fitted.fusion.apply(new), space))
@@ -67,10 +69,9 @@ def test_random_labels_have_a_chance_estimate():
         generator = np.random.default_rng(seed)
         labels = generator.integers(0, 2, 120)
         logits = {f"m{i}": generator.normal(size=(120, 2)) for i in range(8)}
-        folds, metric = np.arange(120) % 4, METRICS["matthews_correlation"]
-        found = estimate_score(
-            logits, labels, BINARY, metric=metric, folds=folds, seed=seed, kinds=("single", "weights"), resamples=10
-        )
+        metric = METRICS["matthews_correlation"]
+        problem = FusionProblem(logits, labels, np.arange(120) % 4, BINARY, metric, seed)
+        found = estimate_score(problem, Effort(kinds=("single", "weights")), resamples=10)
         values.append(found.value)
     assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
 
@@ -83,7 +84,7 @@ def test_the_estimate_is_made_without_the_fold_that_is_scored():
     folds, metric = np.arange(100) % 10, METRICS["f1"]
     changed = np.where(folds == 2, 1 - labels, labels)
     first, second = (
-        estimate_score(logits, values, BINARY, metric=metric, folds=folds, seed=0, resamples=10)
+        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), resamples=10)
         for values in (labels, changed)
     )
     np.testing.assert_array_equal(first.predictions[folds == 2], second.predictions[folds == 2])
@@ -96,8 +97,8 @@ def test_rows_without_predictions_are_left_out():
     folds = np.arange(120) % 2
     for values in logits.values():
         values[folds == 1] = np.nan
-    metric = METRICS["accuracy"]
-    found = estimate_score(logits, labels, BINARY, metric=metric, folds=folds, seed=0, kinds=("single",), resamples=10)
+    problem = FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"])
+    found = estimate_score(problem, SINGLE, resamples=10)
     assert found.places.tolist() == list(range(0, 120, 2))
     assert found.low < found.value < found.high
 
@@ -135,9 +136,7 @@ def test_few_rows_are_divided_into_ten_parts_that_keep_groups_together():
     inside = groups == 7
     changed = np.where(inside, 1 - labels, labels)
     first, second = (
-        estimate_score(
-            logits, values, BINARY, metric=metric, folds=folds, seed=0, groups=groups, resamples=10, kinds=("single",)
-        )
+        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), SINGLE, groups=groups, resamples=10)
         for values in (labels, changed)
     )
     np.testing.assert_array_equal(first.predictions[inside], second.predictions[inside])
@@ -149,14 +148,14 @@ def test_the_interval_is_wider_where_choices_vary():
     labels = generator.integers(0, 2, 200)
     clear = {name: np.column_stack([np.zeros(200), 2 * labels - 1 + 0.8 * generator.normal(size=200)]) for name in "ab"}
     clear["b"] = generator.normal(size=(200, 2))
-    options = {"metric": METRICS["accuracy"], "folds": np.arange(200) % 5, "seed": 0, "kinds": ("single",)}
-    found = estimate_score(clear, labels, BINARY, **options)
+    folds, metric = np.arange(200) % 5, METRICS["accuracy"]
+    found = estimate_score(FusionProblem(clear, labels, folds, BINARY, metric), SINGLE)
     plain = wilson_interval(round(found.value * 200), 200)
     np.testing.assert_allclose((found.low, found.high), plain)
     alike = {
         name: np.column_stack([np.zeros(200), 0.4 * (2 * labels - 1) + generator.normal(size=200)]) for name in "abc"
     }
-    found = estimate_score(alike, labels, BINARY, **options)
+    found = estimate_score(FusionProblem(alike, labels, folds, BINARY, metric), SINGLE)
     low, high = wilson_interval(round(found.value * 200), 200)
     assert found.low < low
     assert found.high > high

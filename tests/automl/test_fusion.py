@@ -13,7 +13,7 @@ from scipy import optimize
 
 from attentune.automl import fusion
 from attentune.automl.estimate import estimate_score
-from attentune.automl.fusion import _choose_kind, _cross_fit, _fit_single, _Problem, fit_fusion
+from attentune.automl.fusion import FusionProblem, _choose_kind, _cross_fit, _fit_single, fit_fusion
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.fusion import FUSION_KINDS
@@ -49,7 +49,8 @@ def member(space, labels, signal, generator):
 
 def fit(logits, labels, space, metric, **options):
     folds = np.arange(len(labels)) % 5
-    return fit_fusion(logits, labels, space, metric=METRICS[metric], folds=folds, seed=0, **options)
+    errors = options.pop("standard_errors", 1.0)
+    return fit_fusion(FusionProblem(logits, labels, folds, space, METRICS[metric], 0, errors), **options)
 
 
 @pytest.mark.parametrize("metric", SPACES)
@@ -100,7 +101,7 @@ def test_labels_known_through_their_own_fold_only_gain_nothing(kind):
         generator = np.random.default_rng(seed)
         labels, folds = generator.integers(0, 2, 500), np.arange(500) % 5
         logits = members_of_one_fold(labels, folds, generator)
-        result = fit_fusion(logits, labels, BINARY, metric=METRICS["accuracy"], folds=folds, seed=seed, kinds=(kind,))
+        result = fit_fusion(FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"], seed), (kind,))
         scores.append(result.scores[kind])
     assert np.mean(scores) < 0.5 + 3 * 0.5 / np.sqrt(3 * 500)
 
@@ -197,7 +198,7 @@ def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
     labels = labels_of(space, 300, generator)
     logits = {name: scale * member(space, labels, 0.3, generator) for name, scale in (("unsure", 0.1), ("sure", 10.0))}
     folds = np.arange(300) % 5
-    problem = _Problem(logits, labels, folds, space, METRICS["accuracy"], 0, 0.0)
+    problem = FusionProblem(logits, labels, folds, space, METRICS["accuracy"], 0, 0.0)
     chosen = {fold: _fit_single(problem.take(np.flatnonzero(folds != fold))).members[0] for fold in range(5)}
     assert set(chosen.values()) == {"unsure", "sure"}
     _, losses_N = _cross_fit("single", problem)
@@ -227,7 +228,7 @@ def test_rows_of_one_finished_fold_are_enough():
     logits = {name: member(BINARY, labels, 1.0, generator) for name in ("a", "b")}
     for values in logits.values():
         values[folds == 1] = np.nan
-    result = fit_fusion(logits, labels, BINARY, metric=METRICS["accuracy"], folds=folds, seed=0)
+    result = fit_fusion(FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"]))
     assert np.isfinite(result.logits[folds == 0]).all()
     assert np.isnan(result.logits[folds == 1]).all()
     assert set(result.scores) == set(FUSION_KINDS)
@@ -285,7 +286,7 @@ def test_few_rows_are_averaged_unless_one_member_is_clearly_better(rows, gap, ex
     """A mean whose loss is `gap` above that of a member alone, with a standard error of 0.08."""
     labels = np.arange(rows) % 2
     logits = np.stack([-1.0 * labels, 1.0 * labels], axis=1)
-    problem = _Problem({"a": logits, "b": logits}, labels, labels, BINARY, METRICS["accuracy"], 1, 1.0)
+    problem = FusionProblem({"a": logits, "b": logits}, labels, labels, BINARY, METRICS["accuracy"], 1, 1.0)
     noise = np.random.default_rng(0).normal(size=rows)
     noise = 0.08 * np.sqrt(rows) * (noise - noise.mean()) / noise.std(ddof=1)
     losses = {"single": np.full(rows, 1.0), "weights": 1.0 + gap + noise}
@@ -354,10 +355,9 @@ def test_many_classes_have_a_weight_for_each_member():
 def test_the_estimate_of_many_classes_needs_time_in_proportion_and_little_memory(rows, classes):
     space = LabelSpace("classification", tuple(map(str, range(classes))))
     labels, logits = many_classes(rows, classes)
-    given = {"metric": METRICS["accuracy"], "folds": np.arange(rows) % 5, "seed": 0}
     began = time.thread_time()
     tracemalloc.start()
-    result = estimate_score(logits, labels, space, **given)
+    result = estimate_score(FusionProblem(logits, labels, np.arange(rows) % 5, space, METRICS["accuracy"]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert result.low <= result.value <= result.high

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from attentune.automl.budget import FEWEST_UPDATES, fitting_updates
 from attentune.automl.distill import TIME_MARGIN, Alternative, Distillation, OutOfTime, training_runs
 from attentune.automl.estimate import PARTS, Effort, ScoreEstimate, choose_effort, estimate_score
-from attentune.automl.fusion import FusionResult, fit_fusion
+from attentune.automl.fusion import FusionProblem, FusionResult, fit_fusion
 from attentune.automl.leaderboard import (
     LEADERBOARD_FILE,
     LeaderboardRow,
@@ -208,56 +208,44 @@ class Delivery:
     ) -> tuple[_Fused, ScoreEstimate, list[LeaderboardRow]]:
         names = f"{len(states)} member{'s' * (len(states) != 1)}"
         self._say(f"fusing {names}")
-        logits = {state.member.name: self._logits(state) for state in states}
-        effort = self._effort(logits, fuse_s, estimate_s)
-        best = self._fuse(states, effort, logits)
+        problem = self._problem(states)
+        effort = self._effort(problem, fuse_s, estimate_s)
+        best = self._fuse(problem, effort)
         self._say(f"estimating the score of {names}")
 
         def each_part(part: int, parts: int) -> None:
             self._say(f"estimating the score, part {part + 1} of {parts}", is_new=False)
 
-        estimate = estimate_score(
-            logits,
-            self._labels,
-            self.auto.space,
-            metric=self.auto.metric,
-            folds=self._fusion_folds(),
-            seed=self.auto.config.training.seed,
-            groups=row_groups(self.auto.data.splits["train"].take(self._scored_rows)),
-            kinds=effort.kinds,
-            parts=effort.parts,
-            max_rows=effort.max_rows,
-            each_part=each_part,
-        )
+        groups = row_groups(self.auto.rows.take(self._scored_rows))
+        estimate = estimate_score(problem, effort, groups=groups, each_part=each_part)
         self._say("scoring the members", is_new=False)
         return best, estimate, self._leaderboard(best)
 
-    def _effort(self, logits: Mapping[str, np.ndarray], fuse_s: float, estimate_s: float) -> Effort:
+    def _problem(self, states: Sequence[MemberState]) -> FusionProblem:
+        """Return what the fusion of these members is fitted on."""
+        logits = {state.member.name: self._logits(state) for state in states}
+        auto, seed = self.auto, self.auto.config.training.seed
+        return FusionProblem(logits, self._labels, self._fusion_folds(), auto.space, auto.metric, seed)
+
+    def _effort(self, problem: FusionProblem, fuse_s: float, estimate_s: float) -> Effort:
         """Choose how much of fusing and estimating fits into the time, timed on small pieces of the rows."""
-        rows, folds = len(self._labels), len(np.unique(self._fusion_folds()))
         if math.isinf(fuse_s):
             return Effort()
-        return choose_effort(self.timed(logits), rows=rows, folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
-
-    def timed(self, logits: Mapping[str, np.ndarray]) -> Callable[[tuple[str, ...], int], float]:
-        """Return a function that times a fusion of these kinds, with thresholds, on a piece of so many rows."""
 
         def seconds_of(kinds: tuple[str, ...], rows: int) -> float:
-            piece = stratified_sample(self._labels, rows, self.auto.config.training.seed, "auto timing")
-            given: dict[str, Any] = {"metric": self.auto.metric, "folds": self._fusion_folds()[piece]}
-            part = {name: values[piece] for name, values in logits.items()}
+            piece = problem.part(stratified_sample(problem.labels, rows, problem.seed, "auto timing"))
             began = time.perf_counter()
-            result = fit_fusion(part, self._labels[piece], self.auto.space, seed=0, kinds=kinds, **given)
-            fit_thresholds(result.logits, self._labels[piece], self.auto.space, **given)
+            fused = fit_fusion(replace(piece, seed=0), kinds)
+            fit_thresholds(fused.logits, piece.labels, piece.space, metric=piece.metric, folds=piece.folds)
             return time.perf_counter() - began
 
-        return seconds_of
+        folds = len(np.unique(problem.folds))
+        return choose_effort(seconds_of, rows=len(problem.labels), folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
 
     def end_seconds(self, states: Sequence[MemberState]) -> float:
         """Predict the seconds that fusing and estimating these members will take; at most what is spent on them."""
-        logits = {state.member.name: self._logits(state) for state in states}
         kept_s = END_SHARE * self.auto.options.time_limit_s
-        effort = self._effort(logits, kept_s, kept_s)
+        effort = self._effort(self._problem(states), kept_s, kept_s)
         parts = effort.parts or max(PARTS, len(np.unique(self._fusion_folds())))
         return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
 
@@ -386,34 +374,19 @@ class Delivery:
         with_encoder = [one for one in known if one.member.encoder is not None]
         best = max(with_encoder, key=self._utility, default=None)
         encoders = {None} if best is None else {None, best.member.encoder}
-        return self._fuse([one for one in complete if one.member.encoder in encoders])
+        return self._fuse(self._problem([one for one in complete if one.member.encoder in encoders]))
 
     def _utility(self, state: MemberState) -> float:
         return utility(self.auto.metric, self._labels, predictions_of(self._logits(state), self.auto.space))
 
-    def _fuse(
-        self,
-        states: Sequence[MemberState],
-        effort: Effort = Effort(),  # noqa: B008  frozen
-        logits: Mapping[str, np.ndarray] | None = None,
-    ) -> _Fused:
+    def _fuse(self, problem: FusionProblem, effort: Effort = Effort()) -> _Fused:  # noqa: B008  frozen
         """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
-        if logits is None:
-            logits = {state.member.name: self._logits(state) for state in states}
-        given: dict[str, Any] = {"metric": self.auto.metric, "folds": self._fusion_folds()}
-        result = fit_fusion(
-            logits,
-            self._labels,
-            self.auto.space,
-            seed=self.auto.config.training.seed,
-            kinds=effort.kinds,
-            max_rows=effort.max_rows,
-            **given,
-        )
+        result = fit_fusion(problem, effort.kinds, effort.max_rows)
         self._say("fitting decision thresholds", is_new=False)
-        return _Fused(
-            result, fit_thresholds(result.logits, self._labels, self.auto.space, **given), self.auto.metric.name
+        decided = fit_thresholds(
+            result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
         )
+        return _Fused(result, decided, problem.metric.name)
 
     def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attentune.automl.fusion import fit_fusion, usable_members
+from attentune.automl.fusion import FusionProblem, fit_fusion, usable_members
 from attentune.automl.thresholds import fit_thresholds
-from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError
 from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.intervals import score_interval
-from attentune.metrics.metrics import Metric, predictions_of
+from attentune.metrics.metrics import predictions_of
 from attentune.seeding import numpy_generator
 
 # Fewer rows than this are divided into at least so many parts: rules fitted on three quarters of few rows are worse.
@@ -82,20 +81,11 @@ class ScoreEstimate:
 
 
 def estimate_score(
-    logits: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    label_space: LabelSpace,
+    problem: FusionProblem,
+    effort: Effort = Effort(),
     *,
-    metric: Metric,
-    folds: np.ndarray,
-    seed: int,
-    kinds: Sequence[str] = FUSION_KINDS,
-    thresholds: bool = True,
     groups: np.ndarray | None = None,
-    standard_errors: float = 1.0,
     resamples: int = 1000,
-    parts: int | None = None,
-    max_rows: int | None = None,
     each_part: Callable[[int, int], None] = lambda part, parts: None,
 ) -> ScoreEstimate:
     """Estimate the score for new rows of what `fit_fusion` and `fit_thresholds` deliver, with its 95 % interval.
@@ -117,41 +107,32 @@ def estimate_score(
         Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
         relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
     """
+    logits, labels, metric, seed = problem.logits, problem.labels, problem.metric, problem.seed
     _, rows = usable_members(logits)
     if len(rows) < 2:
         raise ConfigError(f"estimate: got {len(rows)} row with out-of-fold logits, expected at least 2.")
     predictions, scores = np.zeros_like(labels), []
     part_N = np.full(len(labels), -1)
-    part_N[rows] = _parts(folds[rows], rows if groups is None else groups[rows], seed, parts)
-    fold_N = folds if len(np.unique(folds[rows])) > 1 else part_N
-    size = len(logits) * label_space.num_labels * len(rows)
+    part_N[rows] = _parts(problem.folds[rows], rows if groups is None else groups[rows], seed, effort.parts)
+    if len(np.unique(problem.folds[rows])) < 2:
+        problem = replace(problem, folds=part_N)
+    size = len(logits) * problem.space.num_labels * len(rows)
     spread = rows[:: max(1, size // _MAX_SPREAD_VALUES)]  # rows that all rules are scored on
     count = int(part_N.max()) + 1
     for part in range(count):
         each_part(part, count)
         inside, other = rows[part_N[rows] == part], rows[part_N[rows] != part]
-        if max_rows is not None and max_rows < len(other):
-            other = other[stratified_sample(labels[other], max_rows, seed, "auto estimate rows", part)]
-        fitted = fit_fusion(
-            {name: values[other] for name, values in logits.items()},
+        if effort.max_rows is not None and effort.max_rows < len(other):
+            other = other[stratified_sample(labels[other], effort.max_rows, seed, "auto estimate rows", part)]
+        fitted = fit_fusion(problem.part(other), effort.kinds)
+        space = fit_thresholds(
+            fitted.logits,
             labels[other],
-            label_space,
+            problem.space,
             metric=metric,
-            folds=fold_N[other],
-            seed=seed,
-            kinds=kinds,
-            standard_errors=standard_errors,
-        )
-        space = label_space
-        if thresholds:
-            space = fit_thresholds(
-                fitted.logits,
-                labels[other],
-                label_space,
-                metric=metric,
-                folds=fold_N[other],
-                standard_errors=standard_errors,
-            ).label_space
+            folds=problem.folds[other],
+            standard_errors=problem.standard_errors,
+        ).label_space
         applied = np.union1d(inside, spread)
         members = {name: logits[name][applied] for name in fitted.fusion.members}
         rule = predictions_of(fitted.fusion.apply(members), space)

@@ -60,6 +60,64 @@ _BY_FREEDOM = ("weights", "greedy", "linear")
 
 
 @dataclass(frozen=True)
+class FusionProblem:
+    """The out-of-fold logits of members, with what a fit needs."""
+
+    logits: Mapping[str, np.ndarray]  # by member, (N, C); NaN in rows that no fold predicts
+    labels: np.ndarray
+    folds: np.ndarray  # (N,) the fold of each row
+    space: LabelSpace
+    metric: Metric
+    seed: int = 0
+    standard_errors: float = 1.0  # by which the best member must beat a simpler one
+
+    @functools.cached_property
+    def predictions(self) -> list[np.ndarray]:
+        """Each member's predictions."""
+        return [predictions_of(values, self.space) for values in self.logits.values()]
+
+    @functools.cached_property
+    def truth(self) -> list[np.ndarray]:
+        """Each member's probabilities of the truth; see `_of_truth`."""
+        return [_of_truth(probabilities_of(values, self.space), self.labels) for values in self.logits.values()]
+
+    def part(self, rows: np.ndarray) -> FusionProblem:
+        """Return the problem of these rows."""
+        logits = {name: values[rows] for name, values in self.logits.items()}
+        return replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows])
+
+    def take(self, rows: np.ndarray) -> FusionProblem:
+        part = self.part(rows).with_folds()
+        for name in ("predictions", "truth"):  # what is computed for all rows is not computed again for a part
+            if name in self.__dict__:
+                part.__dict__[name] = [values[rows] for values in self.__dict__[name]]
+        return part
+
+    def with_folds(self) -> FusionProblem:
+        """Divide the rows into five folds if all of them lie in one."""
+        if len(self.labels) < 2 or len(np.unique(self.folds)) > 1:
+            return self
+        folds = np.zeros(len(self.labels), dtype=np.int64)
+        for fold, rows in enumerate(stratified_folds(self.labels, min(5, len(self.labels)), self.seed, "auto fusion")):
+            folds[rows] = fold
+        return replace(self, folds=folds)
+
+    def limited(self) -> FusionProblem:
+        if len(self.labels) <= _MAX_FITTED_ROWS:
+            return self
+        return self.take(stratified_sample(self.labels, _MAX_FITTED_ROWS, self.seed, "auto fusion"))
+
+    def score(self, logits_NC: np.ndarray) -> float:
+        return self.metric.score(self.labels, predictions_of(logits_NC, self.space))
+
+    def probabilities(self) -> np.ndarray:
+        """(M, N, C) probabilities, or scores."""
+        if self.space.task_type == "regression":
+            return np.stack(list(self.logits.values()))
+        return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
+
+
+@dataclass(frozen=True)
 class FusionResult:
     """The delivered fusion, and what it was chosen from."""
 
@@ -75,16 +133,7 @@ class FusionResult:
 
 
 def fit_fusion(
-    logits: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    label_space: LabelSpace,
-    *,
-    metric: Metric,
-    folds: np.ndarray,
-    seed: int,
-    kinds: Sequence[str] = FUSION_KINDS,
-    standard_errors: float = 1.0,
-    max_rows: int | None = None,
+    problem: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_rows: int | None = None
 ) -> FusionResult:
     """Fit all kinds of fusion, choose one of them, and fit it on all rows.
 
@@ -99,22 +148,22 @@ def fit_fusion(
     unknown = [kind for kind in kinds if kind not in FUSION_KINDS]
     if unknown:
         raise ConfigError(f"kinds of fusion: got {unknown[0]!r}, expected some of {', '.join(FUSION_KINDS)}.")
-    members, rows = usable_members(logits)
-    is_many = label_space.num_labels > FEW_LABELS
+    whole, labels, space = problem, problem.labels, problem.space
+    members, rows = usable_members(whole.logits)
+    logits = {name: whole.logits[name] for name in members}
+    is_many = space.num_labels > FEW_LABELS
     if is_many:
-        fitting = max(_FEWEST_FITTED_ROWS, _MAX_FITTED_VALUES // (len(members) * label_space.num_labels))
+        fitting = max(_FEWEST_FITTED_ROWS, _MAX_FITTED_VALUES // (len(members) * space.num_labels))
         max_rows = min(fitting, _MAX_FITTED_ROWS, max_rows or len(rows))
     used = rows
     if max_rows is not None and max_rows < len(rows):
-        used = rows[stratified_sample(labels[rows], max_rows, seed, "auto fusion rows")]
-    problem = _Problem(
-        {name: _rows_of(logits[name], used) for name in members},
-        labels[used],
-        folds[used],
-        replace(label_space, thresholds=None),
-        metric,
-        seed,
-        standard_errors,
+        used = rows[stratified_sample(labels[rows], max_rows, whole.seed, "auto fusion rows")]
+    problem = replace(
+        whole,
+        logits={name: _rows_of(values, used) for name, values in logits.items()},
+        labels=labels[used],
+        folds=whole.folds[used],
+        space=replace(space, thresholds=None),
     ).with_folds()
     allowed = [kind for kind in kinds if not is_many or kind in _OF_MANY_LABELS]
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in allowed and len(members) > 1)]
@@ -148,11 +197,11 @@ def fit_fusion(
         scores=scores,
         losses={name: float(values.mean()) for name, values in losses.items()},
         member_scores={
-            name: metric.score(labels[rows], predictions_of(_rows_of(logits[name], rows), problem.space))
+            name: whole.metric.score(labels[rows], predictions_of(_rows_of(logits[name], rows), problem.space))
             for name in members
         },
         simplest_member=simplest,
-        dropped=tuple(name for name in logits if name not in members),
+        dropped=tuple(name for name in whole.logits if name not in members),
         reason=reason,
         rows=len(used),
     )
@@ -178,61 +227,9 @@ def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], n
     return members, rows
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """The members' logits of some rows, with what a fit needs."""
-
-    logits: Mapping[str, np.ndarray]
-    labels: np.ndarray
-    folds: np.ndarray
-    space: LabelSpace
-    metric: Metric
-    seed: int
-    standard_errors: float
-
-    @functools.cached_property
-    def predictions(self) -> list[np.ndarray]:
-        """Each member's predictions."""
-        return [predictions_of(values, self.space) for values in self.logits.values()]
-
-    @functools.cached_property
-    def truth(self) -> list[np.ndarray]:
-        """Each member's probabilities of the truth; see `_of_truth`."""
-        return [_of_truth(probabilities_of(values, self.space), self.labels) for values in self.logits.values()]
-
-    def take(self, rows: np.ndarray) -> _Problem:
-        logits = {name: values[rows] for name, values in self.logits.items()}
-        part = replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows]).with_folds()
-        for name in ("predictions", "truth"):  # what is computed for all rows is not computed again for a part
-            if name in self.__dict__:
-                part.__dict__[name] = [values[rows] for values in self.__dict__[name]]
-        return part
-
-    def with_folds(self) -> _Problem:
-        """Divide the rows into five folds if all of them lie in one."""
-        if len(self.labels) < 2 or len(np.unique(self.folds)) > 1:
-            return self
-        folds = np.zeros(len(self.labels), dtype=np.int64)
-        for fold, rows in enumerate(stratified_folds(self.labels, min(5, len(self.labels)), self.seed, "auto fusion")):
-            folds[rows] = fold
-        return replace(self, folds=folds)
-
-    def limited(self) -> _Problem:
-        if len(self.labels) <= _MAX_FITTED_ROWS:
-            return self
-        return self.take(stratified_sample(self.labels, _MAX_FITTED_ROWS, self.seed, "auto fusion"))
-
-    def score(self, logits_NC: np.ndarray) -> float:
-        return self.metric.score(self.labels, predictions_of(logits_NC, self.space))
-
-    def probabilities(self) -> np.ndarray:
-        """(M, N, C) probabilities, or scores."""
-        if self.space.task_type == "regression":
-            return np.stack(list(self.logits.values()))
-        return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
-
-
-def _cross_fit_kinds(kinds: Sequence[str], problem: _Problem) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _cross_fit_kinds(
+    kinds: Sequence[str], problem: FusionProblem
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the logits and the losses of `_cross_fit`, by kind."""
     _ = problem.predictions  # computed once, for all folds
     if "weights" in kinds and problem.space.task_type != "regression":
@@ -241,7 +238,7 @@ def _cross_fit_kinds(kinds: Sequence[str], problem: _Problem) -> tuple[dict[str,
     return {kind: pair[0] for kind, pair in crossed.items()}, {kind: pair[1] for kind, pair in crossed.items()}
 
 
-def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
+def _cross_fit(kind: str, problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, C) logits, those of each fold by a fusion fitted on the other folds, and their (N,) calibrated losses.
 
     The other folds determine the calibration too, by what the same fusion predicts for them: with folds of different
@@ -263,7 +260,7 @@ def _cross_fit(kind: str, problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
     return fused_NC, losses_N
 
 
-def _calibration_rows(fitted: Fusion, other: _Problem) -> tuple[np.ndarray, np.ndarray]:
+def _calibration_rows(fitted: Fusion, other: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
     """Return the fused logits and the labels of the rows that determine the calibration: of many labels a sample."""
     logits, labels = other.logits, other.labels
     if other.space.num_labels > FEW_LABELS and len(labels) > _CALIBRATION_ROWS:
@@ -272,7 +269,7 @@ def _calibration_rows(fitted: Fusion, other: _Problem) -> tuple[np.ndarray, np.n
     return fitted.apply(logits), labels
 
 
-def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: _Problem) -> str:
+def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: FusionProblem) -> str:
     """Choose a kind by the losses of its cross-fitted predictions."""
     several = [kind for kind in _BY_FREEDOM if kind in fused]
     if not several:
@@ -291,7 +288,7 @@ def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarra
     return chosen if is_better else "single"
 
 
-def _decided(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
+def _decided(logits_NC: np.ndarray, problem: FusionProblem) -> np.ndarray:
     """Return predictions as they would be delivered: of two classes with thresholds, where these are better."""
     if problem.space.num_labels == 2 and can_have_thresholds(problem.space, problem.metric):
         return fit_thresholds(
@@ -328,8 +325,8 @@ def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
     return slope, float(labels_N.mean() - slope * scores_N.mean())
 
 
-def _fit(kind: str, problem: _Problem) -> Fusion:
-    fits: dict[str, Callable[[_Problem], Fusion]] = {
+def _fit(kind: str, problem: FusionProblem) -> Fusion:
+    fits: dict[str, Callable[[FusionProblem], Fusion]] = {
         "single": _fit_single,
         "greedy": _fit_greedy,
         "weights": _fit_weights,
@@ -338,11 +335,11 @@ def _fit(kind: str, problem: _Problem) -> Fusion:
     return fits[kind](problem if kind == "single" else problem.limited())
 
 
-def _only(name: str, problem: _Problem) -> Fusion:
+def _only(name: str, problem: FusionProblem) -> Fusion:
     return Fusion.weighted("single", {name: 1.0}, problem.space.task_type)
 
 
-def _fit_single(problem: _Problem) -> Fusion:
+def _fit_single(problem: FusionProblem) -> Fusion:
     """Choose the simplest good member."""
     place, _ = choose_simplest(
         problem.metric, problem.labels, problem.predictions, standard_errors=problem.standard_errors
@@ -350,7 +347,7 @@ def _fit_single(problem: _Problem) -> Fusion:
     return _only(list(problem.logits)[place], problem)
 
 
-def _fit_greedy(problem: _Problem) -> Fusion:
+def _fit_greedy(problem: FusionProblem) -> Fusion:
     """Add members with replacement, each time the one that most improves the metric of the mean probabilities.
 
     Source:
@@ -399,7 +396,7 @@ def _of_truth(shares_NC: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.clip(shares_NC[np.arange(len(labels)), labels], _LOWEST, 1.0)
 
 
-def _fit_weights(problem: _Problem) -> Fusion:
+def _fit_weights(problem: FusionProblem) -> Fusion:
     """Fit non-negative weights with sum 1: least cross-entropy of the mean probabilities, or least squares of scores.
 
     The cross-entropy is convex in the weights; expectation-maximisation decreases it in every step.
@@ -431,14 +428,14 @@ def _fit_weights(problem: _Problem) -> Fusion:
     return _weighted("weights", problem, weights_M)
 
 
-def _weighted(kind: str, problem: _Problem, weights_M: np.ndarray) -> Fusion:
+def _weighted(kind: str, problem: FusionProblem, weights_M: np.ndarray) -> Fusion:
     """Make the fusion of these weights, without negligible ones; of equal weights if all are zero."""
     shares_M = weights_M / weights_M.sum() if weights_M.sum() > 0 else np.full(len(weights_M), 1 / len(weights_M))
     shares_M[shares_M < min(_SMALLEST_WEIGHT, shares_M.max())] = 0.0
     return Fusion.weighted(kind, dict(zip(problem.logits, shares_M.tolist(), strict=True)), problem.space.task_type)
 
 
-def _fit_linear(problem: _Problem) -> Fusion:
+def _fit_linear(problem: FusionProblem) -> Fusion:
     """Fit strongly regularised logistic regression on log-probabilities, or ridge regression on scores.
 
     The inverse regularisation strength is the best by cross-entropy over the problem's folds; in regression by
