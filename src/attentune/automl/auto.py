@@ -466,12 +466,13 @@ class _Training(AutoWork, Plan):
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
         """Take in finished runs, and return those that start now."""
         self._take_in()
-        free = min(free, self.workers - len(running))
+        started = sum(len(state.running) for state in self.states)
+        free = self.workers - started
         self.schedule.give_up_late_members(self.training_left_s, self.workers)
         runs: list[Run] = []
         while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
             runs.append(self._start(state))
-        if not runs and not running:
+        if not runs and not started:
             note = self.schedule.lower_plan(self.training_left_s, self.workers)
             if note is not None:
                 self._say_notes([note])
