@@ -97,10 +97,11 @@ class FixedPlan(Plan):
 @contextlib.contextmanager
 def only_driver(folder: Path) -> Iterator[None]:
     """Be the only command that works in a folder while the block runs."""
-    lock = FileLock(folder / LOCKS / "driver")
+    file = Path(LOCKS) / "driver"
+    lock = FileLock(folder / file)
     if not lock.take(wait=False):
         raise CheckpointError(
-            f"{folder}: another command is working in this folder ({lock_file} is locked). Wait for it, or stop it with"
+            f"{folder}: another command is working in this folder ({file} is locked). Wait for it, or stop it with"
             " Ctrl-C and go on with this one; what is finished is kept."
         )
     try:
