@@ -88,8 +88,8 @@ screenshots: $(STAMP)  ## make the pictures of pages in docs/images/ with Chromi
 .PHONY: bench
 bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.peers
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.predict
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.peers --record peers
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.peers --record predict --parts prediction --tasks cola,rte --rows 1000,300
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.serve
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost labels
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost sesame

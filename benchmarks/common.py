@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,37 +85,48 @@ def one_run(module: str, *arguments: object) -> dict[str, Any]:
     return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1]}
 
 
-def interleaved_runs(
-    module: str, contenders: Iterable[str], repeats: int, *arguments: object
+def interleaved(
+    run: Callable[[str], dict[str, Any]], contenders: Iterable[str], repeats: int, once: Collection[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run each contender `repeats` times, one run of each in every repeat.
+    """Run each contender `repeats` times, or `once`: one run of each in every repeat, so that no drift favours any.
 
-    So a machine whose speed drifts favours none of them. A contender that fails is not run again.
+    A contender that fails, with a `reason`, is not run again.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, own in runs.items():
-            if not own or "reason" not in own[0]:
-                own.append(one_run(module, name, *arguments))
+            if not own or ("reason" not in own[0] and name not in once):
+                found = run(name)
+                own[:] = [found] if "reason" in found else [*own, found]
     return runs
 
 
-def compared(runs: dict[str, list[dict[str, Any]]], theirs: str, ours: str) -> dict[str, Any]:
-    """Return two contenders' medians and the median of the ratio of their speeds; or why there are none."""
-    reasons = {name: own[0]["reason"] for name, own in runs.items() if "reason" in own[0]}
-    if reasons:
-        return {"reasons": reasons}
-    speeds = {name: [run["tokens"] / run["seconds"] for run in own] for name, own in runs.items()}
-    ratios = [mine / other for mine, other in zip(speeds[ours], speeds[theirs], strict=True)]
-    return {
-        "tokens_per_second": {name: round(statistics.median(own)) for name, own in speeds.items()},
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "peak_memory_mib": {
-            name: round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20)
-            for name, own in runs.items()
-        },
-    }
+def medians(runs: Mapping[str, list[dict[str, Any]]], references: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return each contender's medians, with those of the ratios of its speed to each reference's in the same repeat."""
+    speeds = {name: [run["tokens"] / run["seconds"] for run in own if "seconds" in run] for name, own in runs.items()}
+    made: dict[str, dict[str, Any]] = {}
+    for name, own in runs.items():
+        if "reason" in own[0]:
+            made[name] = own[0]
+            continue
+        pairs = {key: zip(speeds[name], speeds.get(other, []), strict=False) for key, other in references.items()}
+        ratios = {key: [mine / theirs for mine, theirs in both] for key, both in pairs.items()}
+        made[name] = {
+            "tokens_per_second": round(statistics.median(speeds[name])),
+            "texts_per_second": round(statistics.median(run["texts"] / run["seconds"] for run in own)),
+            **{key: round(statistics.median(found), 3) for key, found in ratios.items() if found},
+            "seconds": round(statistics.median(run["seconds"] for run in own), 2),
+            "peak_memory_mib": round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20),
+            "score": round(statistics.median(run["score"] for run in own), 3),
+        }
+    return made
+
+
+def lines_of(made: Mapping[str, dict[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return a Markdown table of facts by name, and the reasons of what has none."""
+    rows = [[name, *(str(own.get(column, "")) for column in columns)] for name, own in made.items()]
+    reasons = [f"{name}: {own['reason']}" for name, own in made.items() if "reason" in own]
+    return table(["", *(column.replace("_", " ") for column in columns)], rows) + (["", *reasons] if reasons else [])
 
 
 def use_chosen_clock() -> None:

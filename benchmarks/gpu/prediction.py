@@ -22,9 +22,9 @@ from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import forget_peak_memory, peak_memory_bytes
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from benchmarks.gpu.training import lines_of
+from benchmarks.common import lines_of
 from benchmarks.gpu.workload import Part, Workload, no_tf32, synchronize
-from benchmarks.speed.predict_runs import pipeline_labels
+from benchmarks.speed.contenders import pipeline_labels
 
 Labels = Callable[[TextRows], np.ndarray]
 METHODS = ("integrated-gradients", "leave-one-out", "gradient")

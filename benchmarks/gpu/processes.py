@@ -1,4 +1,8 @@
-"""A run in a process of its own that is killed and resumed."""
+"""A run in a process of its own that is killed and resumed.
+
+`python -m benchmarks.gpu.processes SETTINGS.json STEP` is that process: it trains with the overrides for `load_config`
+in SETTINGS.json and kills itself after this step, as a power cut would.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +19,13 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from attentune.config import load_config
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.progress import ProgressDisplay
+from attentune.training.state import TrainingState
 from attentune.training.train import train
 from benchmarks.common import ROOT, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 
-WORKER = "benchmarks.gpu.worker"
 WEIGHT_TOLERANCE = 1e-4
 LOG_TOLERANCE = 2e-4
 _WAIT_S = 600
@@ -43,19 +49,31 @@ def run_settings(work: Workload, folder: Path, **changes: Any) -> dict[str, Any]
     return work.settings("sentences", work.small_encoder, folder, **{**values, **changes})
 
 
-def run_here(settings: dict[str, Any]) -> Path:
+class DieAfter(TrainingCallback):
+    """Kills this process after a step, before that step is saved."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
+        if state.step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_here(settings: dict[str, Any], *callbacks: TrainingCallback) -> Path:
     """Train in this process; return the run folder."""
     no_tf32()
-    train(load_config(overrides=settings), display=ProgressDisplay(quiet=True), with_baselines=False)
+    display = ProgressDisplay(quiet=True)
+    train(load_config(overrides=settings), display=display, callbacks=callbacks, with_baselines=False)
     return Path(settings["training.output_dir"])
 
 
-def run_apart(settings: dict[str, Any], *flags: str) -> tuple[int, str]:
-    """Train in a process of its own; return its status and what it said."""
+def run_killed(settings: dict[str, Any]) -> tuple[int, str]:
+    """Train in a process that is killed; return its status and what it said."""
     file = Path(settings["training.output_dir"]).with_suffix(".json")
     file.write_text(json.dumps(settings), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, "-m", WORKER, str(file), *flags],
+        [sys.executable, "-m", "benchmarks.gpu.processes", str(file), str(_KILLED_AT)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -137,7 +155,7 @@ def resume(work: Workload) -> list[Part]:
 
     whole, again = run_here(settings("whole")), run_here(settings("again"))
     noise, noisy = compared("the same run twice", whole, again, weights=WEIGHT_TOLERANCE, log=LOG_TOLERANCE)
-    status, said = run_apart(settings("killed"), "--die_after", str(_KILLED_AT))
+    status, said = run_killed(settings("killed"))
     if status != -signal.SIGKILL:
         return [Part("resume", {}, said.splitlines()[-20:], [f"expected the run to be killed; its status is {status}"])]
     if (work.folder / "killed/run.json").exists() or not list((work.folder / "killed").glob("checkpoint-*")):
@@ -148,3 +166,7 @@ def resume(work: Workload) -> list[Part]:
     facts, problems = compared("resumed", whole, resumed, weights=weights, log=log)
     made = {"the same run twice": noise, "killed and resumed": facts}
     return [Part("resume", {"is_exact": is_exact, **made}, lines_of(made), noisy + problems)]
+
+
+if __name__ == "__main__":
+    run_here(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), DieAfter(int(sys.argv[2])))

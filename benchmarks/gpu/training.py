@@ -33,13 +33,14 @@ from attentune.training.memory import forget_peak_memory, peak_memory_bytes
 from attentune.training.progress import ProgressDisplay
 from attentune.training.state import TrainingState
 from attentune.training.train import train
-from benchmarks.common import table
+from benchmarks.common import interleaved, lines_of
 from benchmarks.gpu.workload import Part, Workload, no_tf32, synchronize, with_attention
-from benchmarks.speed.peer_runs import AT_BEST, QUIET, SCHEDULE, examples_of
+from benchmarks.speed.contenders import AT_BEST, QUIET, SCHEDULE, examples_of
 
 FLASH = "flash_attention_2"
 # Accelerate compiles the model of a training program that finds this variable, Attentune's too; Attentune has no flag.
 _COMPILE = "ACCELERATE_DYNAMO_BACKEND"
+_LEFT_OUT = "left out"
 _COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "first_epoch_seconds", "peak_memory_mib")
 
 
@@ -198,51 +199,46 @@ def _train_peer(
 def unavailable(work: Workload, contender: Contender) -> str | None:
     """Return why a contender cannot run here; None if it can."""
     if contender.attention == FLASH and not is_flash_attn_2_available():
-        return "left out: the package flash_attn is not installed"
+        return "the package flash_attn is not installed"
     if contender.precision == "bf16" and work.is_measurement and not has_fast_bf16(work.device):
-        return "left out: this GPU does not multiply bf16"
+        return "this GPU does not multiply bf16"
     return None
 
 
 def alternating_runs(
     work: Workload, found: Sequence[Contender], texts: str, encoder: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Run all contenders once in each repeat, so that a drift of the machine's speed favours none.
+    """Run all contenders once in each repeat; return the runs, and what failed.
 
-    What is compiled runs once, as compilation takes most of its time. What fails is not run again.
+    What is compiled runs once, as compilation takes most of its time.
     """
-    runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
-    problems = []
-    for repeat in range(work.repeats):
-        for one in found:
-            own = runs[one.name]
-            if (repeat > 0 and one.is_compiled) or (own and "reason" in own[0]):
-                continue
-            reason = unavailable(work, one)
-            try:
-                own.append(timed_run(work, one, texts, encoder) if reason is None else {"reason": reason})
-            except Exception as error:
-                own[:] = [{"reason": f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"}]
-                problems.append(f"{one.name}: {own[0]['reason']}")
-    return runs, problems
+    by_name = {one.name: one for one in found}
 
+    def run(name: str) -> dict[str, Any]:
+        reason = unavailable(work, by_name[name])
+        if reason is not None:
+            return {"reason": f"{_LEFT_OUT}: {reason}"}
+        try:
+            return timed_run(work, by_name[name], texts, encoder)
+        except Exception as error:
+            return {"reason": f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"}
 
-def training_tokens(work: Workload, texts: str, encoder: Path) -> int:
-    """Return the tokens of the training rows, without padding."""
-    return examples_of(work.config(texts, encoder, work.folder / "unused"))[2]
+    runs = interleaved(run, by_name, work.repeats, once=[one.name for one in found if one.is_compiled])
+    reasons = {name: own[0]["reason"] for name, own in runs.items() if "reason" in own[0]}
+    return runs, [f"{name}: {reason}" for name, reason in reasons.items() if not reason.startswith(_LEFT_OUT)]
 
 
 def summary(
     runs: Mapping[str, list[dict[str, Any]]], found: Sequence[Contender], tokens: int
 ) -> dict[str, dict[str, Any]]:
     """Return the medians of each contender, with `ratio`: its speed against the fastest Trainer of its precision."""
-    timed = [one for one in found if runs[one.name] and "reason" not in runs[one.name][0]]
+    timed = [one for one in found if "reason" not in runs[one.name][0]]
     epoch_s = {one.name: statistics.median(run["epoch_seconds"] for run in runs[one.name]) for one in timed}
     made: dict[str, dict[str, Any]] = {}
     for one in found:
         own = runs[one.name]
         if one not in timed:
-            made[one.name] = own[0] if own else {"reason": "left out"}
+            made[one.name] = own[0]
             continue
         peers = [epoch_s[peer.name] for peer in timed if peer.preset is None and peer.precision == one.precision]
         made[one.name] = {
@@ -255,20 +251,13 @@ def summary(
     return made
 
 
-def lines_of(made: Mapping[str, dict[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Return a Markdown table of facts by name, and the reasons of what has none."""
-    rows = [[name, *(str(own.get(column, "")) for column in columns)] for name, own in made.items()]
-    reasons = [f"{name}: {own['reason']}" for name, own in made.items() if "reason" in own]
-    return table(["", *(column.replace("_", " ") for column in columns)], rows) + (["", *reasons] if reasons else [])
-
-
 def training(work: Workload) -> Iterator[Part]:
     """Time all contenders for each encoder and each kind of texts."""
     for encoder_name, encoder in work.encoders.items():
         for texts in work.texts:
             found = contenders(work)
             runs, problems = alternating_runs(work, found, texts, encoder)
-            tokens = training_tokens(work, texts, encoder)
+            tokens = examples_of(work.config(texts, encoder, work.folder / "unused"))[2]
             made = summary(runs, found, tokens)
             facts = {
                 "rows": work.rows,

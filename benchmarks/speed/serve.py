@@ -33,35 +33,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import RECORDS, ROOT, command_of, processor, table, write_record
+from benchmarks.common import RECORDS, ROOT, command_of, table, write_record
 
 TARGET = RECORDS / "serve.json"
 BATCHED, ALONE = "attentune serve", "attentune serve, one at a time"
 PIPELINE_BATCHED, PIPELINE_ALONE = "pipeline, batched", "pipeline, one at a time"
 CONTENDERS = (BATCHED, ALONE, PIPELINE_BATCHED, PIPELINE_ALONE)
 MAX_BATCH = 32
-WORDS = [
-    "the",
-    "a",
-    "film",
-    "story",
-    "was",
-    "is",
-    "not",
-    "never",
-    "so",
-    "quite",
-    "very",
-    "good",
-    "bad",
-    "dull",
-    "fine",
-    "great",
-    "awful",
-    "music",
-    "plot",
-    "end",
-]
+WORDS = "the a film story was is not never so quite very good bad dull fine great awful music plot end"
 TRAIN_ROWS = 64
 _MOST_REQUESTS = 20_000  # of one measurement, whatever its time
 _HEAD = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -102,7 +81,7 @@ def serve_pipeline(run: str, max_batch: int) -> None:
     from attentune.serving.api import api_app
     from attentune.serving.backend import RunBackend
     from attentune.serving.server import bound_socket, on_sigterm, run_server
-    from benchmarks.speed.predict_runs import stock_model
+    from benchmarks.speed.contenders import stock_model
 
     saved = Predictor.load(run).single_model("the benchmark")
     classify = pipeline("text-classification", model=stock_model(saved), tokenizer=saved.tokenizer, device="cpu")
@@ -260,7 +239,6 @@ def main() -> None:
 def write(runs: dict[int, dict[str, list[dict[str, float]]]], loads: Sequence[float]) -> None:
     """Write the record of the repeats so far."""
     facts = {
-        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
         "load_averages": loads,

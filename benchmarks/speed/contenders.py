@@ -1,29 +1,41 @@
-"""Run one contender's training once: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS [ENCODER]`.
+"""Run one contender once: `python -m benchmarks.speed.contenders training|prediction CONTENDER TASK ROWS ENCODER|RUN`.
 
-For `peers.py` and, with the folder of an encoder in place of the embedded one, for `families.py`. Prints a line of
-JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on the validation
-file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda". If $ATTENTUNE_BENCH_CLOCK is "cpu", seconds are processor
-time instead of elapsed time: equal on one thread of a quiet machine, and nearly so where others use it too.
+For `peers.py`. Training takes the folder of an encoder, or `embedded`; prediction a run of preset `bert`, whose weights
+all contenders have, the pipelines in transformers' own class. Prints a line of JSON: seconds (of prediction from texts
+to labels, the median of three), texts and non-padding tokens, peak memory of the process (or of the GPU), the score on
+the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda". If $ATTENTUNE_BENCH_CLOCK is "cpu", seconds
+are processor time instead of elapsed time: equal on one thread of a quiet machine, and nearly so where others use it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertForSequenceClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 
 from attentune.config import Config, load_config
+from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
+from attentune.inference.predictor import Predictor, predict_rows
+from attentune.metrics.metrics import predictions_of
 from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
@@ -45,6 +57,7 @@ AT_BEST: dict[str, Any] = {"train_sampling_strategy": "group_by_length", "optim"
 DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
 MAX_LENGTHS = {"cfimdb": 512}  # of the other tasks 128 tokens
 SCORED_ROWS = os.environ.get("ATTENTUNE_BENCH_SCORED_ROWS")  # of the validation file; all if not set
+Labels = Callable[[TextRows], np.ndarray]
 EPOCHS = 2  # the first epoch of SSA has no labels yet
 
 
@@ -77,15 +90,10 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
     )
 
 
-def encoder_settings(encoder: str) -> dict[str, Any]:
-    """Return the settings of a run with this encoder; those with random weights are scored on few rows."""
-    return {} if encoder == "embedded" else {"model.name_or_path": encoder, "data.max_eval_samples": 64}
-
-
-def ours(method: str, task: str, rows: int, encoder: str = "embedded") -> dict[str, float]:
+def ours(method: str, task: str, rows: int, encoder: str) -> dict[str, float]:
     """Our own loop; making labels counts as training."""
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(task, rows, folder, **OURS[method], **encoder_settings(encoder))
+        config = settings(task, rows, folder, **OURS[method], **{"model.name_or_path": encoder})
         result = train(config, display=ProgressDisplay(quiet=True))
     scores = next(iter(result.scores.values()))
     facts = result.train
@@ -116,9 +124,9 @@ def examples_of(config: Config) -> tuple[dict[str, list[dict[str, Any]]], Any, i
     return made, tokenizer, tokens
 
 
-def trainer(at_best: bool, task: str, rows: int, encoder: str = "embedded") -> dict[str, float]:
+def trainer(at_best: bool, task: str, rows: int, encoder: str) -> dict[str, float]:
     """transformers' Trainer: as `run_glue` sets it (fp32, padded to 128), or at its best on this machine."""
-    config = settings(task, rows, "unused", **encoder_settings(encoder))
+    config = settings(task, rows, "unused", **{"model.name_or_path": encoder})
     examples, tokenizer, tokens = examples_of(config)
     best: dict[str, Any] = {"bf16": uses_bf16(), **AT_BEST}
     padding: dict[str, Any] = {} if at_best else {"padding": "max_length", "max_length": config.data.max_length}
@@ -150,22 +158,20 @@ def trainer(at_best: bool, task: str, rows: int, encoder: str = "embedded") -> d
     }
 
 
-def cross_encoder(task: str, rows: int) -> dict[str, float]:
+def cross_encoder(task: str, rows: int, encoder: str) -> dict[str, float]:
     """sentence-transformers' CrossEncoder trainer, with its defaults but for batch size, epochs and rate."""
     from datasets import Dataset
     from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
     from sentence_transformers.cross_encoder.losses import CrossEntropyLoss
 
-    config = settings(task, rows, "unused")
+    config = settings(task, rows, "unused", **{"model.name_or_path": encoder})
     data = load_data(config.data, seed=config.training.seed, splits=("train", "validation"))
     _, _, tokens = examples_of(config)
     train_rows, dev = data.splits["train"], data.splits["validation"]
     if train_rows.pairs is None:
         raise SystemExit("CrossEncoder reads pairs")
     columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
-    model = CrossEncoder(
-        resolve_encoder("embedded"), num_labels=2, max_length=config.data.max_length, device=str(DEVICE)
-    )
+    model = CrossEncoder(resolve_encoder(encoder), num_labels=2, max_length=config.data.max_length, device=str(DEVICE))
     with tempfile.TemporaryDirectory() as folder:
         peer = CrossEncoderTrainer(
             model=model,
@@ -195,16 +201,97 @@ def score_of(task: str, predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(matthews_corrcoef(gold, predicted) if task == "cola" else accuracy_score(gold, predicted))
 
 
-CONTENDERS: dict[str, Callable[..., dict[str, float]]] = {
+def stock_model(saved: Predictor) -> BertForSequenceClassification:
+    """The run's weights in transformers' own class."""
+    model = BertForSequenceClassification(saved.model.encoder.config)
+    own = saved.model.state_dict()
+    names = {f"bert.{name.removeprefix('encoder.')}": name for name in own if name.startswith("encoder.")}
+    for part in ("weight", "bias"):
+        names[f"bert.pooler.dense.{part}"] = f"head.pooler.dense.{part}"
+        names[f"classifier.{part}"] = f"classifier.{part}"
+    model.load_state_dict({theirs: own[mine] for theirs, mine in names.items()})
+    return model.eval()
+
+
+def our_labels(precision: str | None, saved: Predictor, max_length: int) -> Labels:
+    """`attentune predict`, from texts on."""
+    precision = precision or (None if uses_bf16() else "fp32")
+    return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
+
+
+def pipeline_contender(at_best: bool, saved: Predictor, max_length: int) -> Labels:
+    """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
+    dtype = torch.bfloat16 if at_best and uses_bf16() else torch.float32
+    batch_size = 32 if at_best else None
+    return pipeline_labels(saved, device=DEVICE, dtype=dtype, batch_size=batch_size, max_length=max_length)
+
+
+def pipeline_labels(
+    saved: Predictor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    batch_size: int | None = None,
+    max_length: int | None = None,
+) -> Labels:
+    """Return a function from rows to the labels that transformers' pipeline predicts with the weights of a run."""
+    model = stock_model(saved).to(dtype)
+    classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device=device)
+    max_length = max_length or int(saved.model.config.max_seq_length)
+    more: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
+
+    def labels(rows: TextRows) -> np.ndarray:
+        texts: Sequence[Any] = rows.texts
+        if rows.pairs is not None:
+            texts = [{"text": one, "text_pair": two} for one, two in zip(rows.texts, rows.pairs, strict=True)]
+        sizes = [len(text) + len(pair) for text, pair in zip(rows.texts, rows.pairs or rows.texts, strict=True)]
+        order = np.arange(len(texts)) if batch_size is None else np.argsort(sizes)[::-1]
+        said = classify([texts[place] for place in order], truncation=True, max_length=max_length, **more)
+        found = np.empty(len(texts), dtype=np.int64)
+        found[order] = [model.config.label2id[one["label"]] for one in said]
+        return found
+
+    return labels
+
+
+def predicted(labels_by: Callable[[Predictor, int], Labels], task: str, rows: int, run: str) -> dict[str, float]:
+    """Time the predictions of a run."""
+    saved = Predictor.load(run)
+    data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
+    texts, dev = data.splits["train"], data.splits["validation"]
+    max_length = MAX_LENGTHS.get(task, 128)
+    labels = labels_by(saved, max_length)
+    score = score_of(task, labels(dev), dev.labels)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        labels(texts)
+        times.append(time.perf_counter() - began)
+    tokens = int(encode_rows(texts, saved.tokenizer, max_length=max_length).lengths.sum())
+    return {"seconds": statistics.median(times), "texts": len(texts), "tokens": tokens, "score": score}
+
+
+TRAINERS: dict[str, Callable[[str, int, str], dict[str, float]]] = {
     "Trainer as run_glue": partial(trainer, False),
     "Trainer at its best": partial(trainer, True),
     "CrossEncoder": cross_encoder,
     **{name: partial(ours, name) for name in OURS},
 }
+PREDICTORS: dict[str, Callable[[Predictor, int], Labels]] = {
+    "pipeline": partial(pipeline_contender, False),
+    "pipeline at its best": partial(pipeline_contender, True),
+    "attentune": partial(our_labels, None),
+    "attentune fp32": partial(our_labels, "fp32"),
+    "attentune bf16-true": partial(our_labels, "bf16-true"),
+    "attentune int8": partial(our_labels, "int8"),
+}
+CONTENDERS = {
+    "training": TRAINERS,
+    "prediction": {name: partial(predicted, labels_by) for name, labels_by in PREDICTORS.items()},
+}
 
 
 if __name__ == "__main__":
     use_chosen_clock()
-    facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
-    facts["peak_memory_bytes"] = peak_memory_bytes(DEVICE)
-    print(json.dumps(facts))
+    facts = CONTENDERS[sys.argv[1]][sys.argv[2]](sys.argv[3], int(sys.argv[4]), sys.argv[5])
+    print(json.dumps({"texts": EPOCHS * int(sys.argv[4]), **facts, "peak_memory_bytes": peak_memory_bytes(DEVICE)}))
