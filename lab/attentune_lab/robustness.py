@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ class Perturbation:
     """A perturbation of rows."""
 
     name: str  # the name in reports
-    meaning: str  # a short description
     # Maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
     change: Callable[[TextRows, int, frozenset[str]], TextRows]
     needs_pairs: bool = False  # whether it applies to text pairs only
@@ -106,10 +104,10 @@ def _typos(text: str, generator: np.random.Generator) -> str:
 
 
 def _without_punctuation(text: str, generator: np.random.Generator) -> str:
-    spaced = "".join(
-        " " if sign in string.punctuation or unicodedata.category(sign)[0] == "P" else sign for sign in text
-    )
-    return " ".join(spaced.split())
+    def is_mark(sign: str) -> bool:
+        return sign in string.punctuation or unicodedata.category(sign)[0] == "P"
+
+    return " ".join("".join(" " if is_mark(sign) else sign for sign in text).split())
 
 
 def _without_indicative_words(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
@@ -122,31 +120,15 @@ def _without_indicative_words(rows: TextRows, seed: int, indicative_words: froze
     return replace(rows, texts=tuple(map(cut, rows.texts)), pairs=pairs)
 
 
-def _swapped(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
-    return rows if rows.pairs is None else replace(rows, texts=rows.pairs, pairs=rows.texts)
-
-
-def _only_first(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
-    return replace(rows, pairs=("",) * len(rows))
-
-
-def _only_second(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
-    return replace(rows, texts=("",) * len(rows))
-
-
 PERTURBATIONS: tuple[Perturbation, ...] = (
-    Perturbation("first text only", "the second text is empty", _only_first, needs_pairs=True),
-    Perturbation("second text only", "the first text is empty", _only_second, needs_pairs=True),
-    Perturbation("swapped", "the two texts change places", _swapped, needs_pairs=True),
-    Perturbation("typos", "two letters change places in one word in eight", _each_text(_typos)),
-    Perturbation("lower case", "all letters small", _each_text(lambda text, generator: text.lower())),
-    Perturbation("upper case", "all letters capital", _each_text(lambda text, generator: text.upper())),
-    Perturbation("no punctuation", "punctuation left out", _each_text(_without_punctuation)),
-    Perturbation(
-        "label-indicative words removed",
-        "the words most associated with the label are left out",
-        _without_indicative_words,
-    ),
+    Perturbation("first text only", lambda rows, seed, words: replace(rows, pairs=("",) * len(rows)), True),
+    Perturbation("second text only", lambda rows, seed, words: replace(rows, texts=("",) * len(rows)), True),
+    Perturbation("swapped", lambda rows, seed, words: replace(rows, texts=rows.pairs or (), pairs=rows.texts), True),
+    Perturbation("typos", _each_text(_typos)),
+    Perturbation("lower case", _each_text(lambda text, generator: text.lower())),
+    Perturbation("upper case", _each_text(lambda text, generator: text.upper())),
+    Perturbation("no punctuation", _each_text(_without_punctuation)),
+    Perturbation("label-indicative words removed", _without_indicative_words),
 )
 
 
@@ -155,9 +137,6 @@ def overlap(text: str, pair: str) -> float:
     second = words_of(pair)
     first = set(words_of(text))
     return sum(word in first for word in second) / len(second) if second else 0.0
-
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -183,20 +162,23 @@ class StressReport:
     label_indicative_words: list[str]  # the words that one of the perturbations removes, sorted
 
 
+Score = Callable[[np.ndarray], float]
+
+
 class _Scorer:
     """Computes scores with bootstrap intervals; equal numbers of rows are resampled with the same seed."""
 
     def __init__(self, metric: str, labels: np.ndarray, *, resamples: int, seed: int) -> None:
         self._metric, self._labels, self._resamples, self._seed = METRICS[metric], labels, resamples, seed
 
-    def score(self, predictions: np.ndarray) -> Callable[[np.ndarray], float]:
+    def score(self, predictions: np.ndarray) -> Score:
         """Return a function from row indices, which may repeat, to the score of these rows."""
         rows, weighted = len(self._labels), weighted_score(self._metric, self._labels, predictions)
         if weighted is not None:  # 50 times as fast for label sets
             return lambda places: weighted(np.bincount(places, minlength=rows).astype(np.float64))
         return lambda places: self._metric.score(self._labels[places], predictions[places])
 
-    def interval(self, statistic: Callable[[np.ndarray], float], among: np.ndarray) -> Interval:
+    def interval(self, statistic: Score, among: np.ndarray) -> Interval:
         """Return a statistic of the rows `among`, with a bootstrap interval over resamples of these rows."""
         generator = numpy_generator("stress", self._seed, len(among))
         low, high = bootstrap_interval(
@@ -204,49 +186,41 @@ class _Scorer:
         )
         return Interval(statistic(among), low, high)
 
-    def change(self, name: str, before: list[np.ndarray], after: list[np.ndarray]) -> StressLine:
-        """Return the scores on perturbed rows, given each run's predictions before and after the perturbation."""
-        every = np.arange(len(self._labels))
-        old, new = [self.score(one) for one in before], [self.score(one) for one in after]
-
-        def fall(run: int, places: np.ndarray) -> float:
-            return old[run](places) - new[run](places)
-
-        return StressLine(
-            name,
-            len(every),
-            [self.interval(score, every) for score in new],
-            [self.interval(partial(fall, run), every) for run in range(len(after))],
-            self.interval(lambda p: fall(1, p) - fall(0, p), every) if len(after) == 2 else None,
-        )
-
-    def part(self, name: str, predictions: list[np.ndarray], places: np.ndarray) -> StressLine:
-        """Return the scores on the rows with these indices."""
-        scores = [self.score(one) for one in predictions]
+    def line(
+        self, name: str, places: np.ndarray, after: list[np.ndarray], before: list[np.ndarray] | None = None
+    ) -> StressLine:
+        """Return the scores on the rows with these indices, and with predictions `before` how far they fall."""
+        scores = [self.score(one) for one in after]
+        values = scores
+        if before is not None:
+            values = [partial(_fall, self.score(old), new) for old, new in zip(before, scores, strict=True)]
         return StressLine(
             name,
             len(places),
             [self.interval(score, places) for score in scores],
-            None,
-            self.interval(lambda p: scores[1](p) - scores[0](p), places) if len(scores) == 2 else None,
+            None if before is None else [self.interval(fall, places) for fall in values],
+            self.interval(lambda p: values[1](p) - values[0](p), places) if len(values) == 2 else None,
         )
 
 
+def _fall(old: Score, new: Score, places: np.ndarray) -> float:
+    return old(places) - new(places)
+
+
 def stress(
-    runs: Sequence[str | Path | Predictor],
+    saved: Sequence[Predictor],
     data: TaskData,
     *,
     training_rows: TextRows | None = None,
     precision: str | None = None,
     resamples: int = 1000,
     seed: int = 42,
-    progress: Progress | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> StressReport:
     """Score one or two runs on perturbed copies of a split, and on subsets of it."""
     split, rows = next(iter(data.splits.items()))
     if rows.labels is None or len(rows) == 0:
         raise DataError(f"{rows.source}: has no labels, expected some: stress tells how far a score falls.")
-    saved = [run if isinstance(run, Predictor) else Predictor.load(run) for run in runs]
     indicative_words = label_indicative_words(training_rows or rows)
     scorer = _Scorer(data.metrics[0], rows.labels, resamples=resamples, seed=seed)
 
@@ -259,19 +233,18 @@ def stress(
             for run in saved
         ]
 
-    before = predicted(rows, "as they are")
+    before, every = predicted(rows, "as they are"), np.arange(len(rows))
     changes = [
-        scorer.change(kind.name, before, predicted(kind.change(rows, seed, indicative_words), kind.name))
+        scorer.line(kind.name, every, predicted(kind.change(rows, seed, indicative_words), kind.name), before)
         for kind in PERTURBATIONS
         if rows.pairs is not None or not kind.needs_pairs
     ]
-    every = np.arange(len(rows))
     return StressReport(
         metric=data.metrics[0],
         runs=[str(run.folder) for run in saved],
         original=[scorer.interval(scorer.score(predictions), every) for predictions in before],
         changes=changes,
-        parts=[scorer.part(name, before, places) for name, places in _parts(rows).items()],
+        parts=[scorer.line(name, places, before) for name, places in _parts(rows).items()],
         label_indicative_words=sorted(indicative_words),
     )
 

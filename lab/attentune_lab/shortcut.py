@@ -19,7 +19,7 @@ from attentune.demo.run import check_all_done
 from attentune.runs.compare import compare
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import Predictions, RecordStore, read_predictions
-from attentune.stats.estimate import Estimate, mean_over_seeds_and_examples
+from attentune.stats.estimate import mean_over_seeds_and_examples
 from attentune_lab.synthetic import write_files
 
 TRAIN_ROWS = 1200
@@ -75,25 +75,11 @@ class ShortcutLine:
         return {**asdict(self), "verdict": self.verdict}
 
 
-def data_settings(folder: Path, *, seed: int) -> dict[str, Any]:
-    """Write the synthetic reviews and return the settings that read them."""
-    files = write_files(folder, train_size=TRAIN_ROWS, seed=seed)
-    return {
-        "data.train_file": str(files["train"]),
-        "data.validation_file": str(files["validation"]),
-        "data.test_file": str(files["challenge"]),
-        "data.text_column": "text",
-        "data.label_column": "label",
-        "data.id_column": "id",
-    }
-
-
 def run_shortcut(
     folder: str | Path,
     *,
     presets: Sequence[str] = DEFAULT_PRESETS,
     seed: int = 42,
-    seeds: int = SEEDS,
     overrides: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     quiet: bool = False,
@@ -103,12 +89,22 @@ def run_shortcut(
     Finished runs in the folder are reused, and interrupted ones resume.
     """
     folder = Path(folder)
-    settings = data_settings(folder / "data", seed=seed) | SETTINGS | dict(overrides or {})
+    files = write_files(folder / "data", train_size=TRAIN_ROWS, seed=seed)
+    settings = {
+        "data.train_file": str(files["train"]),
+        "data.validation_file": str(files["validation"]),
+        "data.test_file": str(files["challenge"]),
+        "data.text_column": "text",
+        "data.label_column": "label",
+        "data.id_column": "id",
+        **SETTINGS,
+        **(overrides or {}),
+    }
     comparison = folder / "comparison"
     records = compare(
         comparison,
         presets=presets,
-        seeds=range(seed, seed + seeds),
+        seeds=range(seed, seed + SEEDS),
         overrides=settings,
         keep_runs=True,
         retry_failed=True,
@@ -147,7 +143,7 @@ def _correct(predictions: Predictions) -> np.ndarray:
 def mean_of(values_SN: np.ndarray) -> Mean:
     if len(values_SN) < 2:
         return Mean(float(values_SN.mean()), math.nan, math.nan)
-    estimate: Estimate = mean_over_seeds_and_examples(values_SN)
+    estimate = mean_over_seeds_and_examples(values_SN)
     return Mean(float(estimate.value), float(estimate.low), float(estimate.high))
 
 

@@ -8,7 +8,6 @@ well on validation and badly on the challenge rows, and explanations can be comp
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -20,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.errors import ConfigError, StorageError
+from attentune.errors import ConfigError
+from attentune.io.files import storage_errors, write_text
 from attentune.seeding import derive_key, numpy_generator
 from attentune_lab import synthetic_vocabulary as vocabulary
 
@@ -69,46 +68,6 @@ def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list
     return rows
 
 
-def demo_task(
-    *, train_size: int = 1600, eval_size: int = 600, seed: int = 42, shortcut_strength: float = 0.8
-) -> TaskData:
-    """Generate the demo task with the splits train, validation and challenge.
-
-    A row's id is "SPLIT-NUMBER"; `look_up` returns the ground truth for ids.
-    """
-    sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
-    splits = {}
-    for split, size in sizes.items():
-        rows = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
-        splits[split] = TextRows(
-            ids=tuple(f"{split}-{index}" for index in range(size)),
-            texts=tuple(row.text for row in rows),
-            pairs=None,
-            labels=np.array([row.label for row in rows], dtype=np.int64),
-            source=f"demo ({split})",
-        )
-    note = (
-        f"These reviews are made up: in {100 * shortcut_strength:g} % of the training and validation rows that name "
-        "the shortcut, it goes with the label; in the challenge rows it goes against the label as often."
-    )
-    return TaskData("demo", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits, (note,))
-
-
-def look_up(ids: Sequence[str], *, seed: int = 42, shortcut_strength: float = 0.8) -> list[DemoRow]:
-    """Regenerate the rows of `demo_task` with the given ids."""
-    places = []
-    for name in ids:
-        split, _, number = name.rpartition("-")
-        if split not in SPLITS or not (number.isascii() and number.isdigit()):
-            raise ConfigError(f"{name!r} is no id of the demo; expected a split and a number, such as 'validation-7'")
-        places.append((split, int(number)))
-    made = {}
-    for split in {split for split, _ in places}:
-        size = 1 + max(number for home, number in places if home == split)
-        made[split] = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
-    return [made[split][number] for split, number in places]
-
-
 def write_files(
     folder: str | Path,
     *,
@@ -124,10 +83,12 @@ def write_files(
     """
     sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
     paths = {}
+    with storage_errors(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     for split, size in sizes.items():
         rows = generate(split, size, seed=seed, shortcut_strength=shortcut_strength)
         paths[split] = Path(folder) / f"{split}.csv"
-        _write_whole(paths[split], _as_csv(split, rows))
+        write_text(paths[split], _as_csv(split, rows))
     return paths
 
 
@@ -229,17 +190,3 @@ def _as_csv(split: str, rows: Sequence[DemoRow]) -> str:
         spans = (json.dumps(row.decisive), json.dumps(row.shortcut))
         writer.writerow((f"{split}-{index}", row.text, LABEL_NAMES[row.label], row.kind, *spans))
     return sheet.getvalue()
-
-
-def _write_whole(path: Path, content: str) -> None:
-    """Write to a temporary name first, so that a full disk leaves no partial file."""
-    draft = path.with_name(path.name + ".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(content, encoding="utf-8", newline="")
-        draft.replace(path)
-    except OSError as error:
-        # If the folder is the problem, there is no temporary file, and deleting it fails too.
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise StorageError(f"{path} cannot be written ({error.strerror}); free space or name another folder") from error

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from attentune_lab.campaign import error_rates
-from attentune_lab.campaign.fold_rates import play as play_folds
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVEL = 0.05
@@ -166,7 +165,7 @@ def test_the_primary_interval_holds_in_the_scenarios_of_the_page(key: str, seeds
 
 
 def test_the_corrected_test_keeps_to_its_level_where_the_plain_one_does_not() -> None:
-    found = play_folds(5, 2, 60, 300)
+    found = error_rates.fold_rates(5, 2, 60, 300)
     slack = 4 * math.sqrt(0.05 * 0.95 / 300)
     assert found["corrected"] <= 0.05 + slack
     assert found["plain"] > found["corrected"] + 0.05

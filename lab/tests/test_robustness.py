@@ -1,26 +1,100 @@
-"""How far scores fall when texts are changed: numbers, intervals, command."""
+"""Changed copies of texts, and how far scores fall on them: numbers, intervals, command."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from attentune_lab.robustness import PERTURBATIONS, stress
+from attentune_lab.robustness import PERTURBATIONS, label_indicative_words, overlap, stress, words_of
 from helpers.samples import settings
+from helpers.tiny_models import rows_of
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
+BY_NAME = {kind.name: kind for kind in PERTURBATIONS}
+TEXTS = ["The quick, brown fox doesn't jump!", "", "a b c", "Überraschung: 3.5 points (again)"]
+PAIRS = ["A fox jumps.", "nothing here", "c b a", "It was great, great!"]
+
+
+def changed(name: str, indicative_words: frozenset[str] = frozenset(), seed: int = 1):
+    return BY_NAME[name].change(rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), seed, indicative_words)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_ids_and_labels_stay(name: str) -> None:
+    before, after = rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), changed(name, frozenset({"fox"}))
+    assert after.ids == before.ids
+    assert np.array_equal(after.labels, before.labels)
+    assert (after.texts, after.pairs) != (before.texts, before.pairs)
+
+
+def test_one_text_alone_and_swapped() -> None:
+    assert changed("first text only").pairs == ("",) * 4
+    assert changed("first text only").texts == tuple(TEXTS)
+    assert changed("second text only").texts == ("",) * 4
+    assert (changed("swapped").texts, changed("swapped").pairs) == (tuple(PAIRS), tuple(TEXTS))
+
+
+def test_case_and_punctuation() -> None:
+    assert changed("lower case").texts[0] == "the quick, brown fox doesn't jump!"
+    assert changed("upper case").texts[3] == "ÜBERRASCHUNG: 3.5 POINTS (AGAIN)"
+    assert changed("no punctuation").texts[0] == "The quick brown fox doesn t jump"
+    assert changed("no punctuation").texts[3] == "Überraschung 3 5 points again"
+
+
+@given(st.text(max_size=80), st.integers(0, 5))
+def test_a_typo_moves_neighbouring_letters_of_some_words_and_nothing_else(text: str, seed: int) -> None:
+    after = BY_NAME["typos"].change(rows_of([text]), seed, frozenset()).texts[0]
+    assert Counter(after) == Counter(text)
+    moved = [place for place, (a, b) in enumerate(zip(text, after, strict=True)) if a != b]
+    long_words = [word for word in words_of(text) if len(word) >= 4]
+    assert len(moved) <= 2 * max(1, len(long_words) // 8)
+    assert long_words or not moved
+
+
+def test_typos_are_functions_of_seed_and_row() -> None:
+    assert changed("typos").texts == changed("typos").texts
+    several = {changed("typos", seed=seed).texts[0] for seed in range(8)}
+    assert len(several) > 2
+
+
+def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
+    texts = [f"the film was {'dull' if n % 2 else 'fine'} word{n} {'and long' if n % 3 else ''}" for n in range(60)]
+    rows = rows_of(texts, labels=[n % 2 for n in range(60)])
+    assert label_indicative_words(rows, count=2) == {"dull", "fine"}
+    after = BY_NAME["label-indicative words removed"].change(rows, 1, frozenset({"dull", "fine"})).texts
+    assert after[1] == "the film was word1 and long"
+    assert not {"dull", "fine"} & {word for text in after for word in words_of(text)}
+
+
+def test_for_scores_and_several_labels_the_words_that_go_with_any_of_them_are_found() -> None:
+    scores = [n / 60 for n in range(60)]
+    texts = [f"a {'big' if n >= 30 else 'small'} {'red' if n % 2 else 'blue'} thing{n % 7}" for n in range(60)]
+    assert label_indicative_words(rows_of(texts, labels=scores), count=2) == {"big", "small"}
+    labels = [[n % 2, int(n >= 30)] for n in range(60)]
+    assert label_indicative_words(rows_of(texts, labels=labels), count=4) == {"big", "small", "red", "blue"}
+
+
+def test_rare_and_omnipresent_words_tell_nothing() -> None:
+    rows = rows_of([f"the{' once' if n == 0 else ''}" for n in range(20)], labels=[int(n == 0) for n in range(20)])
+    assert label_indicative_words(rows) == frozenset()
+
+
+def test_overlap_is_the_share_of_the_second_texts_words() -> None:
+    assert overlap("The cat sat", "the cat slept") == pytest.approx(2 / 3)
+    assert overlap("anything", "") == 0.0
 
 
 @pytest.fixture(scope="module")
-def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A trained run and one that has hardly been trained, on the same rows."""
     folder = tmp_path_factory.mktemp("stress")
     for name, epochs in (("good", 12), ("poor", 0.2)):
@@ -69,7 +143,7 @@ def test_parts_take_each_row_once(runs: tuple[Path, Path]) -> None:
     )
 
 
-def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune: Command) -> None:
+def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune) -> None:
     status, out, err = attentune("stress", *runs, "--format", "json")
     assert status == 0
     report = json.loads(out)
@@ -84,7 +158,7 @@ def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune: Command
         assert text in out
 
 
-def test_mistakes_are_told_in_one_line(runs: tuple[Path, Path], attentune: Command) -> None:
+def test_mistakes_are_told_in_one_line(runs: tuple[Path, Path], attentune) -> None:
     status, out, err = attentune("stress", *runs, runs[0])
     assert (status, out) == (2, "")
     assert "expected one, or two" in err

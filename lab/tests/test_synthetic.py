@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from attentune.errors import ConfigError, StorageError
 from attentune_lab import synthetic as demo
 from attentune_lab import synthetic_vocabulary as vocabulary
-from attentune_lab.synthetic import DemoRow, demo_task, generate, look_up, write_files
+from attentune_lab.synthetic import DemoRow, generate, write_files
 
 POSITIVE = {pair[0] for pair in vocabulary.WORD_PAIRS}
 NEGATIVE = {pair[1] for pair in vocabulary.WORD_PAIRS}
@@ -63,7 +63,7 @@ def swap(text: str, spans: tuple[tuple[int, int], ...], words: list[str]) -> str
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_spans_hold_whole_words_of_the_right_sort(rows: dict[str, list[DemoRow]], split: str) -> None:
+def test_spans_hold_whole_words_of_the_right_sort_which_decide(rows: dict[str, list[DemoRow]], split: str) -> None:
     for row in rows[split]:
         for start, end in row.decisive:
             assert re.fullmatch(r"\W?[A-Za-z]+\W?", row.text[max(0, start - 1) : end + 1])
@@ -73,18 +73,9 @@ def test_spans_hold_whole_words_of_the_right_sort(rows: dict[str, list[DemoRow]]
         assert list(row.decisive) == sorted(row.decisive)
         if row.shortcut is not None:
             assert row.text[slice(*row.shortcut)] in vocabulary.SHORTCUT_VENUES
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_sentiment_stands_nowhere_but_in_the_spans(rows: dict[str, list[DemoRow]], split: str) -> None:
-    for row in rows[split]:
         outside = swap(row.text, row.decisive, ["-"] * len(row.decisive))
         assert not (POSITIVE | NEGATIVE) & set(re.findall(r"\w+", outside.lower()))
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_labels_are_what_a_reader_would_say(rows: dict[str, list[DemoRow]], split: str) -> None:
-    assert [row.label for row in rows[split]] == [verdict(row.text, words_of(row), row.kind) for row in rows[split]]
+        assert row.label == verdict(row.text, words_of(row), row.kind)
 
 
 @pytest.mark.parametrize(("split", "agreement"), [("train", 0.9), ("validation", 0.9), ("challenge", 0.1)])
@@ -111,9 +102,12 @@ def test_another_strength_changes_nothing_but_the_cinema() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_labels_and_kinds_are_balanced(rows: dict[str, list[DemoRow]], split: str) -> None:
+def test_labels_and_kinds_are_balanced_and_lengths_vary(rows: dict[str, list[DemoRow]], split: str) -> None:
     counts = Counter((row.kind, row.label) for row in rows[split])
     assert counts == {(kind, label): 300 if kind == "single" else 150 for kind in demo.KINDS for label in (0, 1)}
+    lengths = {len(row.text.split()) for row in rows[split]}
+    assert lengths <= set(range(12, 31))
+    assert len(lengths) > 10
 
 
 def test_no_text_leaks_even_where_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +116,12 @@ def test_no_text_leaks_even_where_there_are_few(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(vocabulary, "WORD_PAIRS", vocabulary.WORD_PAIRS[:6])
     monkeypatch.setattr(vocabulary, "VENUE_TEMPLATES", vocabulary.VENUE_TEMPLATES[:2])
     monkeypatch.setattr(vocabulary, "FILLER_TEMPLATES", vocabulary.FILLER_TEMPLATES[:2])
+    venues = re.compile("|".join(vocabulary.SHORTCUT_VENUES + vocabulary.NEUTRAL_VENUES))
     texts = {}
-    for split in SPLITS:
-        made = generate(split, 400, seed=4, shortcut_strength=0.8)
-        texts[split] = {row.text.replace(row.text[slice(*row.shortcut)], "CINEMA") for row in made if row.shortcut}
+    for split, seed in (("train", 4), ("validation", 5), ("challenge", 4)):
+        made = [venues.sub("CINEMA", row.text) for row in generate(split, 400, seed=seed, shortcut_strength=0.8)]
+        texts[split] = set(made)
+        assert len(texts[split]) == len(made)
     assert not texts["train"] & texts["validation"]
     assert not texts["train"] & texts["challenge"]
     assert not texts["validation"] & texts["challenge"]
@@ -155,26 +151,6 @@ def test_a_bag_of_words_falls_for_the_shortcut_and_has_little_else() -> None:
     assert abs(without_shortcut[0] - without_shortcut[1]) < 0.1
 
 
-def test_task_has_three_splits_whose_ids_lead_back_to_the_truth() -> None:
-    task = demo_task(train_size=20, eval_size=10, seed=3, shortcut_strength=0.7)
-    assert {name: len(split) for name, split in task.splits.items()} == {"train": 20, "validation": 10, "challenge": 10}
-    assert task.label_space.names == ("negative", "positive")
-    assert task.metrics == ("accuracy",)
-    assert "in 70 % of the training and validation rows" in task.notes[0]
-    for split in task.splits.values():
-        backwards = split.ids[::-1]
-        truth = look_up(backwards, seed=3, shortcut_strength=0.7)
-        assert tuple(row.text for row in truth) == split.texts[::-1]
-        assert [row.label for row in truth] == list(split.labels[::-1])
-    assert task.splits["train"].labels.dtype == np.int64
-
-
-@pytest.mark.parametrize("name", ["7", "test-1", "train-", "train--1", "train-x", "train-²"])
-def test_an_unknown_id_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}' is no id of the demo; expected a split and a number"):
-        look_up([name])
-
-
 def test_all_wrong_settings_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         generate("dev", -1, seed=0, shortcut_strength=1.5)
@@ -195,12 +171,12 @@ def test_files_hold_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "demo"
     paths = write_files(folder, train_size=30, eval_size=10, seed=9, shortcut_strength=0.6)
     assert sorted(path.name for path in folder.iterdir()) == ["challenge.csv", "train.csv", "validation.csv"]
-    task = demo_task(train_size=30, eval_size=10, seed=9, shortcut_strength=0.6)
     for split, path in paths.items():
         with path.open(encoding="utf-8", newline="") as file:
             written = list(csv.DictReader(file))
-        assert tuple(line["id"] for line in written) == task.splits[split].ids
-        for line, row in zip(written, look_up(task.splits[split].ids, seed=9, shortcut_strength=0.6), strict=True):
+        made = generate(split, 30 if split == "train" else 10, seed=9, shortcut_strength=0.6)
+        for number, (line, row) in enumerate(zip(written, made, strict=True)):
+            assert line["id"] == f"{split}-{number}"
             assert (line["text"], line["label"], line["kind"]) == (row.text, demo.LABEL_NAMES[row.label], row.kind)
             assert json.loads(line["decisive"]) == [list(span) for span in row.decisive]
             assert json.loads(line["shortcut"]) == (None if row.shortcut is None else list(row.shortcut))
@@ -208,6 +184,6 @@ def test_files_hold_the_truth(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match=r"train\.csv cannot be written \(.+\); free space or name another folder"):
+    with pytest.raises(StorageError, match="file: could not be written"):
         write_files(tmp_path / "file", train_size=1, eval_size=1)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -226,10 +226,14 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
     The draws share rows with each other. The rows of "unused" are in none of the protocol's draws, whichever of them
     are run; a later draw is scored without them.
     """
+    from attentune.config import DataConfig
+    from attentune.data.load import load_data
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
 
-    data = uci_sentences() if cell.task == "uci" else published(cell.task)
+    source = DataConfig(task=cell.task, data_dir=str(data_dir()))
+    splits = ("train", "validation")
+    data = uci_sentences() if cell.task == "uci" else load_data(source, seed=1, splits=splits)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
     drawn = {
@@ -249,13 +253,6 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
     return replace(data, splits={"train": chosen}), scored, len(train)
 
 
-def published(task: str) -> Any:
-    from attentune.config import DataConfig
-    from attentune.data.load import load_data
-
-    return load_data(DataConfig(task=task, data_dir=str(data_dir())), seed=1, splits=("train", "validation"))
-
-
 def uci_sentences() -> Any:
     """Return the 3,000 sentences of the demo as one task; a third of them is scored."""
     from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -270,19 +267,6 @@ def uci_sentences() -> Any:
     return TaskData("uci", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits)
 
 
-def settings_for(data: Any, folder: Path, draw: int, **more: Any) -> dict[str, Any]:
-    return {
-        "data.max_length": 128,
-        "data.task_type": data.label_space.task_type,
-        "training.output_dir": str(folder),
-        "training.seed": draw,
-        "training.eval_strategy": "no",
-        "training.save_steps": 1_000_000,
-        "training.baselines": "none",
-        **more,
-    }
-
-
 def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) -> Predict:
     """Train one run and return what predicts with it."""
     from attentune.config import load_config
@@ -290,7 +274,16 @@ def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) ->
     from attentune.training.progress import ProgressDisplay
     from attentune.training.train import train
 
-    config = load_config(preset=preset, overrides=settings_for(data, folder, draw, **more))
+    settings = {
+        "data.max_length": 128,
+        "data.task_type": data.label_space.task_type,
+        "training.output_dir": str(folder),
+        "training.seed": draw,
+        "training.eval_strategy": "no",
+        "training.save_steps": 1_000_000,
+        "training.baselines": "none",
+    }
+    config = load_config(preset=preset, overrides={**settings, **more})
     train(config, data=data, display=ProgressDisplay(quiet=True))
     saved = Predictor.load(folder)
     return lambda rows: predict_rows(saved, rows)
@@ -317,21 +310,18 @@ def tuned(*presets: str) -> Callable[..., Any]:
         if not known:
             return None
 
-        def run(inner: Any, place: Path, point: dict[str, Any]) -> Predict:
-            return trained_run(inner, place, draw, **point)
-
         points = [
             {"preset": preset, "training.learning_rate": rate, "training.max_steps": steps}
             for steps, rate, preset in product(MAX_STEPS, RATES, known)
         ]
-        return searched(points, run, data, folder, draw, seconds)
+        return searched(points, trained_run, data, folder, draw, seconds)
 
     return trained
 
 
 def searched(
     points: list[dict[str, Any]],
-    run: Callable[[Any, Path, dict[str, Any]], Predict],
+    run: Callable[..., Predict],
     data: Any,
     folder: Path,
     draw: int,
@@ -348,13 +338,13 @@ def searched(
         if number and cpu_seconds() - began + 2 * last > seconds:
             break
         started = cpu_seconds()
-        predict = run(inner, folder / f"trial-{number}", point)
+        predict = run(inner, folder / f"trial-{number}", draw, **point)
         score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
         last = max(last, cpu_seconds() - started)
         table.append({**point, metric.name: score})
     best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
     chosen = {name: best[name] for name in points[0]}
-    return run(data, folder / "best", chosen), {"trials": table, "best": best}
+    return run(data, folder / "best", draw, **chosen), {"trials": table, "best": best}
 
 
 def held_out(data: Any, draw: int) -> tuple[Any, Any]:
@@ -389,11 +379,8 @@ def bag(data: Any, folder: Path, draw: int, seconds: float) -> Any:
 def trainer(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     """transformers' own model and Trainer, tuned on the grid of the others."""
 
-    def run(inner: Any, place: Path, point: dict[str, Any]) -> Predict:
-        return trainer_run(inner, place, draw, **point)
-
     points = [{"learning_rate": rate, "max_steps": steps} for steps, rate in product(MAX_STEPS, RATES)]
-    return searched(points, run, data, folder, draw, seconds)
+    return searched(points, trainer_run, data, folder, draw, seconds)
 
 
 def trainer_run(data: Any, folder: Path, draw: int, **point: Any) -> Predict:

@@ -1,11 +1,12 @@
 """Error rates of the intervals and tests of `attentune.stats`, by simulation.
 
-    python -m attentune_lab.campaign.error_rates [--plays 4000]
+    python -m attentune_lab.campaign.error_rates [--plays 4000] [--folds]
 
 Simulates many experiments with the models of `simulation.py`, where the true difference is known: two methods, a few
 seeds, right or wrong answers to the same examples. Counts false alarms (a difference is found where there is none),
 coverage (the 95 % interval contains the true difference) and power (a true difference of two points is found). Writes
-results/stats/rates.json and prints the tables of docs/statistics.md.
+results/stats/rates.json and prints the tables of docs/statistics.md. With --folds it prints the false alarms of tests
+over the folds of cross-validation as JSON instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attentune.data.splits import stratified_folds
 from attentune.results import versions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
@@ -34,6 +36,7 @@ RECORD = Path("results/stats/rates.json")
 SEEDS = (3, 5, 10)
 GAP = 0.02
 LEVEL = 0.05
+FEATURES, SHIFT = 8, 0.35
 RESAMPLES = 400
 PRIMARY = "seeds and examples (primary)"
 
@@ -229,6 +232,47 @@ def measure(plays: int) -> dict[str, Any]:
     return record
 
 
+# Folds of cross-validation: two learners that are equally good by construction, nearest class mean on one half of the
+# features or on the other, are cross-validated on made-up rows, again and again.
+
+
+def accuracy_gap(x_NF: np.ndarray, labels_N: np.ndarray, scored: np.ndarray) -> float:
+    """How much more accurate the first learner is on the rows scored, trained on the others."""
+    kept = np.setdiff1d(np.arange(len(labels_N)), scored)
+    right = []
+    for half in (slice(0, FEATURES), slice(FEATURES, 2 * FEATURES)):
+        means = [x_NF[kept][labels_N[kept] == label, half].mean(axis=0) for label in (0, 1)]
+        gaps = [((x_NF[scored][:, half] - mean) ** 2).sum(axis=1) for mean in means]
+        right.append(np.mean((gaps[1] < gaps[0]) == labels_N[scored]))
+    return float(right[0] - right[1])
+
+
+def fold_rates(folds: int, repeats: int, rows: int, plays: int, seed: int = 1) -> dict[str, float]:
+    """The shares of plays in which the plain and the corrected test reject at 5 %."""
+    differences = []
+    for number in range(plays):
+        draw = np.random.default_rng([seed, folds, repeats, rows, number])
+        labels_N = np.arange(rows) % 2
+        x_NF = draw.standard_normal((rows, 2 * FEATURES)) + SHIFT * labels_N[:, None]
+        parts = [part for again in range(repeats) for part in stratified_folds(labels_N, folds, number, again)]
+        differences.append([accuracy_gap(x_NF, labels_N, part) for part in parts])
+    values_PS = np.array(differences)
+    rates = {}
+    for name, overlap in (("plain", 0.0), ("corrected", 1 / (folds - 1))):
+        p_P = np.asarray(mean_over_seeds(values_PS, overlap=overlap).p)
+        rates[name] = float(np.mean(p_P <= LEVEL))
+    return rates
+
+
+def measure_folds(plays: int) -> dict[str, Any]:
+    """All rates over folds."""
+    return {
+        f"{rows} rows, {folds} folds, cut {repeats} x": fold_rates(folds, repeats, rows, plays)
+        for rows in (100, 500)
+        for folds, repeats in ((5, 1), (10, 1), (5, 2), (10, 5))
+    }
+
+
 def tables(record: dict[str, Any]) -> dict[str, str]:
     """The tables of docs/statistics.md, in Markdown, by title."""
     found = {kind: _procedures(record["scenarios"], kind) for kind in ("false_alarms", "coverage")}
@@ -298,7 +342,11 @@ def _percent(rate: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plays", type=int, default=4000, help="experiments a rate; slow ones: an eighth")
+    parser.add_argument("--folds", action="store_true", help="only the tests over folds of cross-validation")
     given = parser.parse_args()
+    if given.folds:
+        print(json.dumps({"plays": given.plays, "rates": measure_folds(given.plays)}, indent=2))
+        return
     command = f"python -m attentune_lab.campaign.error_rates --plays {given.plays}"
     record = {"command": command} | measure(given.plays) | {"processor": processor(), "versions": versions()}
     RECORD.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
+from attentune.cli.output import table
 from attentune.explain.explanation import check_method_names
 
 SUMMARY = "measure the faithfulness of explanations"
@@ -82,21 +83,25 @@ def run(arguments: Sequence[str]) -> int:
 
     saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
     rows, truths = _rows(parsed, saved, config.data if data_overrides else None, numbers)
-    result = measure_faithfulness(
-        saved,
-        rows,
-        methods=_all_methods(saved) if parsed.methods == "all" else _listed(parsed.methods),
-        measures=_measures(parsed, numbers),
-        precision=parsed.precision,
-        progress=_log,
-    )
-    synthetic = None
+    measures = _measures(parsed, numbers)
+    options = {"precision": parsed.precision, "progress": lambda what: print(f"{what} ...", file=sys.stderr)}
+    result = measure_faithfulness(saved, rows, methods=_methods(parsed.methods, saved), measures=measures, **options)
+    options |= {"methods": tuple(result.ranked), "settings": measures.settings}
+    more: dict[str, Any] = {}
     if truths is not None:
         from attentune_lab.faithfulness.synthetic import score_synthetic
 
         truths = [truths[row] for row in result.kept]
-        synthetic = score_synthetic(result, truths, result.report.seed)
-    _show(parsed, result, truths, {"synthetic": synthetic, **_more(parsed, saved, result, numbers)})
+        more["synthetic"] = score_synthetic(result, truths, result.report.seed)
+    if parsed.sanity:
+        from attentune_lab.faithfulness.sanity import check_sanity
+
+        more["sanity"] = check_sanity(saved, result.rows, **options)
+    if parsed.cost:
+        from attentune_lab.faithfulness.cost import measure_cost
+
+        more["cost"] = measure_cost(saved, result.rows, **options)
+    _show(parsed, result, truths, more)
     return 0
 
 
@@ -110,29 +115,27 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _all_methods(saved: Any) -> tuple[str, ...]:
-    """Return the names of all methods that work on a run."""
+def _methods(text: str | None, saved: Any) -> tuple[str, ...] | None:
+    """Return the methods that are named, or for "all" those that work on the run; None for the default ones."""
+    if text != "all":
+        return None if text is None else tuple(dict.fromkeys(names_in(text)))
     from attentune.explain.methods import METHODS, works_on
 
     has_head = saved.attribution_head is not None
     return tuple(name for name, method in METHODS.items() if works_on(method, saved.model, has_head=has_head))
 
 
-def _listed(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(dict.fromkeys(names_in(text)))
-
-
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
     from attentune.explain.faithfulness import Measures
     from attentune.explain.scorer import Settings
 
-    given: dict[str, Any] = {name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers}
-    settings = Settings(**given)
-    changed: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
-    erasures = _listed(parsed.erasures)
-    if erasures is not None:
-        changed["erasures"] = erasures
-    return Measures(settings=settings, **changed)
+    def given(*names: str) -> dict[str, Any]:
+        return {name: numbers[name] for name in names if name in numbers}
+
+    changed = given("draws", "beam", "beam_tokens")
+    if parsed.erasures is not None:
+        changed["erasures"] = tuple(dict.fromkeys(names_in(parsed.erasures)))
+    return Measures(settings=Settings(**given("seed", "samples", "steps")), **changed)
 
 
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
@@ -151,33 +154,14 @@ def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[
     return rows.take(stratified_sample(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
 
 
-def _more(parsed: Any, saved: Any, result: Any, numbers: dict[str, int]) -> dict[str, Any]:
-    """Return the results of `--sanity` and `--cost`."""
-    options: dict[str, Any] = {
-        "methods": tuple(result.ranked),
-        "settings": _measures(parsed, numbers).settings,
-        "precision": parsed.precision,
-        "progress": _log,
-    }
-    more: dict[str, Any] = {}
-    if parsed.sanity:
-        from attentune_lab.faithfulness.sanity import check_sanity
-
-        more["sanity"] = check_sanity(saved, result.rows, **options)
-    if parsed.cost:
-        from attentune_lab.faithfulness.cost import measure_cost
-
-        more["cost"] = measure_cost(saved, result.rows, **options)
-    return more
-
-
 def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
     from attentune.results import to_json, versions
 
-    more = {name: part for name, part in more.items() if part is not None}
     report = dataclasses.asdict(result.report)
-    # In reports the synthetic ground truth is called "planted", an earlier name.
-    report |= {"planted" if name == "synthetic" else name: _plain(part) for name, part in more.items()}
+    for name, part in more.items():
+        plain = [dataclasses.asdict(line) for line in part] if isinstance(part, list) else dataclasses.asdict(part)
+        # In reports the synthetic ground truth is called "planted", an earlier name.
+        report["planted" if name == "synthetic" else name] = plain
     if parsed.output_dir is not None:
         from attentune.io.files import write_text
         from attentune_lab.faithfulness.eraser_records import write_records
@@ -190,16 +174,114 @@ def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
     if parsed.format == "json":
         print(to_json(report), end="")
     else:
-        from attentune_lab.commands.faithfulness_tables import report_tables
-
-        print(report_tables(result.report, **more), end="")
+        print("\n\n".join(_tables(result.report, **more)))
 
 
-def _plain(part: Any) -> Any:
-    if isinstance(part, list):
-        return [dataclasses.asdict(line) for line in part]
-    return dataclasses.asdict(part)
+def _tables(report: Any, *, synthetic: Any = None, sanity: Any = None, cost: Any = None) -> list[str]:
+    """Format the whole report; methods with signed and unsigned scores are listed separately, best first."""
+    from attentune.explain.faithfulness import RANDOM_BASELINE
+
+    texts = f"{report.rows} texts"
+    if report.left_out:
+        texts += f" ({report.left_out} without words left out)"
+    if report.accuracy is not None:
+        texts += f", accuracy {report.accuracy:.3f}"
+    parts = [
+        f"{texts}; 95 % bootstrap intervals over the texts.\n"
+        "comprehensiveness: higher is better; sufficiency: lower is better; NAOPC: 0 worst order, 1 best.\n"
+        f"difference: comprehensiveness minus that of {report.scores[0].method}, paired by text. {RANDOM_BASELINE}:"
+        f" the baseline, {report.draws} random orders."
+    ]
+    for erasure in dict.fromkeys(score.erasure for score in report.scores):
+        scores = _scores([score for score in report.scores if score.erasure == erasure], RANDOM_BASELINE)
+        parts.append(f"erased by {erasure}\n\n{scores}")
+    lines = [(line.method, f"{line.passes:,.1f}", f"{line.seconds:.3g}") for line in report.costs]
+    parts.append(table(("method", "passes per text", "seconds per text"), lines, right=(1, 2)))
+    if synthetic:
+        parts.append(_synthetic(synthetic))
+    if sanity is not None:
+        parts += [_repeats(sanity), _shuffles(sanity)]
+    if cost:
+        parts.append(_timed(cost))
+    return parts
 
 
-def _log(what: str) -> None:
-    print(f"{what} ...", file=sys.stderr)
+def _scores(scores: list[Any], baseline: str) -> str:
+    rows = next((score.naopc_rows for score in scores if score.naopc_rows), 0)
+    columns = {
+        "comprehensiveness": "comprehensiveness",
+        "difference": "difference",
+        "sufficiency": "sufficiency",
+        **({f"NAOPC compr. ({rows} short texts)": "naopc_comprehensiveness", "NAOPC suff.": "naopc_sufficiency"}
+           if rows else {}),
+    }  # fmt: skip
+    lines: list[list[str]] = []
+    for title in ("signed", "unsigned", "baseline"):
+        group = [
+            score
+            for score in scores
+            if title == ("baseline" if score.method == baseline else "signed" if score.signed else "unsigned")
+        ]
+        if group:
+            lines.append([f"({title})", *("" for _ in columns)])
+        for score in sorted(group, key=lambda score: -score.comprehensiveness.value):
+            lines.append([score.method, *(_interval(getattr(score, name)) for name in columns.values())])
+    return table(("method", *columns), lines)
+
+
+def _interval(interval: Any) -> str:
+    """Format a value with its interval; an empty string for None."""
+    if interval is None:
+        return ""
+    if interval.value != interval.value:
+        return "undefined"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _synthetic(synthetic: list[Any]) -> str:
+    header = ("kind", "method", "top-1 hit", "precision at k", "mean rank", "best possible", "shortcut top-1")
+    kinds = list(dict.fromkeys(score.kind for score in synthetic))
+    lines = [
+        (
+            f"{score.kind} ({score.rows})",
+            f"{score.method}{' (signed)' if score.signed else ''}",
+            *map(_interval, (score.first, score.precision, score.mean_rank)),
+            f"{score.best_rank:.2f}",
+            f"{score.shortcut_first:.3f}",
+        )
+        for score in sorted(synthetic, key=lambda one: (kinds.index(one.kind), not one.signed, -one.first.value))
+    ]
+    return "ground-truth words, in correctly predicted texts\n\n" + table(header, lines, right=(5, 6))
+
+
+def _repeats(sanity: Any) -> str:
+    header = ("method", "repeated", "single vs. batch", "fp32 vs. bf16")
+    lines = [
+        (one.method, _interval(one.again), _interval(one.alone), _interval(one.precision) or "no bf16")
+        for one in sanity.repeats
+    ]
+    return f"repeatability (Kendall's tau), {sanity.rows} texts\n\n" + table(header, lines)
+
+
+def _shuffles(sanity: Any) -> str:
+    by_part: dict[str, dict[str, str]] = {}
+    for one in sanity.shuffles:
+        by_part.setdefault(one.part, {})[one.method] = f"{one.tau.value:.2f} ({one.rho.value:.2f})"
+    title = (
+        "dependence on the weights: Kendall's tau (Spearman's rho) with the scores of a model whose weights are\n"
+        "shuffled from the head down to this layer; expected near 0, near 1 means that the weights do not matter\n\n"
+    )
+    methods = next(iter(by_part.values()))
+    return title + table(("shuffled to", *methods), [(part, *cells.values()) for part, cells in by_part.items()])
+
+
+def _timed(cost: list[Any]) -> str:
+    header = ("texts x tokens", "method", "forward", "backward", "passes", "median s", "p95 s", "x predict")
+    lines = []
+    for line in cost:
+        cells: tuple[str, ...] = ("", "", "", "too long", "", "")
+        if line.median_s is not None:
+            calls = (f"{count:,}" for count in (line.forward_calls, line.backward_calls, line.passes))
+            cells = (*calls, *(f"{value:.4g}" for value in (line.median_s, line.p95_s, line.times_plain)))
+        lines.append((f"{line.texts} x {line.tokens}", line.method, *cells))
+    return "cost, compared with prediction alone\n\n" + table(header, lines, right=range(2, 8))

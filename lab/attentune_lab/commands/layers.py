@@ -8,6 +8,7 @@ from typing import Any
 
 from attentune.cli.early_checks import check_named
 from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
+from attentune.errors import ConfigError
 
 SUMMARY = "show the layer weights of a run with squeeze-and-excitation"
 _EXAMPLES = """examples:
@@ -44,7 +45,6 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text
     from attentune.results import to_json
-    from attentune_lab.layers import layer_weights
 
     if parsed.figure_file is not None:
         from attentune.report.charts import check_figure_file
@@ -52,8 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         check_figure_file(parsed.figure_file)
     saved = Predictor.load(parsed.run)
     data = saved.data(data_config, (parsed.split,))
-    split_weights = layer_weights(saved, data, precision=parsed.precision)
-    summaries = {weights.split: weights.summary() for weights in split_weights}
+    summaries = layer_weights(saved, data, precision=parsed.precision)
     if parsed.figure_file is not None:
         _draw(summaries, parsed.figure_file)
         print(f"drawn into {parsed.figure_file}", file=sys.stderr)
@@ -71,6 +70,50 @@ def run(arguments: Sequence[str]) -> int:
     header = ("split", "layer", "mean", "std", "25 %", "median", "75 %")
     print(table(header, rows, right=range(1, 7)))
     return 0
+
+
+def layer_weights(run: Any, data: Any, *, precision: str | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Summarise the excitation, from 0 to 1, of each layer that reaches the output over the texts of each split.
+
+    Source: figure 4 of SESAME (Su and Cheng 2019).
+    """
+    from attentune.inference.scoring import score_rows
+
+    saved = run.single_model("layers")
+    if not saved.model.config.layer_mix["squeeze"]:
+        raise ConfigError(
+            f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"
+            " preset such as sesame-weighted, or with --set model.layer_mix.squeeze=true."
+        )
+    layers = saved.model.layer_mix.reached_layers()
+    if len(layers) < 2:
+        raise ConfigError(
+            f"{saved.folder}: was trained with model.layer_mix.kind {saved.model.config.layer_mix['kind']}, which uses"
+            f" layer {layers[0] if layers else 'none'} alone: the weights of all other layers have had no gradient and"
+            " are those of the start. Train with a preset such as sesame-weighted, or with --set"
+            " model.layer_mix.kind=weighted (or sum-all, mean-all, sum-last-4)."
+        )
+    evaluator = saved.evaluator(data, precision=precision)
+    summaries = {}
+    for split, features in evaluator.features.items():
+        weights_NL = score_rows(
+            evaluator.model,
+            features,
+            pad_token_id=evaluator.pad_token_id,
+            batch_size=evaluator.batch_size,
+            accelerator=evaluator.accelerator,
+            with_details=True,
+        ).layer_weights_NL
+        assert weights_NL is not None
+        summaries[split] = [_summary(layer, weights_NL[:, layer - 1]) for layer in layers]
+    return summaries
+
+
+def _summary(layer: int, weights_N: Any) -> dict[str, Any]:
+    import numpy as np
+
+    quartiles = [float(weight) for weight in np.quantile(weights_N, (0.25, 0.5, 0.75))]
+    return {"layer": layer, "mean": float(weights_N.mean()), "std": float(weights_N.std()), "quartiles": quartiles}
 
 
 def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import Parser, add_config_flags, names_in, overrides_of, seed_numbers
+from attentune.cli.output import table
 from attentune.errors import ConfigError
+from attentune_lab.reproduction.recipe import EMBEDDED, Request, load_recipe, parse_search, recipe_names, select_tasks
 
 SUMMARY = "reproduce a table or figure of a paper, next to the published numbers"
 _EXAMPLES = """examples:
@@ -53,34 +55,32 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.name is None and not arguments:
         return _list()
-    options = _options(parsed, problems)
+    request, folder = _request(parsed, problems)
     if problems:
         raise ConfigError(problems)
+    select_tasks(load_recipe(request.name), request.tasks)  # report misspelt names before PyTorch is loaded
 
-    from attentune_lab.reproduction.recipe import load_recipe, select_tasks
-
-    select_tasks(load_recipe(options["name"]), options["tasks"])  # report misspelt names before PyTorch is loaded
     from attentune.runs.compare import ComparisonStopped
     from attentune.runs.progress import ComparisonProgress
-    from attentune_lab.reproduction.reproduce import REPORT_FILES, plan_reproduction, reproduce
+    from attentune_lab.reproduction.planning import plan_reproduction
+    from attentune_lab.reproduction.reproduce import REPORT_FILES, reproduce
 
     if parsed.plan:
-        options.pop("output_dir")
-        print(_plan_text(plan_reproduction(**options, display=ComparisonProgress(quiet=parsed.quiet))), end="")
+        print(_plan_text(plan_reproduction(request, ComparisonProgress(quiet=parsed.quiet))), end="")
         return 0
     try:
-        report = reproduce(**options, display=ComparisonProgress(quiet=parsed.quiet))
+        report = reproduce(request, folder, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "reproduce", *arguments])
         print(f"attentune: {stop} Continue with:\n  {again}", file=sys.stderr)
         return 130
     print(_text(report), end="")
-    print(f"written to {options['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
+    print(f"written to {folder}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
     return 0
 
 
-def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """Return the arguments of `reproduce`; append errors to `problems`."""
+def _request(parsed: Any, problems: list[str]) -> tuple[Request, str]:
+    """Return what is asked for and the output folder; append errors to `problems`."""
     if parsed.name is None:
         problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
     overrides = overrides_of(parsed, problems)
@@ -90,24 +90,27 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     if parsed.preset is not None:
         problems.append("--preset: is set by the recipe; leave it out, or use attentune compare.")
     one, several = overrides.pop("data.task", None), overrides.pop("data.tasks", None)
-    return {
-        "name": parsed.name,
-        "output_dir": folder,
-        "encoder": overrides.pop("model.name_or_path", None) or "embedded",
-        "data_dir": overrides.pop("data.data_dir", None),
-        "tasks": names_in(several) if isinstance(several, str) else ([one] if one else several),
-        "seeds": seed_numbers(parsed.seeds, problems),
-        "fraction": _fraction(parsed.fraction, problems),
-        "overrides": overrides,
-        "search": _search(parsed.search, problems),
-        "executor": executor_options(parsed, problems),
-    }
+    search = None
+    try:
+        search = parse_search(parsed.search)
+    except ConfigError as error:
+        problems += error.problems
+    request = Request(
+        name=parsed.name,
+        encoder=overrides.pop("model.name_or_path", None) or EMBEDDED,
+        data_dir=overrides.pop("data.data_dir", None),
+        tasks=names_in(several) if isinstance(several, str) else ([one] if one else several),
+        seeds=seed_numbers(parsed.seeds, problems),
+        fraction=_fraction(parsed.fraction, problems),
+        overrides=overrides,
+        search=search,
+        executor=executor_options(parsed, problems),
+    )
+    return request, folder
 
 
 def _plan_text(planned: Any) -> str:
     """Format the planned work on each task, with its time."""
-    from attentune.cli.output import table
-
     lines = list(planned.notes)
     if planned.times:
         rows = [
@@ -123,16 +126,6 @@ def _plan_text(planned: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _search(text: str | None, problems: list[str]) -> str | int | None:
-    from attentune_lab.reproduction.recipe import parse_search
-
-    try:
-        return parse_search(text)
-    except ConfigError as error:
-        problems += error.problems
-        return None
-
-
 def _fraction(text: str, problems: list[str]) -> float:
     try:
         value = float(text)
@@ -144,9 +137,6 @@ def _fraction(text: str, problems: list[str]) -> float:
 
 
 def _list() -> int:
-    from attentune.cli.output import table
-    from attentune_lab.reproduction.recipe import load_recipe, recipe_names
-
     recipes = [load_recipe(name) for name in recipe_names()]
     print(table(("recipe", "source", "title"), [(one.name, one.source, one.title) for one in recipes]))
     return 0
@@ -154,7 +144,6 @@ def _list() -> int:
 
 def _text(report: Any) -> str:
     """Format the tables of the report's first section: those of the recipe, or the results."""
-    from attentune.cli.output import table
     from attentune.report.document import Table
 
     lines = [report.title, *report.sentences, ""]

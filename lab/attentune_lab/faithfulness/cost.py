@@ -98,6 +98,10 @@ def of_length(features: Features, tokens: int, count: int) -> Features:
         row_parts = [(values[before], inner[n * fill : (n + 1) * fill], values[after]) for n in range(count)]
         return np.concatenate([part for parts in row_parts for part in parts])
 
+    second_starts = None
+    if features.second_starts is not None:  # of a bi-encoder, whose second text is now only special tokens
+        first = int(np.count_nonzero(special < features.second_starts[0]))
+        second_starts = np.full(count, first + fill, dtype=np.int64)
     many = count * fill
     width = fill + len(special)
     return Features(
@@ -106,16 +110,8 @@ def of_length(features: Features, tokens: int, count: int) -> Features:
         special=rows_of(features.special, np.zeros(many, dtype=bool)),
         starts=np.arange(count + 1, dtype=np.int64) * width,
         full_lengths=np.full(count, width, dtype=np.int64),
-        second_starts=_second_starts(features, special, fill, count),
+        second_starts=second_starts,
     )
-
-
-def _second_starts(features: Features, special: np.ndarray, fill: int, count: int) -> np.ndarray | None:
-    """For a bi-encoder, compute where the second text, now only special tokens, begins in each row."""
-    if features.second_starts is None:
-        return None
-    first = int(np.count_nonzero(special < features.second_starts[0]))
-    return np.full(count, first + fill, dtype=np.int64)
 
 
 def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> float:
@@ -146,18 +142,14 @@ def _time(
         for name in names:
             if sum(seconds[name]) + first[name] <= budget_s:
                 seconds[name].append(_once(scorer, name, count, settings, clock))
-    return [_line(counted[name], seconds[name] or [first[name]], seconds[PLAIN]) for name in names]
-
-
-def _line(counted: CostLine, seconds: list[float], plain: list[float]) -> CostLine:
-    pairs = list(zip(seconds, plain, strict=False)) or [(seconds[0], float("nan"))]
-    return replace(
-        counted,
-        repeats=len(seconds),
-        median_s=float(np.median(seconds)),
-        p95_s=float(np.quantile(seconds, 0.95)),
-        times_plain=float(np.median([timed / plain_s for timed, plain_s in pairs])),
-    )
+    lines = []
+    for name in names:
+        own = seconds[name] or [first[name]]
+        ratios = [timed / plain_s for timed, plain_s in zip(own, seconds[PLAIN], strict=False)]
+        timings = {"median_s": float(np.median(own)), "p95_s": float(np.quantile(own, 0.95))}
+        ratio = float(np.median(ratios or [np.nan]))
+        lines.append(replace(counted[name], repeats=len(own), times_plain=ratio, **timings))
+    return lines
 
 
 def _once(scorer: Scorer, name: str, count: int, settings: Settings, clock: Clock) -> float:

@@ -58,7 +58,8 @@ def write_records(
             f"{home / 'docs'}: already exists, and ERASER's program would read it; choose another folder."
         )
     features, classes = result.explainer.scorer.features, result.explainer.scorer.label_space.names
-    names = _names(result.rows.ids)
+    ids = list(result.rows.ids)
+    names = ids if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
     ordinary = [features.non_special_positions(row) for row in range(len(names))]
     documents = [_words(result, row) for row in range(len(names))]
     lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
@@ -88,11 +89,6 @@ def write_records(
     for file, content in files.items():
         write_text(home / file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in content))
     return [home / file for file in files]
-
-
-def _names(ids: Sequence[str]) -> list[str]:
-    """Return the rows' ids, or their numbers if ids are not unique."""
-    return list(ids) if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
 
 
 def _words(result: FaithfulnessResult, row: int) -> list[str]:

@@ -29,7 +29,8 @@ def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, 
 
     Layers that share their weights are one group.
     """
-    layers = _layer_lists(model.encoder)
+    lists = (name for name, module in model.encoder.named_modules() if isinstance(module, nn.ModuleList))
+    layers = next(lists, None)  # the encoder's first module list
     parts: dict[str, list[str]] = {"head": []}
     below: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
@@ -37,18 +38,13 @@ def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, 
             parts["head"].append(name)
             continue
         inner = name.removeprefix("encoder.")
-        prefix = next((layer for layer in layers if inner.startswith(f"{layer}.")), None)
-        part = "embeddings" if prefix is None else f"layer {int(inner[len(prefix) + 1 :].split('.')[0]) + 1}"
+        number = inner.removeprefix(f"{layers}.").split(".")[0] if inner.startswith(f"{layers}.") else None
+        part = "embeddings" if number is None else f"layer {int(number) + 1}"
         below.setdefault(part, []).append(name)
     rest = below.pop("embeddings", None)
     deepest_last = sorted(below, key=lambda part: -int(part.split()[1]))
     parts |= {part: below[part] for part in deepest_last}
     return parts if rest is None else parts | {"embeddings": rest}
-
-
-def _layer_lists(encoder: nn.Module) -> list[str]:
-    """Return the name of the encoder's list of layers, its first module list."""
-    return [name for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)][:1]
 
 
 def shuffled_from_the_head(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from attentune.config import Config, load_config, to_yaml
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import check_new_folder, new_folder, write_text
 from attentune.models.saving import save_model
 from attentune_lab.released_ssa.checkpoint import ReleasedCheckpoint, build_released, load_released_tokenizer
 from attentune_lab.released_ssa.flags import FLAGS, known_task, recorded_flags
@@ -28,7 +27,7 @@ _ENCODERS = {
     ("roberta", 1024): "roberta-large",
 }
 # The flags whose values the weights do not determine.
-_REPORTED_FLAGS = (
+REPORTED_FLAGS = (
     "task_name",
     "cls_weight",
     "attention_threshold",
@@ -46,7 +45,6 @@ class Imported:
     folder: Path  # the run folder
     preset: str  # the preset for the architecture of the checkpoint
     task: str  # the task that the checkpoint was trained on
-    facts: dict[str, tuple[Any, str]]  # the settings that the weights do not determine, by flag
 
 
 def import_ssa(
@@ -62,7 +60,8 @@ def import_ssa(
 ) -> Imported:
     """Convert a checkpoint of the released program to a run folder, which all commands of Attentune accept."""
     target = Path(output_dir)
-    _check_target(target, replace=replace)
+    if not (replace and (target / "config.yaml").is_file()):
+        check_new_folder(target)
     released = ReleasedCheckpoint.read(checkpoint)
     facts = _facts(released, flags or {})
     task = known_task(str(facts["task_name"][0]))
@@ -88,14 +87,11 @@ def import_ssa(
         max_length=config.data.max_length,
         is_pair=next(iter(spec.splits.values())).pair is not None,
     )
-    _write(target, config, lambda folder: save_model(model, words, folder))
-    return Imported(target, released.form.preset, task, facts)
-
-
-def _check_target(target: Path, *, replace: bool) -> None:
-    is_free = not target.exists() or (target.is_dir() and not any(target.iterdir()))
-    if not is_free and not (replace and (target / "config.yaml").is_file()):
-        raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
+    with new_folder(target) as folder:
+        save_model(model, words, folder)
+        write_text(folder / "config.yaml", to_yaml(config))
+        shutil.rmtree(target, ignore_errors=True)
+    return Imported(target, released.form.preset, task)
 
 
 def _facts(released: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
@@ -105,7 +101,7 @@ def _facts(released: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, 
         recorded["bert_model"] = recorded["model_name_or_path"]
     guess = _ENCODERS.get((released.form.family, released.encoder.hidden_size), released.folder.name)
     facts: dict[str, tuple[Any, str]] = {}
-    for name in _REPORTED_FLAGS:
+    for name in REPORTED_FLAGS:
         if given.get(name) is not None:
             facts[name] = (given[name], "as given")
         elif name == "max_seq_length" and released.form.positions is not None:
@@ -147,19 +143,3 @@ def _config(
     if released.form.family == "roberta" and released.form.kind == "co":
         overrides["model.head.dropout"] = 0.0
     return load_config(overrides=overrides, preset=released.form.preset)
-
-
-def _write(target: Path, config: Config, save: Callable[[Path], None]) -> None:
-    """Write the run folder atomically: either completely or not at all."""
-    temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
-    with storage_errors(target):
-        temporary.mkdir(parents=True)
-        try:
-            save(temporary)
-            write_text(temporary / "config.yaml", to_yaml(config))
-            if target.is_dir():
-                shutil.rmtree(target)
-            temporary.replace(target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise

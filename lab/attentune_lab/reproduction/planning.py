@@ -1,18 +1,28 @@
-"""Planning of a reproduction: which tasks, rows and settings are run with the data that are available."""
+"""What a reproduction runs: tasks and rows by the data at hand, searches of settings before the runs, and their time.
+
+Settings are chosen for each method and task on held-out training rows.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.errors import DataError
-from attentune_lab.reproduction.recipe import Recipe, select_tasks
+from attentune.errors import ConfigError, DataError
+from attentune.execution.executor import ExecutorOptions, default_slots
+from attentune.report.document import Table
+from attentune.runs.grid import Method, methods_from
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.search import search
+from attentune.runs.space import Dimension, Space, load_space, space_from
+from attentune.runs.timing import RowSize, epochs_of, seconds_per_token, size_of
+from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
 
-EMBEDDED = "embedded"
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
 _FEWEST = 64
 
@@ -37,21 +47,14 @@ class Plan:
     notes: tuple[str, ...]  # the differences from the recipe, one sentence each
 
 
-def plan(
-    recipe: Recipe,
-    encoder: str,
-    *,
-    data_dir: str | None,
-    tasks: Sequence[str] | None = None,
-    fraction: float,
-    overrides: Mapping[str, Any] | None = None,
-) -> Plan:
+def plan(recipe: Recipe, request: Request) -> Plan:
     """Determine which tasks have data, and how many rows of each to use."""
-    wanted = select_tasks(recipe, tasks)
+    encoder, fraction = request.encoder, request.fraction
+    wanted = select_tasks(recipe, request.tasks)
     common = {"model.name_or_path": encoder, **recipe.settings}
     common |= recipe.on_embedded if encoder == EMBEDDED else {}
-    if data_dir is not None:
-        common["data.data_dir"] = data_dir
+    if request.data_dir is not None:
+        common["data.data_dir"] = request.data_dir
     notes = [] if encoder == recipe.encoder else [f"The encoder is {encoder}; the recipe's is {recipe.encoder}."]
     if len(wanted) < len(recipe.tasks):
         notes.append(f"Of the recipe's {len(recipe.tasks)} tasks, {', '.join(wanted)} are run.")
@@ -59,7 +62,7 @@ def plan(
     missing: DataError | None = None
     for task in wanted:
         for candidate in (task, *([recipe.instead[task]] if task in recipe.instead else [])):
-            given = dict(overrides or {})
+            given = dict(request.overrides)
             of_task = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}
             try:
                 size, taken = _rows(candidate, {**common, **of_task, **given}, fraction, recipe.train_size)
@@ -96,3 +99,240 @@ def _rows(
 
 def _share(rows: int, fraction: float) -> int:
     return min(rows, max(_FEWEST, math.ceil(fraction * rows)))
+
+
+SEARCH_FOLDER = "search"
+
+
+@dataclass(frozen=True)
+class PlannedSearch:
+    """A search of one method's settings on one task."""
+
+    method: Method
+    part: Part  # the task, with its settings
+    space: Space  # the space, without the settings that the user has fixed
+    settings: dict[str, Any]  # the settings of all trials, by dotted name
+    trials: int  # the number of trials
+    sampler: str  # "grid" for all points, else "random"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.part.trained_on}/{self.method.name}"
+
+
+@dataclass(frozen=True)
+class ChosenSettings:
+    """The result of a search."""
+
+    planned: PlannedSearch  # the search
+    settings: dict[str, Any]  # the settings of the best trial that were searched, by dotted name
+    metric: str  # the metric that ranked the trials
+    value: float  # the ranking value of the best trial
+    trials: int  # the number of finished trials
+
+
+def plan_searches(
+    recipe: Recipe,
+    encoder: str,
+    parts: Sequence[Part],
+    overrides: Mapping[str, Any],
+    wanted: str | int | None,
+) -> list[PlannedSearch]:
+    """Return the searches of a recipe, one for each method with a space and each task."""
+    if recipe.search is None or wanted == NONE:
+        return []
+    methods = methods_from(recipe.methods, recipe.name)
+    planned = []
+    for part in parts:
+        for name in recipe.search.spaces:
+            space = _space(recipe.search, name, encoder, overrides)
+            points = space.points() or []
+            if not space.dimensions:
+                continue
+            method, varied = methods[name], {one for part in space.dimensions for one in part.setting_names}
+            own = {**method.settings, **method.by_task.get(part.trained_on, {})}
+            common = {**space.settings, **part.settings, **part.own, **own, **overrides}
+            settings = {key: value for key, value in common.items() if key not in varied}
+            settings["data.task"] = part.trained_on
+            if part.train_size is not None:
+                settings["data.max_train_samples"] = part.train_size
+            trials = len(points) if not isinstance(wanted, int) else min(wanted, len(points))
+            sampler = "grid" if trials == len(points) else "random"
+            planned.append(PlannedSearch(method, part, space, settings, trials, sampler))
+    return planned
+
+
+def plan_lines(recipe: Recipe, planned: Plan, searches: Sequence[PlannedSearch], count: int) -> list[str]:
+    """Return how many runs with this number of seeds are planned, in sentences."""
+    tasks = ", ".join(
+        f"{part.trained_on} ({'all' if part.train_size is None else f'{part.train_size:,}'} rows)"
+        for part in planned.parts
+    )
+    runs = len(planned.parts) * len(recipe.methods) * count
+    lines = [f"{runs} runs: {len(recipe.methods)} methods, {count} seeds, {tasks}."]
+    if searches:
+        trials = sum(one.trials for one in searches)
+        lines.insert(0, f"{trials} trials of {len(searches)} searches first, each on four fifths of the training rows.")
+    return lines
+
+
+def _space(chosen: RecipeSearch, method: str, encoder: str, overrides: Mapping[str, Any]) -> Space:
+    given = chosen.spaces[method]
+    space = load_space(given) if isinstance(given, str) else space_from({"space": given}, f"search: {method}")
+    replaced = chosen.on_embedded if encoder == EMBEDDED else {}
+    dimensions = tuple(
+        Dimension(one.name, tuple(replaced[one.name])) if one.name in replaced else one
+        for one in space.dimensions
+        if not any(name in overrides for name in one.setting_names)
+    )
+    return Space(dimensions, None, space.settings)
+
+
+def run_searches(
+    planned: Sequence[PlannedSearch],
+    folder: Path,
+    *,
+    choose: str,
+    executor: ExecutorOptions | None,
+    display: ComparisonProgress,
+) -> list[ChosenSettings]:
+    """Run all searches, or go on with them, and return the best settings of each."""
+    chosen = []
+    for number, one in enumerate(planned, start=1):
+        display.info(f"search {number} of {len(planned)}: {one.method.name} on {one.part.trained_on}")
+        result = search(
+            folder / SEARCH_FOLDER / one.folder,
+            space={"space": {part.name: list(part.choices) for part in one.space.dimensions}},
+            sampler=one.sampler,
+            trials=one.trials,
+            choose=choose,
+            preset=one.method.preset,
+            overrides=one.settings,
+            executor=executor,
+            train_best=False,
+            display=display,
+        )
+        best = result.best
+        if best is None or best.value is None:
+            raise ConfigError(
+                f"{folder / SEARCH_FOLDER / one.folder}: no trial finished, so there are no settings to go on with."
+                " Its records say why; --search none leaves the search out."
+            )
+        done = sum(trial.status == "done" for trial in result.trials)
+        chosen.append(ChosenSettings(one, best.settings, result.criterion.metric, best.value, done))
+    return chosen
+
+
+def methods_with(recipe: Recipe, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
+    """Return the recipe's methods with the chosen settings of each task."""
+    methods = {name: dict(value or {}) for name, value in recipe.methods.items()}
+    for one in chosen:
+        method = methods[one.planned.method.name]
+        by_task = {task: dict(values) for task, values in (method.get("tasks") or {}).items()}
+        by_task[one.planned.part.trained_on] = {**by_task.get(one.planned.part.trained_on, {}), **one.settings}
+        method["tasks"] = by_task
+    return methods
+
+
+def search_tables(chosen: Sequence[ChosenSettings], choose: str) -> tuple[Table, ...]:
+    """Return the table of the chosen settings; none without a search."""
+    if not chosen:
+        return ()
+    rows = tuple(
+        (
+            one.planned.part.trained_on,
+            one.planned.method.name,
+            f"{one.trials} of {len(one.planned.space.points() or ())}",
+            f"{one.metric} {one.value:.4f}",
+            ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in one.settings.items()),
+        )
+        for one in chosen
+    )
+    rule = "the mean score less its standard deviation over three parts" if choose == "three-parts" else "the score"
+    note = (
+        f"Chosen by {rule} of a fifth of the training rows, which the trials were not trained on, and by the loss where"
+        " scores are equal. The runs above are trained on all training rows with these settings."
+    )
+    header = ("task", "method", "trials", "best", "settings")
+    return (Table("search", "Chosen settings", header, rows, left=2, notes=(note,)),)
+
+
+# A search trains on this share of the rows.
+_SEARCH_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class TaskTime:
+    """The planned work on one task."""
+
+    task: str  # the task that is trained on
+    rows: int  # the number of training rows
+    trials: int  # the number of trials of all its searches
+    runs: int  # the number of runs after them
+    hours: float  # the expected time of all of these, of one run after the other
+
+
+@dataclass(frozen=True)
+class ReproductionPlan:
+    """What a reproduction would run."""
+
+    notes: tuple[str, ...]  # differences from the recipe, and the numbers of runs, in sentences
+    times: tuple[TaskTime, ...]  # the work on each task; empty for recipes without training
+    jobs: int  # the number of runs in parallel
+
+    @property
+    def hours(self) -> float:
+        """The expected time with this number of runs in parallel."""
+        return sum(one.hours for one in self.times) / self.jobs
+
+
+def plan_reproduction(request: Request, display: ComparisonProgress) -> ReproductionPlan:
+    """Count the runs of a recipe and predict their time, without starting them."""
+    recipe = load_recipe(request.name)
+    if recipe.kind == "parameters":
+        return ReproductionPlan(("Parameters are counted; nothing is trained.",), (), 1)
+    planned = plan(recipe, request)
+    searches = plan_searches(recipe, request.encoder, planned.parts, request.overrides, request.search)
+    times = expected_times(recipe, planned.parts, searches, request.seed_count, display)
+    notes = (*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count))
+    jobs = default_slots([dict(planned.parts[0].settings)], request.executor.jobs if request.executor else None).count
+    return ReproductionPlan(notes, tuple(times), jobs)
+
+
+def expected_times(
+    recipe: Recipe, parts: Sequence[Part], searches: Sequence[PlannedSearch], seeds: int, display: ComparisonProgress
+) -> list[TaskTime]:
+    """Predict the time of each task from short runs of each method on this machine.
+
+    Scores on validation rows and loading are not counted, so whole runs take somewhat longer.
+    """
+    sizes = {part.trained_on: _size(part) for part in parts}
+    token_s = {name: _token_seconds(recipe, name, parts[0], display) for name in recipe.methods}
+    times = []
+    for part in parts:
+        size, seconds, trials = sizes[part.trained_on], 0.0, 0
+        for name, method in methods_from(recipe.methods, recipe.name).items():
+            own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
+            pass_s = size.rows * size.mean_tokens * token_s[name]
+            seconds += seeds * pass_s * epochs_of(own, size)
+            for one in searches:
+                if (one.method.name, one.part.trained_on) == (name, part.trained_on):
+                    points = one.space.points() or []
+                    epochs = [epochs_of({**own, **one.settings, **point}, size) for point in points]
+                    seconds += one.trials * _SEARCH_SHARE * pass_s * sum(epochs) / max(1, len(epochs))
+                    trials += one.trials
+        times.append(TaskTime(part.trained_on, size.rows, trials, seeds * len(recipe.methods), seconds / 3600))
+    return times
+
+
+def _size(part: Part) -> RowSize:
+    config = load_config(overrides={**part.settings, **part.own, "data.task": part.trained_on})
+    return size_of(config, part.train_size)
+
+
+def _token_seconds(recipe: Recipe, name: str, part: Part, display: ComparisonProgress) -> float:
+    """Return the seconds that a token takes in one pass, from a short run on the first task."""
+    display.info(f"timing {name} on a few rows of {part.trained_on}")
+    method = methods_from(recipe.methods, recipe.name)[name]
+    own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
+    return seconds_per_token({**own, "data.task": part.trained_on}, method.preset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -24,6 +24,7 @@ SECONDS, RATIO, AX, AVERAGES = "seconds", "time ratio", "AX", ("Avg", "GLUE scor
 NO_TASK = (SECONDS, RATIO, AX, *AVERAGES)
 # The end of the title of a row with scores of test rows, whose labels are not public.
 TEST = f"{BETWEEN}test"
+EMBEDDED = "embedded"
 # What `--search` may be besides a number of trials.
 GRID, NONE = "grid", "none"
 
@@ -84,6 +85,25 @@ class Recipe:
     published: Published | None = None  # the published values; None if the paper has no table
     claims: tuple[str, ...] = ()  # statements of the paper that the result can be compared with
     train_size: int | None = None  # the training rows of each task, a draw for each seed; None for all
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reproduce, on which data, with which encoder."""
+
+    name: str  # a recipe, or a YAML file with one
+    encoder: str = EMBEDDED  # its name or folder
+    data_dir: str | None = None  # the folder of the data sets
+    tasks: Sequence[str] | None = None  # some of the recipe's; None for all
+    seeds: int | Sequence[int] = 3  # how many, or which
+    fraction: float = 1.0  # the fraction of each task's rows, above 0
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # settings that the recipe's give way to
+    search: str | int | None = None  # "none", a number of trials, or "grid", the default
+    executor: Any = None  # `ExecutorOptions`
+
+    @property
+    def seed_count(self) -> int:
+        return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
 
 
 def parse_search(text: str | int | None) -> str | int | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attentune import __version__
 from attentune.errors import ConfigError
-from attentune.execution.executor import ExecutorOptions
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.report.charts import check_figure_file
 from attentune.report.contents import make_report
@@ -19,58 +17,39 @@ from attentune.report.writing import write_figures, write_report
 from attentune.results import to_json
 from attentune.runs.compare import compare
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.records import Run, RunRecord
-from attentune_lab.reproduction.counting import count_parts
+from attentune.runs.records import RunRecord
 from attentune_lab.reproduction.paper_comparison import count_section, score_section
-from attentune_lab.reproduction.planning import EMBEDDED, Part, Plan, plan
-from attentune_lab.reproduction.recipe import GRID, Recipe, load_recipe, parse_search, recipe_names
-from attentune_lab.reproduction.searching import (
+from attentune_lab.reproduction.planning import (
     ChosenSettings,
-    PlannedSearch,
+    Plan,
     methods_with,
+    plan,
+    plan_lines,
     plan_searches,
     run_searches,
     search_tables,
 )
-from attentune_lab.reproduction.steps import explain_sentences, measure_layers, score_on_ax, score_on_hans
-from attentune_lab.reproduction.timing import TaskTime, expected_times, planned_jobs
+from attentune_lab.reproduction.recipe import GRID, Recipe, Request, load_recipe, recipe_names
+from attentune_lab.reproduction.steps import count_parts, explain_sentences, measure_layers, score_on_ax, score_on_hans
 
 REPORT_FILES = ("report.html", "report.md")
 RECIPE_FILE, COMPARISON_FOLDER = "reproduce.json", "comparison"
 
 
-def reproduce(
-    name: str,
-    output_dir: str | Path,
-    *,
-    encoder: str = EMBEDDED,
-    data_dir: str | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Sequence[int] = 3,
-    fraction: float = 1.0,
-    overrides: Mapping[str, Any] | None = None,
-    search: str | int | None = None,
-    executor: ExecutorOptions | None = None,
-    display: ComparisonProgress | None = None,
-) -> Report:
+def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonProgress | None = None) -> Report:
     """Run a recipe and write its report. The same call resumes an interrupted reproduction."""
-    recipe = load_recipe(name)
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"fraction: got {fraction:g}, expected a number above 0 and at most 1, such as 0.02.")
+    recipe, encoder = load_recipe(request.name), request.encoder
     folder, shown = Path(output_dir), display or ComparisonProgress()
     check_figure_file(folder / "figure.png")
     if recipe.kind == "parameters":
         planned = Plan(encoder, (), () if encoder == recipe.encoder else (f"The encoder is {encoder}.",))
-        counted = count_section(recipe, count_parts(recipe, encoder, overrides))
+        counted = count_section(recipe, count_parts(recipe, encoder, request.overrides))
         return _written(_report(recipe, planned, [counted], Report("", (), ())), folder)
-    planned = plan(recipe, encoder, data_dir=data_dir, tasks=tasks, fraction=fraction, overrides=overrides)
-    for note in planned.notes:
-        shown.info(note)
-    wanted = parse_search(search)
-    searches = plan_searches(recipe, encoder, planned.parts, overrides or {}, wanted)
-    for line in plan_lines(recipe, planned, searches, seeds):
+    planned = plan(recipe, request)
+    searches = plan_searches(recipe, encoder, planned.parts, request.overrides, request.search)
+    for line in (*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count)):
         shown.info(line)
-    _agree(folder, recipe, planned, fraction, wanted)
+    _agree(folder, recipe, request)
     choose = "score" if recipe.search is None else recipe.search.choose
     compared = folder / COMPARISON_FOLDER
     kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
@@ -78,18 +57,34 @@ def reproduce(
     records: list[RunRecord] = []
     for part in planned.parts:
         of_part = [one for one in searches if one.part is part]
-        found = run_searches(of_part, folder, choose=choose, executor=executor, display=shown)
-        methods, keep_runs = methods_with(recipe, found), part.trained_on in kept
-        records += _compare(methods, part, compared, seeds=seeds, executor=executor, keep_runs=keep_runs, display=shown)
+        found = run_searches(of_part, folder, choose=choose, executor=request.executor, display=shown)
+        records += compare(
+            compared,
+            settings=methods_with(recipe, found),
+            tasks=[part.trained_on],
+            train_sizes=[part.train_size],
+            overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
+            seeds=request.seeds,
+            executor=request.executor,
+            keep_runs=part.trained_on in kept,
+            display=shown,
+        )
         chosen += found
     runs = {one.run: compared / "runs" / one.run.name for one in records if one.is_done and one.run.task in kept}
-    more, notes, ax_scores = _further_sections(recipe, runs, data_dir)
+    more, notes, ax_scores = score_on_ax(runs, request.data_dir) if recipe.then == "ax" else ([], [], {})
+    if recipe.sentences:
+        more.append(explain_sentences(recipe.sentences, runs))
     tasks_run = {part.task: part.trained_on for part in planned.parts}
     first = score_section(recipe, records, tasks_run, ax_scores)
     searched = search_tables(chosen, choose)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
-    further = _further(recipe, runs, folder, planned, fraction, data_dir)
-    made = make_report(collect([str(compared), *further]))
+    further: list[Path] = []
+    if recipe.then == "hans":
+        further = [folder / "hans"]
+        score_on_hans(runs, further[0], data_dir=request.data_dir, fraction=request.fraction)
+    elif recipe.then == "layers":
+        further = measure_layers(runs, folder / "layers")
+    made = make_report(collect([str(place) for place in (compared, *further)]))
     for note in notes:
         shown.info(note)
     report = _report(recipe, planned, [*sections, *more], made, searched=bool(chosen), notes=notes)
@@ -101,77 +96,6 @@ def _keeps_runs(recipe: Recipe, task: str) -> bool:
     if recipe.then == "ax":
         return task == "mnli"
     return recipe.kind == "explanation" or recipe.then is not None
-
-
-@dataclass(frozen=True)
-class ReproductionPlan:
-    """What a reproduction would run."""
-
-    notes: tuple[str, ...]  # differences from the recipe, and the numbers of runs, in sentences
-    times: tuple[TaskTime, ...]  # the work on each task; empty for recipes without training
-    jobs: int  # the number of runs in parallel
-
-    @property
-    def hours(self) -> float:
-        """The expected time with this number of runs in parallel."""
-        return sum(one.hours for one in self.times) / self.jobs
-
-
-def plan_reproduction(
-    name: str,
-    *,
-    encoder: str = EMBEDDED,
-    data_dir: str | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Sequence[int] = 3,
-    fraction: float = 1.0,
-    overrides: Mapping[str, Any] | None = None,
-    search: str | int | None = None,
-    executor: ExecutorOptions | None = None,
-    display: ComparisonProgress | None = None,
-) -> ReproductionPlan:
-    """Count the runs of a recipe and predict their time, without starting them; the arguments are `reproduce`'s."""
-    recipe, shown = load_recipe(name), display or ComparisonProgress()
-    if recipe.kind == "parameters":
-        return ReproductionPlan(("Parameters are counted; nothing is trained.",), (), 1)
-    planned = plan(recipe, encoder, data_dir=data_dir, tasks=tasks, fraction=fraction, overrides=overrides)
-    searches = plan_searches(recipe, encoder, planned.parts, overrides or {}, parse_search(search))
-    count = seeds if isinstance(seeds, int) else len(seeds)
-    times = expected_times(recipe, planned.parts, searches, count, shown)
-    notes = (*planned.notes, *plan_lines(recipe, planned, searches, seeds))
-    return ReproductionPlan(notes, tuple(times), planned_jobs(planned.parts, executor))
-
-
-def _compare(methods: Mapping[str, Any], part: Part, folder: Path, **options: Any) -> list[RunRecord]:
-    return compare(
-        folder,
-        settings=methods,
-        tasks=[part.trained_on],
-        train_sizes=[part.train_size],
-        overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
-        **options,
-    )
-
-
-def _further(
-    recipe: Recipe, runs: Mapping[Run, Path], folder: Path, planned: Plan, fraction: float, data_dir: str | None
-) -> list[str]:
-    """Run the recipe's further evaluation of the trained models, and return the folders with its results."""
-    if recipe.then == "hans":
-        score_on_hans(runs, folder / "hans", data_dir=data_dir, fraction=fraction)
-        return [str(folder / "hans")]
-    if recipe.then == "layers":
-        return [str(place) for place in measure_layers(runs, folder / "layers")]
-    return []
-
-
-def _further_sections(
-    recipe: Recipe, runs: Mapping[Run, Path], data_dir: str | None
-) -> tuple[list[Section], list[str], dict[str, list[float]]]:
-    """Return the sections of further evaluations, sentences on what could not be evaluated, and scores on AX."""
-    if recipe.then == "ax":
-        return score_on_ax(runs, data_dir)
-    return ([explain_sentences(recipe.sentences, runs)] if recipe.sentences else []), [], {}
 
 
 def _report(
@@ -192,29 +116,12 @@ def _report(
     return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.answer, made.results)
 
 
-def plan_lines(
-    recipe: Recipe, planned: Plan, searches: Sequence[PlannedSearch], seeds: int | Sequence[int]
-) -> list[str]:
-    """Return how many runs are planned, in sentences."""
-    count = seeds if isinstance(seeds, int) else len(seeds)
-    tasks = ", ".join(
-        f"{part.trained_on} ({'all' if part.train_size is None else f'{part.train_size:,}'} rows)"
-        for part in planned.parts
-    )
-    runs = len(planned.parts) * len(recipe.methods) * count
-    lines = [f"{runs} runs: {len(recipe.methods)} methods, {count} seeds, {tasks}."]
-    if searches:
-        trials = sum(one.trials for one in searches)
-        lines.insert(0, f"{trials} trials of {len(searches)} searches first, each on four fifths of the training rows.")
-    return lines
-
-
-def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float, search: str | int | None) -> None:
+def _agree(folder: Path, recipe: Recipe, request: Request) -> None:
     """Record the recipe, encoder, fraction and search in the output folder, or check them against an earlier record."""
     file = folder / RECIPE_FILE
-    settings: dict[str, Any] = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
+    settings: dict[str, Any] = {"recipe": recipe.name, "encoder": request.encoder, "fraction": request.fraction}
     if recipe.search is not None:
-        settings["search"] = search or GRID
+        settings["search"] = request.search or GRID
     if file.is_file():
         try:
             before = read_json(file)

@@ -6,27 +6,31 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from attentune.config import DataConfig
-from attentune.data.builtin import find_builtin_file
-from attentune.data.dataset import TextRows
+from attentune.data.builtin import find_builtin_file, load_spec
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import MaskedWords, answer, answer_masked, words_read
+from attentune.explain.explainer import answer, answer_masked, words_read
 from attentune.explain.explanation import HeadAttention
 from attentune.explain.texts import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.counting import count_parameters
 from attentune.report.document import Figure, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.report.tokens import heads_figure
 from attentune.results import to_json
+from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune.runs.records import Run
 from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
-from attentune_lab.layers import layer_weights
-from attentune_lab.reproduction.recipe import Sentence
+from attentune_lab.commands.layers import layer_weights
+from attentune_lab.reproduction.recipe import Recipe, Sentence
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
 
@@ -82,9 +86,9 @@ def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
     written = []
     for run, place in _first(runs).items():
         saved = Predictor.load(place)
-        split_weights = layer_weights(saved, saved.data(None, ("validation",)))
+        summaries = layer_weights(saved, saved.data(None, ("validation",)))
         written.append(folder / run.method)
-        _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in split_weights}))
+        _write(written[-1] / LAYERS_FILE, to_json(summaries))
     return written
 
 
@@ -110,16 +114,12 @@ def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) ->
         (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(saved, rows))
     ]
     if sentence.masked is not None:
-        masked = _mask(saved, rows, sentence.masked).after
+        place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == sentence.masked)
+        masked = answer_masked(saved, rows, [place]).after
         share = f"{masked.probabilities[sentence.gold]:.3f}"
         title = f'the same, "{sentence.masked}" masked'
         lines.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
     return lines
-
-
-def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWords:
-    place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == word)
-    return answer_masked(saved, rows, [place])
 
 
 def _important(saved: Predictor, rows: TextRows) -> str:
@@ -153,3 +153,34 @@ def _write(file: Path, text: str) -> None:
     with storage_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
+
+
+def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
+    """Count the weights of untrained models' attention and projection matrices, or else of the classifier."""
+    grid = plan_grid(
+        tasks=recipe.tasks,
+        methods=select_methods((), methods_from(recipe.methods, recipe.name)),
+        seeds=(1,),
+        overrides={
+            "model.name_or_path": encoder,
+            **recipe.settings,
+            "data.task_settings": recipe.task_settings,
+            **(overrides or {}),
+        },
+    )
+    return {
+        method: {task: _count(grid, Run(task, None, method, 1)) for task in recipe.tasks} for method in recipe.methods
+    }
+
+
+def _count(grid: Any, run: Run) -> int:
+    config, spec = grid.config(run, Path("unused")), load_spec(run.task)
+    space = LabelSpace(spec.task_type, spec.label_names)
+    is_pair = any(split.pair is not None for split in spec.splits.values())
+    model = build_model(
+        config.model, space, load_tokenizer(config.model), max_length=config.data.max_length, is_pair=is_pair, seed=0
+    )
+    counts = count_parameters(model)
+    matrices = counts.attention_matrices + counts.projection_matrix
+    # The poster counts 3840 for the baseline on SST-5: 768 x 5, without the biases.
+    return matrices or sum(weight.numel() for weight in model.classifier.parameters() if weight.dim() == 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,11 @@ from attentune.training.train import train
 from attentune_lab.synthetic import write_files
 from helpers.samples import settings
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
 QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2, "--beam", 1, "--beam-tokens", 12)
 
 
 @pytest.fixture(scope="module")
-def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
     train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
@@ -28,7 +25,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def demo_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness-demo")
     write_files(folder, train_size=24, eval_size=8)
     changes = {"data__text_column": "text", "data__label_column": "label", "data__max_length": 150}
@@ -38,7 +35,7 @@ def demo_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.integration
-def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune: Command) -> None:
+def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune) -> None:
     status, out, err = attentune("faithfulness", run, *QUICK)
     assert status == 0
     assert out.startswith("20 texts, accuracy ")
@@ -51,7 +48,7 @@ def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune:
     assert "erasing by delete ..." in err
 
 
-def test_json_and_the_folder_hold_the_same_report(run: Path, attentune: Command, tmp_path: Path) -> None:
+def test_json_and_the_folder_hold_the_same_report(run: Path, attentune, tmp_path: Path) -> None:
     words = ("--max-samples", 6, "--seed", 3, "--format", "json", "--output-dir", tmp_path / "out")
     status, out, err = attentune("faithfulness", run, *QUICK, *words)
     assert status == 0
@@ -67,7 +64,7 @@ def test_json_and_the_folder_hold_the_same_report(run: Path, attentune: Command,
     assert files == sorted(["docs.jsonl", "test.jsonl", *methods])
 
 
-def test_sanity_and_cost_come_beside(run: Path, attentune: Command) -> None:
+def test_sanity_and_cost_come_beside(run: Path, attentune) -> None:
     words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity", "--cost")
     status, out, _ = attentune("faithfulness", run, *words)
     assert status == 0
@@ -79,7 +76,7 @@ def test_sanity_and_cost_come_beside(run: Path, attentune: Command) -> None:
 
 
 @pytest.mark.integration
-def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune: Command, tmp_path: Path) -> None:
+def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune, tmp_path: Path) -> None:
     words = ("--demo", "--max-samples", 16, "--methods", "gradient", "--erasures", "mask", "--beam", 0)
     status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
     assert status == 0
@@ -102,7 +99,7 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune:
         (["--split", "dev"], "split: got 'dev', expected train, validation or test."),
     ],
 )
-def test_mistakes_are_told_in_a_line(run: Path, attentune: Command, words: list[str], message: str) -> None:
+def test_mistakes_are_told_in_a_line(run: Path, attentune, words: list[str], message: str) -> None:
     status, out, err = attentune("faithfulness", run, *words)
     assert status == 2
     assert out == ""

@@ -1,7 +1,6 @@
 """`attentune label`: token labels as JSON lines, of a run's own rows and of others."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from attentune.token_labels.listing import list_tokens
 from token_labels.test_listing import run
 
-Command = Callable[..., tuple[int, str, str]]
 __all__ = ["run"]
 
 
@@ -18,7 +16,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_the_command_writes_json_lines(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_the_command_writes_json_lines(run: Path, tmp_path: Path, attentune) -> None:
     status, out, _ = attentune("label", run, "--max_samples", 3)
     assert status == 0
     assert parsed(out) == list(list_tokens(run, max_samples=3))
@@ -29,7 +27,7 @@ def test_the_command_writes_json_lines(run: Path, tmp_path: Path, attentune: Com
     assert len(parsed(target.read_text())) == 20
 
 
-def test_the_command_reads_other_texts(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_the_command_reads_other_texts(run: Path, tmp_path: Path, attentune) -> None:
     file = tmp_path / "new.csv"
     file.write_text("text\na dull film\n")
     status, out, _ = attentune("label", run, "--input_file", file)
@@ -38,7 +36,7 @@ def test_the_command_reads_other_texts(run: Path, tmp_path: Path, attentune: Com
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
-def test_the_command_refuses_a_wrong_number_of_rows(run: Path, attentune: Command, value: str) -> None:
+def test_the_command_refuses_a_wrong_number_of_rows(run: Path, attentune, value: str) -> None:
     status, out, err = attentune("label", run, "--max_samples", value)
     assert (status, out) == (2, "")
     assert "--max_samples" in err

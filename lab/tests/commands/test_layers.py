@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,9 @@ from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture(scope="module")
-def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layers")
     train(
         load_config(overrides=settings(folder, tiny("bert"), preset="sesame-weighted")),
@@ -29,7 +25,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_the_weights_are_those_of_the_model_text_by_text(run: Path, attentune: Command) -> None:
+def test_the_weights_are_those_of_the_model_text_by_text(run: Path, attentune) -> None:
     status, out, _ = attentune("layers", run, "--format", "json", "--precision", "fp32")
     assert status == 0
     lines = json.loads(out)["validation"]
@@ -45,7 +41,7 @@ def test_the_weights_are_those_of_the_model_text_by_text(run: Path, attentune: C
     assert [line["quartiles"][1] for line in lines] == pytest.approx(medians, abs=1e-5)
 
 
-def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune) -> None:
     status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.png", "--split", "train")
     assert status == 0
     assert out.count("train") == 3
@@ -55,7 +51,7 @@ def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune: Command) -> 
 
 @pytest.mark.parametrize(("kind", "shown"), [("last", None), ("second", None), ("sum-last-4", [2, 3, 4, 5])])
 def test_only_layers_that_reach_the_output_are_shown(
-    tiny: Tiny, tmp_path: Path, attentune: Command, kind: str, shown: list[int] | None
+    tiny, tmp_path: Path, attentune, kind: str, shown: list[int] | None
 ) -> None:
     """The others' weights have had no gradient: with `last`, as in the preset `sesame`, all but one."""
     given = {"preset": "sesame", "model__layer_mix__kind": kind, "training__max_steps": 1}
@@ -71,7 +67,7 @@ def test_only_layers_that_reach_the_output_are_shown(
         assert [line["layer"] for line in json.loads(out)["validation"]] == shown
 
 
-def test_mistakes_are_told_in_one_line(run: Path, tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+def test_mistakes_are_told_in_one_line(run: Path, tiny, tmp_path: Path, attentune) -> None:
     status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.txt")
     assert (status, out) == (2, "")
     assert "ends in .png" in err

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from explain.test_measure import QUICK, found, run
 from helpers.explain_references import aopc
 from helpers.explain_runs import tiny_run
 
-Tiny = Callable[..., Path]
 __all__ = ["found", "run"]
 
 # Records
@@ -71,7 +69,7 @@ def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: Faithfulnes
 
 
 @pytest.fixture(scope="module")
-def demo_run(tiny: Tiny) -> Predictor:
+def demo_run(tiny) -> Predictor:
     run = tiny_run(tiny(), max_length=150)
     return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +15,6 @@ from attentune.testing.tiny import FAMILIES
 from attentune_lab.faithfulness.cost import PLAIN, measure_cost, of_length
 from attentune_lab.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
-
-Tiny = Callable[..., Path]
 
 
 def found(*scores: float) -> Attribution:
@@ -36,7 +32,7 @@ def test_agreement_of_scores() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_is_shuffled_once_from_the_head_down(tiny: Tiny, family: str) -> None:
+def test_every_weight_is_shuffled_once_from_the_head_down(tiny, family: str) -> None:
     model = tiny_run(tiny(family)).model
     parts = parts_from_the_head(model)
     names = [name for own in parts.values() for name in own]
@@ -54,7 +50,7 @@ def test_every_weight_is_shuffled_once_from_the_head_down(tiny: Tiny, family: st
     assert any(not torch.equal(weight, before[name]) for name, weight in other.named_parameters())
 
 
-def test_sanity_tells_methods_that_look_at_the_model_from_those_that_do_not(tiny: Tiny) -> None:
+def test_sanity_tells_methods_that_look_at_the_model_from_those_that_do_not(tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification").take([0, 3, 4])
     names = ("ssa", "gradient", "random")
     sanity = check_sanity(run, rows, methods=names, settings=Settings(steps=4))
@@ -74,7 +70,7 @@ def test_sanity_tells_methods_that_look_at_the_model_from_those_that_do_not(tiny
     assert hooks_of(run.model) == 0
 
 
-def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny: Tiny) -> None:
+def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny) -> None:
     """What was asked in bf16 before answers in fp32 when fp32 is asked for, and the other way round."""
     run, rows = tiny_run(tiny()), rows_for("classification", 1)
 
@@ -89,7 +85,7 @@ def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
 @pytest.mark.parametrize("tokens", [5, 16, 40])
-def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int) -> None:
+def test_texts_of_a_length_are_of_that_length(tiny, kind: str, tokens: int) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     scorer = Explainer(run, rows).scorer
     features = of_length(scorer.features, tokens, 3)
@@ -106,7 +102,7 @@ def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int
 
 
 @pytest.mark.integration
-def test_costs_are_counted_and_timed(tiny: Tiny) -> None:
+def test_costs_are_counted_and_timed(tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     lines = measure_cost(
         run,
@@ -137,7 +133,7 @@ def test_costs_are_counted_and_timed(tiny: Tiny) -> None:
     assert found[PLAIN, 8, 1].times_plain == 1
 
 
-def test_what_would_take_too_long_is_left_out(tiny: Tiny) -> None:
+def test_what_would_take_too_long_is_left_out(tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     lines = measure_cost(run, rows, methods=("leave-one-out", "ssa"), lengths=(8, 16), batches=(1,), budget_s=1e-9)
     found = {(own.method, own.tokens): own for own in lines}

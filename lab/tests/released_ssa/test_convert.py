@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from attentune_lab.released_ssa.convert import import_ssa
 from helpers.glue_samples import write_glue
 from helpers.released_checkpoints import namespace, released_logits, released_state, write_released
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
 TEXTS = ("Nobody plays the guitar.", "It is neither funny nor sad; it is simply long.", "Birds!")
 PAIRS = ("A man is playing.", "The story is weak.", "The river flows past the village and into the sea.")
 FORMS = [("hybrid", True), ("hybrid", False), ("co", True), ("co", False), ("plain", True)]
@@ -28,7 +25,7 @@ FORMS = [("hybrid", True), ("hybrid", False), ("co", True), ("co", False), ("pla
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize(("kind", "shared"), FORMS)
 def test_an_imported_model_says_what_the_released_one_says(
-    family: str, kind: str, shared: bool, tiny: Tiny, tmp_path: Path
+    family: str, kind: str, shared: bool, tiny, tmp_path: Path
 ) -> None:
     encoder = tiny(family)
     state = released_state(encoder, family, kind, shared=shared)
@@ -57,7 +54,7 @@ def test_an_imported_model_says_what_the_released_one_says(
         assert (saved.config.model.token_gate.beta, saved.config.model.token_gate.attention_threshold) == (0.3, 0.4)
 
 
-def test_mnli_classes_are_put_into_the_tasks_own_order(tiny: Tiny, tmp_path: Path) -> None:
+def test_mnli_classes_are_put_into_the_tasks_own_order(tiny, tmp_path: Path) -> None:
     state = released_state(tiny("bert"), "bert", "hybrid", outputs=3)
     folder = write_released(tmp_path / "released", tiny("bert"), state)
     made = import_ssa(folder, tmp_path / "run", flags={"task_name": "MNLI"}, tokenizer=str(tiny("bert")))
@@ -68,7 +65,7 @@ def test_mnli_classes_are_put_into_the_tasks_own_order(tiny: Tiny, tmp_path: Pat
         assert torch.equal(model.classifier.weight[place], state["seq_cls.classifier.weight"][released.index(name)])
 
 
-def test_regression_and_an_old_files_format_and_name(tiny: Tiny, tmp_path: Path) -> None:
+def test_regression_and_an_old_files_format_and_name(tiny, tmp_path: Path) -> None:
     state = released_state(tiny("bert"), "bert", "hybrid", outputs=1)
     state = {f"module.{name}".replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in state.items()}
     folder = write_released(tmp_path / "old", tiny("bert"), state, config_name="bert_config.json", legacy=True)
@@ -79,7 +76,7 @@ def test_regression_and_an_old_files_format_and_name(tiny: Tiny, tmp_path: Path)
     assert set(evaluate(made.folder, precision="fp32")["validation"]) == {"pearson", "spearmanr"}
 
 
-def test_what_no_weight_tells_comes_from_the_programs_own_file(tiny: Tiny, tmp_path: Path) -> None:
+def test_what_no_weight_tells_comes_from_the_programs_own_file(tiny, tmp_path: Path) -> None:
     state = released_state(tiny("bert"), "bert", "hybrid")
     folder = write_released(tmp_path / "RTE" / "dev_0.7", tiny("bert"), state)
     told = namespace(task_name="RTE", cls_weight=0.9, attention_threshold=0.1, max_seq_length=64, bert_model="x-base")
@@ -94,7 +91,7 @@ def test_what_no_weight_tells_comes_from_the_programs_own_file(tiny: Tiny, tmp_p
     assert "aug_loss_weight 0.3: the program's default, because it is recorded nowhere" in said
 
 
-def test_a_vocabulary_makes_berts_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_vocabulary_makes_berts_tokenizer(tiny, tmp_path: Path) -> None:
     vocabulary = json.loads((tiny("bert") / "tokenizer.json").read_text())["model"]["vocab"]
     (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)) + "\n")
     folder = write_released(tmp_path / "released", tiny("bert"), released_state(tiny("bert"), "bert", "co"))
@@ -107,7 +104,7 @@ def test_a_vocabulary_makes_berts_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
     assert rows[0]["token_type_ids"] == rows[2]["token_type_ids"]
 
 
-def test_the_command_writes_a_run_that_is_scored(tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+def test_the_command_writes_a_run_that_is_scored(tiny, tmp_path: Path, attentune) -> None:
     encoder = tiny("bert")
     folder = write_released(tmp_path / "released", encoder, released_state(encoder, "bert", "hybrid"))
     data, run = write_glue(tmp_path / "glue"), tmp_path / "run"
@@ -121,7 +118,7 @@ def test_the_command_writes_a_run_that_is_scored(tiny: Tiny, tmp_path: Path, att
     assert attentune("evaluate", run)[0] == 0
 
 
-def test_the_command_tells_what_is_wrong_with_its_flags(tmp_path: Path, attentune: Command) -> None:
+def test_the_command_tells_what_is_wrong_with_its_flags(tmp_path: Path, attentune) -> None:
     status, out, err = attentune("import-ssa", tmp_path, "--cls_weight", "much", "--max_seq_length", "1.5")
     assert (status, out) == (2, "")
     assert "--cls_weight: got 'much', expected" in err
@@ -136,7 +133,7 @@ class _Evil:
 
 
 @pytest.mark.parametrize("legacy", [True, False])
-def test_a_pickle_with_code_is_not_run(legacy: bool, tiny: Tiny, tmp_path: Path, monkeypatch) -> None:
+def test_a_pickle_with_code_is_not_run(legacy: bool, tiny, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = write_released(tmp_path / "released", tiny("bert"), {"bert.x": torch.zeros(1)})
     torch.save({"bert.x": _Evil()}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
@@ -149,7 +146,7 @@ def test_a_pickle_with_code_is_not_run(legacy: bool, tiny: Tiny, tmp_path: Path,
     assert not (tmp_path / "run").exists()
 
 
-def test_what_does_not_fit_is_said(tiny: Tiny, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_said(tiny, tmp_path: Path) -> None:
     encoder, state = tiny("bert"), released_state(tiny("bert"), "bert", "hybrid")
 
     def refused(error: type[Exception], words: str, **options: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,14 @@ from attentune_lab.released_ssa.flags import (
     read_flags,
     recorded_flags,
 )
-from attentune_lab.released_ssa.scoring import dev_scores
+from attentune_lab.released_ssa.program import dev_scores
 from helpers.glue_samples import write_glue
 from helpers.released_checkpoints import namespace, released_state, write_released
 from helpers.tiny_models import rows_of
 
-Command = Callable[..., tuple[int, str, str]]
-Tiny = Callable[..., Path]
-
 
 @pytest.fixture
-def base(tiny: Tiny, tmp_path: Path) -> tuple[object, ...]:
+def base(tiny, tmp_path: Path) -> tuple[object, ...]:
     """Flags of a short run on made-up GLUE files."""
     data = write_glue(tmp_path / "glue", rows=18)
     return (
@@ -58,7 +54,7 @@ def only(folder: Path, pattern: str) -> Path:
     return files[0]
 
 
-def test_training_writes_the_programs_files(base, attentune: Command, tmp_path: Path) -> None:
+def test_training_writes_the_programs_files(base, attentune, tmp_path: Path) -> None:
     status, out, err = attentune(*base, "--task_name=RTE", "--cls_weight=0.3", "--aug_loss_weight", 0.2, "--num_show=3")
     assert status == 0, err
     home = tmp_path / "results" / "RTE"
@@ -99,7 +95,7 @@ def test_training_writes_the_programs_files(base, attentune: Command, tmp_path: 
     assert status == 0
 
 
-def test_mnli_has_two_test_files_and_only_bert_no_token_head(base, attentune: Command, tmp_path: Path) -> None:
+def test_mnli_has_two_test_files_and_only_bert_no_token_head(base, attentune, tmp_path: Path) -> None:
     status, out, err = attentune(
         *base, "--task_name", "MNLI", "--only_bert=1", "--num_train_epochs", 1, "--format", "json"
     )
@@ -116,7 +112,7 @@ def test_mnli_has_two_test_files_and_only_bert_no_token_head(base, attentune: Co
     assert json.loads((home / "run" / "run.json").read_text())["config"]["preset"] == "bert"
 
 
-def test_a_saved_checkpoint_is_scored_or_trained_on(base, attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_scored_or_trained_on(base, attentune, tiny, tmp_path: Path) -> None:
     state = released_state(tiny("bert"), "bert", "hybrid", outputs=1)
     checkpoint = write_released(tmp_path / "ckpt", tiny("bert"), state)
     # As the program's scripts have it: no --use_saved, --do_first_eval without a value.
@@ -164,7 +160,7 @@ def test_flags_are_the_settings_that_the_docs_say() -> None:
     assert training.metric_for_best_model == "accuracy"
 
 
-def test_wrong_flags_are_all_said_at_once(attentune: Command) -> None:
+def test_wrong_flags_are_all_said_at_once(attentune) -> None:
     status, out, err = attentune("run-ssa", "--train_batch_size=x", "--use_saved=1", "--cls_wait=3", "--only_bert=2")
     assert (status, out) == (2, "")
     for words in (

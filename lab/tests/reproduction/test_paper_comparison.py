@@ -152,7 +152,7 @@ def test_counts():
 
 def test_the_papers_counts_are_ours_at_its_width(tiny):
     """The counts grow with the square of the width: those of a tiny encoder give those of one 768 wide."""
-    from attentune_lab.reproduction.counting import count_parts
+    from attentune_lab.reproduction.steps import count_parts
 
     encoder = tiny("bert")
     width = 32

@@ -11,9 +11,8 @@ from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune_lab.reproduction.paper_comparison import method_of_row
-from attentune_lab.reproduction.planning import Part
+from attentune_lab.reproduction.planning import Part, plan_searches
 from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, load_recipe, recipe_names
-from attentune_lab.reproduction.searching import plan_searches
 
 # The tables and figures of the three papers that hold results.
 WANTED = {
