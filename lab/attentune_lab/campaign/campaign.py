@@ -233,7 +233,7 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
 
     source = DataConfig(task=cell.task, data_dir=str(data_dir()))
     splits = ("train", "validation")
-    data = uci_sentences() if cell.task == "uci" else load_data(source, seed=1, splits=splits)
+    data: Any = uci_sentences() if cell.task == "uci" else load_data(source, seed=1, splits=splits)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
     drawn = {

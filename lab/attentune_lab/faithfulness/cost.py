@@ -146,9 +146,9 @@ def _time(
     for name in names:
         own = seconds[name] or [first[name]]
         ratios = [timed / plain_s for timed, plain_s in zip(own, seconds[PLAIN], strict=False)]
-        timings = {"median_s": float(np.median(own)), "p95_s": float(np.quantile(own, 0.95))}
+        median_s, p95_s = float(np.median(own)), float(np.quantile(own, 0.95))
         ratio = float(np.median(ratios or [np.nan]))
-        lines.append(replace(counted[name], repeats=len(own), times_plain=ratio, **timings))
+        lines.append(replace(counted[name], repeats=len(own), median_s=median_s, p95_s=p95_s, times_plain=ratio))
     return lines
 
 
