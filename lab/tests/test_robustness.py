@@ -156,12 +156,3 @@ def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune) -> None
     assert status == 0
     for text in ("drop of run 1", "difference", "length low", "Label-indicative words that were excluded:"):
         assert text in out
-
-
-def test_mistakes_are_told_in_one_line(runs: tuple[Path, Path], attentune) -> None:
-    status, out, err = attentune("stress", *runs, runs[0])
-    assert (status, out) == (2, "")
-    assert "expected one, or two" in err
-    status, out, err = attentune("stress", runs[0], "--split", "nowhere")
-    assert (status, out) == (2, "")
-    assert "Traceback" not in err

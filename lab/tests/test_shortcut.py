@@ -77,11 +77,3 @@ def test_the_shortcut_experiment_prints_its_table(attentune, tiny, tmp_path):
     fall = line["validation"]["value"] - line["challenge"]["value"]
     assert line["fall"]["value"] == pytest.approx(fall)
     assert line["fall"]["low"] < fall < line["fall"]["high"]
-
-
-def test_auto_and_unknown_presets_are_refused(attentune, tmp_path):
-    status, _, err = attentune("shortcut", "--presets", "auto,brt", "--output_dir", tmp_path / "out")
-    assert status == 2
-    assert "preset: got 'auto'" in err
-    assert "Did you mean 'bert'" in err
-    assert not (tmp_path / "out").exists()

@@ -86,22 +86,3 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune,
     assert {own["method"] for own in report["planted"]} == {"gradient", "random"}
     annotations = (tmp_path / "out" / "eraser" / "test.jsonl").read_text().splitlines()
     assert all(json.loads(line)["evidences"] for line in annotations)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--methods", "sssa"], "method: got 'sssa', expected one of fast-shap, ssa, "),
-        (["--erasures", "blur"], "erasures: got 'blur', expected some of mask, delete, attention."),
-        (["--max-samples", "0"], "--max_samples: got '0', expected a whole number of at least 1."),
-        (["--demo", "--task", "cola"], "--demo: uses synthetic reviews; leave out data.task."),
-        (["--demo"], "predicts bad, good; expected a run of single texts, negative or positive"),
-        (["--split", "dev"], "split: got 'dev', expected train, validation or test."),
-    ],
-)
-def test_mistakes_are_told_in_a_line(run: Path, attentune, words: list[str], message: str) -> None:
-    status, out, err = attentune("faithfulness", run, *words)
-    assert status == 2
-    assert out == ""
-    assert message in err
-    assert "Traceback" not in err

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from attentune.token_labels.listing import list_tokens
 from token_labels.test_listing import run
 
@@ -33,11 +31,3 @@ def test_the_command_reads_other_texts(run: Path, tmp_path: Path, attentune) -> 
     status, out, _ = attentune("label", run, "--input_file", file)
     assert status == 0
     assert next(token["text"] for token in parsed(out)[0]["tokens"]) == "a"
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "many"])
-def test_the_command_refuses_a_wrong_number_of_rows(run: Path, attentune, value: str) -> None:
-    status, out, err = attentune("label", run, "--max_samples", value)
-    assert (status, out) == (2, "")
-    assert "--max_samples" in err
-    assert "Traceback" not in err

@@ -65,16 +65,3 @@ def test_only_layers_that_reach_the_output_are_shown(
         assert "sesame-weighted" in err
     else:
         assert [line["layer"] for line in json.loads(out)["validation"]] == shown
-
-
-def test_mistakes_are_told_in_one_line(run: Path, tiny, tmp_path: Path, attentune) -> None:
-    status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.txt")
-    assert (status, out) == (2, "")
-    assert "ends in .png" in err
-    train(
-        load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)),
-        display=ProgressDisplay(quiet=True),
-    )
-    status, out, err = attentune("layers", tmp_path / "run")
-    assert (status, out) == (2, "")
-    assert "trained without squeeze-and-excitation" in err

@@ -118,15 +118,6 @@ def test_the_command_writes_a_run_that_is_scored(tiny, tmp_path: Path, attentune
     assert attentune("evaluate", run)[0] == 0
 
 
-def test_the_command_tells_what_is_wrong_with_its_flags(tmp_path: Path, attentune) -> None:
-    status, out, err = attentune("import-ssa", tmp_path, "--cls_weight", "much", "--max_seq_length", "1.5")
-    assert (status, out) == (2, "")
-    assert "--cls_weight: got 'much', expected" in err
-    assert "--max_seq_length: got '1.5', expected" in err
-    assert "--output_dir: is missing; name a new folder: --output_dir runs/rte" in err
-    assert "Traceback" not in err
-
-
 class _Evil:
     def __reduce__(self) -> tuple[object, ...]:
         return (Path.touch, (Path("ran"),))

@@ -160,21 +160,6 @@ def test_flags_are_the_settings_that_the_docs_say() -> None:
     assert training.metric_for_best_model == "accuracy"
 
 
-def test_wrong_flags_are_all_said_at_once(attentune) -> None:
-    status, out, err = attentune("run-ssa", "--train_batch_size=x", "--use_saved=1", "--cls_wait=3", "--only_bert=2")
-    assert (status, out) == (2, "")
-    for words in (
-        "--cls_wait: unknown flag. Did you mean '--cls_weight'?",
-        "--train_batch_size: got 'x', expected",
-        "--only_bert: got '2', expected true or false.",
-        "--use_saved: needs the folder of a saved model: --ckpt",
-    ):
-        assert words in err
-    assert "choose one" in attentune("run-ssa", "--only_bert=1", "--co_training")[2]
-    assert "expected one of the released program's tasks" in attentune("run-ssa", "--task_name", "hans")[2]
-    assert "labels.aug_threshold" in attentune("run-ssa", "--aug_threshold=7", "--data_dir=x")[2]
-
-
 def test_parts_are_equal_and_their_means_are_the_programs() -> None:
     draw = np.random.default_rng(0)
     labels, logits = draw.integers(0, 2, 20), draw.normal(size=(20, 2)).astype(np.float32)

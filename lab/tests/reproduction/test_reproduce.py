@@ -58,30 +58,6 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
     assert {record["run"]["train_size"] for record in records} == {64}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
-        (("ssa-tabel-2", "--output_dir", "x"), "Did you mean 'ssa-table-2'?"),
-        (("ssa-table-2", "--search", "grdi", "--output_dir", "x"), "Did you mean 'grid'?"),
-        (("ssa-table-2",), "--output_dir: is missing"),
-        (
-            ("ssa-table-2", "--output_dir", "x", "--search", "all"),
-            "--search: got 'all', expected grid, none or a number",
-        ),
-        (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
-        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
-        (("ssa-table-2", "--output_dir", "x", "--tasks", "rte,foo"), "--tasks: got foo, expected some of cola"),
-        (("ssa-table-2", "--output_dir", "x", "--task", "foo"), "--tasks: got foo, expected some of cola"),
-        (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
-    ],
-)
-def test_mistakes(attentune, words, message):
-    status, out, err = attentune("reproduce", *words)
-    assert (status, out) == (2, "")
-    assert message in err
-
-
 def test_without_any_data_it_says_where_to_get_them(attentune, tmp_path):
     (tmp_path / "empty").mkdir()
     words = ("reproduce", "sesame-table-3", "--data_dir", tmp_path / "empty", "--output_dir", tmp_path / "out")
