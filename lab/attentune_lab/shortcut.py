@@ -19,6 +19,7 @@ from attentune.demo.run import check_all_done
 from attentune.runs.compare import compare
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import Predictions, RecordStore, read_predictions
+from attentune.stats.bootstrap import Interval
 from attentune.stats.estimate import mean_over_seeds_and_examples
 from attentune_lab.synthetic import write_files
 
@@ -44,22 +45,13 @@ RESISTS, RELIES, UNDECIDED = "resists", "relies on it", "undecided"
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A mean over seeds with its 95 % interval over seeds and reviews; NaN bounds with one seed."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class ShortcutLine:
     """One preset's line of the table."""
 
     preset: str  # its name
-    validation: Mean  # accuracy where the shortcut agrees with the label, as in training
-    challenge: Mean  # accuracy where the shortcut contradicts the label
-    fall: Mean  # validation minus challenge
+    validation: Interval  # accuracy where the shortcut agrees with the label, as in training
+    challenge: Interval  # accuracy where the shortcut contradicts the label
+    fall: Interval  # validation minus challenge
     seconds: float  # mean wall time of a run
     folders: tuple[str, ...]  # the run folders, one per seed
 
@@ -140,11 +132,12 @@ def _correct(predictions: Predictions) -> np.ndarray:
     return (predictions.labels_N == predictions.predictions_N).astype(np.float64)
 
 
-def mean_of(values_SN: np.ndarray) -> Mean:
+def mean_of(values_SN: np.ndarray) -> Interval:
+    """Return a mean with its 95 % interval over seeds and reviews; NaN bounds with one seed."""
     if len(values_SN) < 2:
-        return Mean(float(values_SN.mean()), math.nan, math.nan)
+        return Interval(float(values_SN.mean()), math.nan, math.nan)
     estimate = mean_over_seeds_and_examples(values_SN)
-    return Mean(float(estimate.value), float(estimate.low), float(estimate.high))
+    return Interval(float(estimate.value), float(estimate.low), float(estimate.high))
 
 
 def sentences(lines: Sequence[ShortcutLine]) -> list[str]:

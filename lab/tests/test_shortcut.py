@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import Interval
 from attentune.stats.estimate import mean_over_seeds_and_examples
 from attentune_lab.shortcut import (
     RELIES,
     RESISTS,
     UNDECIDED,
-    Mean,
     ShortcutLine,
     mean_of,
     sentences,
@@ -22,8 +22,8 @@ from attentune_lab.shortcut import (
 
 
 def line(preset: str, low: float, high: float) -> ShortcutLine:
-    fall = Mean((low + high) / 2, low, high)
-    return ShortcutLine(preset, Mean(0.9, 0.88, 0.92), Mean(0.8, 0.7, 0.9), fall, 10.0, ("run",))
+    fall = Interval((low + high) / 2, low, high)
+    return ShortcutLine(preset, Interval(0.9, 0.88, 0.92), Interval(0.8, 0.7, 0.9), fall, 10.0, ("run",))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,8 +27,6 @@ BATCHES = (1, 32)
 PLAIN = "predict"
 
 _REPEATS = 20
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ def measure_cost(
     batches: Sequence[int] = BATCHES,
     precision: str | None = None,
     budget_s: float = 10.0,
-    clock: Clock = time.perf_counter,
     progress: Progress | None = None,
 ) -> list[CostLine]:
     """Time methods on texts of given lengths, made of the tokens of `rows`.
@@ -75,7 +72,7 @@ def measure_cost(
                         progress(f"timing {count} x {tokens} tokens")
                     part = replace(scorer, features=of_length(scorer.features, tokens, count))
                     fits = [name for name in methods if _forecast(lines, name, tokens, count) <= budget_s]
-                    lines += _time(part, [PLAIN, *fits], count, tokens, settings or Settings(), budget_s, clock)
+                    lines += _time(part, [PLAIN, *fits], count, tokens, settings or Settings(), budget_s)
                     lines += [CostLine(name, tokens, count) for name in methods if name not in fits]
     return lines
 
@@ -127,21 +124,21 @@ def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> 
 
 
 def _time(
-    scorer: Scorer, names: Sequence[str], count: int, tokens: int, settings: Settings, budget_s: float, clock: Clock
+    scorer: Scorer, names: Sequence[str], count: int, tokens: int, settings: Settings, budget_s: float
 ) -> list[CostLine]:
     seconds: dict[str, list[float]] = {name: [] for name in names}
     counted: dict[str, CostLine] = {}
     for name in names:
         with PassCounter(scorer.model) as counter:
             # The first run warms up caches and is not counted, unless a second one would exceed the budget.
-            seconds[name].append(_once(scorer, name, count, settings, clock))
+            seconds[name].append(_once(scorer, name, count, settings))
         passes = counter.forward_texts + counter.backward_texts
         counted[name] = CostLine(name, tokens, count, counter.forward_calls, counter.backward_calls, passes)
     first = {name: samples.pop() for name, samples in seconds.items()}
     for _ in range(_REPEATS):
         for name in names:
             if sum(seconds[name]) + first[name] <= budget_s:
-                seconds[name].append(_once(scorer, name, count, settings, clock))
+                seconds[name].append(_once(scorer, name, count, settings))
     lines = []
     for name in names:
         own = seconds[name] or [first[name]]
@@ -152,23 +149,13 @@ def _time(
     return lines
 
 
-def _once(scorer: Scorer, name: str, count: int, settings: Settings, clock: Clock) -> float:
-    rows = np.arange(count)
-    ask: Callable[[], object]
+def _once(scorer: Scorer, name: str, count: int, settings: Settings) -> float:
+    rows, wanted_B = np.arange(count), np.full(count, PREDICTED)
+    began = time.perf_counter()
     if name == PLAIN:
-
-        def ask() -> object:
-            return score_rows(
-                scorer.model, scorer.features, pad_token_id=scorer.pad_token_id, accelerator=scorer.accelerator
-            )
-
+        score_rows(scorer.model, scorer.features, pad_token_id=scorer.pad_token_id, accelerator=scorer.accelerator)
     else:
-        method, wanted_B = METHODS[name], np.full(count, PREDICTED)
-
-        def ask() -> object:
-            parts = [rows] if method.batched else [rows[place : place + 1] for place in rows]
-            return [method.score(scorer, part, wanted_B[part], settings) for part in parts]
-
-    began = clock()
-    ask()
-    return clock() - began
+        method = METHODS[name]
+        for part in [rows] if method.batched else [rows[place : place + 1] for place in rows]:
+            method.score(scorer, part, wanted_B[part], settings)
+    return time.perf_counter() - began
