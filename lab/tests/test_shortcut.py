@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import Interval
-from attentune.stats.estimate import mean_over_seeds_and_examples
+from attentune.stats.estimate import Interval, mean_over_seeds_and_examples
 from attentune_lab.shortcut import (
     RELIES,
     RESISTS,
