@@ -1,4 +1,5 @@
-"""Comparisons (`attentune compare`): every method on every task with every seed.
+"""Many runs: their grid, records and driver, with comparisons and searches on top.
 
-Start with `runner.compare`; `grid` lists the runs, `records` reads their results.
+`grid` lists runs, `worker` executes one, `driver` all of a command, and `records` keeps what came out. Start with
+`compare.compare` or `search.search`.
 """
