@@ -21,8 +21,9 @@ import pytest
 import yaml
 
 import attentune
+from attentune.cli.commands import COMMANDS, module_of
 from attentune.cli.flags import overrides_of
-from attentune.cli.main import COMMANDS, main
+from attentune.cli.main import main
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
@@ -121,7 +122,7 @@ def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return
-    name = f"attentune.cli.{command.replace('-', '_')}"
+    name = f"attentune.cli.{module_of(command, words[1:])}"
     module = importlib.import_module(name) if command in COMMANDS else command_module(command)
     parsed, problems = module.parser().parse(words[1:])
     assert problems == []

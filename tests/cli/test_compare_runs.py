@@ -1,4 +1,4 @@
-"""`attentune compare-runs` on runs of the command line: recorded scores, texts of changed rows, other splits."""
+"""`attentune compare` on runs of the command line: recorded scores, texts of changed rows, other splits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs(tiny, tmp_path_factory):
 
 def test_scores_are_those_of_the_records_and_changed_rows_have_their_texts(runs, attentune, tmp_path):
     folders, file = (runs / "seed-1", runs / "seed-2"), tmp_path / "changed.csv"
-    status, out, err = attentune("compare-runs", *folders, "--output_file", file)
+    status, out, err = attentune("compare", *folders, "--output_file", file)
     assert status == 0, err
     recorded = [json.loads((folder / "run.json").read_text())["scores"]["validation"]["accuracy"] for folder in folders]
     assert f"accuracy  seed-1  {recorded[0]:.4f}" in out
@@ -50,7 +50,7 @@ def test_scores_are_those_of_the_records_and_changed_rows_have_their_texts(runs,
 
 
 def test_json_has_every_number(runs, attentune):
-    status, out, err = attentune("compare-runs", runs / "seed-1", runs / "seed-2", "--format", "json")
+    status, out, err = attentune("compare", runs / "seed-1", runs / "seed-2", "--format", "json")
     assert (status, err) == (0, "")
     content = json.loads(out)
     assert content["rows"] == 40
@@ -61,12 +61,12 @@ def test_json_has_every_number(runs, attentune):
 
 
 def test_mistakes_are_refused(runs, attentune):
-    status, out, err = attentune("compare-runs", runs / "seed-1", runs / "seed-3")
+    status, out, err = attentune("compare", runs / "seed-1", runs / "seed-3")
     assert (status, out) == (2, "")
     assert "there is no such file or folder" in err
-    status, _, err = attentune("compare-runs", runs / "seed-1", runs / "seed-2", "--split", "test", "--show", "x")
+    status, _, err = attentune("compare", runs / "seed-1", runs / "seed-2", "--split", "test", "--show", "x")
     assert status == 2
     assert "--show: got 'x'" in err
-    status, _, err = attentune("compare-runs", runs / "seed-1", runs / "seed-2", "--split", "test")
+    status, _, err = attentune("compare", runs / "seed-1", runs / "seed-2", "--split", "test")
     assert status == 2
     assert "has no predictions of the test rows" in err

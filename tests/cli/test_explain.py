@@ -211,7 +211,7 @@ def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune:
         (
             "predict",
             "--explain",
-        ): f"Fit a head to it once: attentune fit-explainer {plain_run}; or use attentune explain",
+        ): f"Fit a head to it once: attentune explain {plain_run} --fit; or use attentune explain",
     }
     for words, message in expected.items():
         status, out, err = attentune(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])

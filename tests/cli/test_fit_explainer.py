@@ -1,4 +1,4 @@
-"""`attentune fit-explainer`: from a finished run to an explanation with every prediction."""
+"""`attentune explain --fit`: from a finished run to an explanation with every prediction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_a_fitted_run_explains_by_fast_shap_in_one_pass(run: Path, attentune: Command) -> None:
-    status, out, err = attentune("fit-explainer", run, "--copies", "2", "--format", "json")
+    status, out, err = attentune("explain", run, "--fit", "--copies", "2", "--format", "json")
     facts = json.loads(out)
     assert (status, facts["run"], facts["copies"], facts["seed"]) == (0, str(run), 2, 0)
     assert facts["texts"] > facts["held_out_texts"] > 0
@@ -60,7 +60,7 @@ def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path
     (tmp_path / "new.csv").write_text("text\n" + "".join(f"{TEXT} {n}\n" for n in range(5)))
     flags = ("predict", run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
     _, before, _ = attentune(*flags)
-    assert attentune("fit-explainer", run, "--copies", "2")[0] == 0
+    assert attentune("explain", run, "--fit", "--copies", "2")[0] == 0
     status, out, _ = attentune(*flags, "--explain")
     rows = list(csv.DictReader(io.StringIO(out)))
     explanations = [json.loads(row.pop("explanation")) for row in rows]
@@ -92,7 +92,7 @@ def test_texts_of_a_file_and_how_good_the_fit_is(
     lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
     (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
     monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: share)
-    status, out, _ = attentune("fit-explainer", run, "--input_file", tmp_path / "texts.csv", "--copies", "2")
+    status, out, _ = attentune("explain", run, "--fit", "--input_file", tmp_path / "texts.csv", "--copies", "2")
     assert status == 0
     assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out
     assert ("That is less than half: fit it on more texts" in out) == (share < 0.5)
@@ -107,6 +107,6 @@ def test_texts_of_a_file_and_how_good_the_fit_is(
     ],
 )
 def test_mistakes_are_told_in_one_line(run: Path, flags: tuple[str, ...], message: str, attentune: Command) -> None:
-    status, out, err = attentune("fit-explainer", run, *flags)
+    status, out, err = attentune("explain", run, "--fit", *flags)
     assert (status, out) == (2, "")
     assert message in err

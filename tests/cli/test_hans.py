@@ -1,4 +1,4 @@
-"""`attentune hans` from the command line."""
+"""`attentune evaluate --suite hans` from the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DATA = ("--data", "hans/heuristics_evaluation_set.txt")
 
 
 def test_tables_of_a_trained_run(attentune: Command) -> None:
-    status, out, err = attentune("hans", "trained", *DATA)
+    status, out, err = attentune("evaluate", "--suite", "hans", "trained", *DATA)
     assert status == 0, err
     assert out.splitlines()[0] == "36 rows of hans/heuristics_evaluation_set.txt"
     assert "trained  trained  entailment     neutral, contradiction" in out
@@ -62,7 +62,7 @@ def test_tables_of_a_trained_run(attentune: Command) -> None:
         assert [line.subcase, line.gold_label, *shown(line)] in lines
     assert ["all", "all", *shown(report.overall)] in lines
     assert "temp1" not in out
-    status, out, err = attentune("hans", "trained", *DATA, "--by_template")
+    status, out, err = attentune("evaluate", "--suite", "hans", "trained", *DATA, "--by_template")
     assert status == 0, err
     lines = [line.split() for line in out.splitlines()]
     assert len(report.templates) > 12
@@ -74,7 +74,9 @@ def test_tables_of_a_trained_run(attentune: Command) -> None:
 def test_seeds_of_a_method_in_a_table_with_files_and_figure(attentune: Command, tmp_path: Path) -> None:
     out_dir = tmp_path / "new" / "out"
     runs = ("seed-1", "trained", "seed-2")
-    status, out, err = attentune("hans", *runs, *DATA, "--labels", "bert, ours,bert", "--output-dir", out_dir)
+    status, out, err = attentune(
+        "evaluate", "--suite", "hans", *runs, *DATA, "--labels", "bert, ours,bert", "--output-dir", out_dir
+    )
     assert status == 0, err
     report = score_hans(runs, DATA[1], methods=["bert", "ours", "bert"])
     assert out.count(" +- ") == len(report.lines)
@@ -98,7 +100,7 @@ def test_seeds_of_a_method_in_a_table_with_files_and_figure(attentune: Command, 
 
 def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_path: Path) -> None:
     flags = ("--data_dir", ".", "--max_samples", "12", "--seed", "3", "--format", "json", "--output_dir", tmp_path)
-    status, out, err = attentune("hans", "seed-1", *flags)
+    status, out, err = attentune("evaluate", "--suite", "hans", "seed-1", *flags)
     assert status == 0, err
     report = json.loads(out)
     assert (report["rows"], report["rows_in_file"], report["seed"]) == (12, 36, 3)
@@ -116,7 +118,7 @@ def test_without_matplotlib_the_rest_is_written(
     attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attentune.report.charts.importlib.util.find_spec", lambda name: None)
-    status, out, err = attentune("hans", "seed-1", *DATA, "--output_dir", tmp_path)
+    status, out, err = attentune("evaluate", "--suite", "hans", "seed-1", *DATA, "--output_dir", tmp_path)
     assert status == 0
     assert "lexical_overlap" in out
     assert "pip install 'attentune[explain]'" in err
@@ -149,7 +151,7 @@ MISTAKES = {
 def test_a_mistake_is_told_in_one_line(attentune: Command, place: Path, name: str) -> None:
     words, message = MISTAKES[name]
     before = sorted(place.rglob("*"))
-    status, out, err = attentune("hans", *words)
+    status, out, err = attentune("evaluate", "--suite", "hans", *words)
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("attentune: ") == 1

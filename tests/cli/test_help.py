@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attentune.cli
-from attentune.cli.main import COMMANDS
+from attentune.cli.commands import COMMANDS, GROUPS, MODES, module_of
 
 _FOLDER = Path(attentune.cli.__file__).parent
 # Commands that train, whose settings all apply.
@@ -23,7 +23,7 @@ _ON_TEXTS = ("predict", "explain")
 
 
 def parser_of(command: str):
-    return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").parser()
+    return importlib.import_module(f"attentune.cli.{command}").parser()
 
 
 def shown(command: str) -> list:
@@ -38,10 +38,10 @@ def test_every_command_has_help(attentune, command: str) -> None:
     assert f"usage: attentune {command}" in out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *(mode.module for mode in MODES.values()), "compare_runs"])
 def test_every_flag_of_its_own_is_read(command: str) -> None:
     """Each is read from the parsed values, by the command or what it takes its flags from."""
-    text = (_FOLDER / f"{command.replace('-', '_')}.py").read_text(encoding="utf-8")
+    text = (_FOLDER / f"{command}.py").read_text(encoding="utf-8")
     names = set(re.findall(r"from attentune\.cli\.(\w+) import", text))
     while (
         more := {
@@ -53,7 +53,7 @@ def test_every_flag_of_its_own_is_read(command: str) -> None:
     ):
         names |= more
     source = text + "".join((_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names))
-    own = [action.dest for action in shown(command) if "." not in action.dest and action.dest != "help"]
+    own = [action.dest for action in shown(command) if "." not in action.dest and not action.dest.startswith("help")]
     for name in own:
         assert re.search(rf"(parsed|options|given|flags|arguments)\.{name}\b|[\"']{name}[\"']", source), name
 
@@ -75,8 +75,26 @@ def test_the_most_used_come_first(command: str) -> None:
     assert titles[:3] == ["positional arguments", "options", "most used"]
     (group,) = (group for group in made._action_groups if group.title == "most used")
     flags = [action.option_strings[0] for action in group._group_actions]
-    assert len(flags) == 9  # the file is the tenth
+    assert len(flags) == 20
     assert {"--text_column", "--label_column", "--output_dir", "--learning_rate", "--seed"} <= set(flags)
     every = [flag for action in made._actions for flag in action.option_strings]
     assert len(every) == len(set(every))
     assert "; also --lr" in " ".join(made.format_help().split())
+    assert "--warmup_ratio" not in made.format_help()
+    with pytest.raises(SystemExit):
+        made.parse(["--help-all"])
+    assert "--warmup_ratio" in made.format_help()
+
+
+def test_commands_are_in_four_groups(attentune) -> None:
+    status, out, _ = attentune("--help")
+    assert status == 0
+    assert [line for line in out.splitlines() if line.removesuffix(":") in GROUPS] == [f"{group}:" for group in GROUPS]
+    assert len(COMMANDS) == 18
+
+
+def test_a_flag_that_does_another_job_has_a_module_of_its_own() -> None:
+    assert module_of("evaluate", ["runs/mnli", "--suite=hans"]) == "hans"
+    assert module_of("evaluate", ["runs/mnli"]) == "evaluate"
+    assert module_of("compare", ["runs/a", "runs/b"]) == "compare_runs"
+    assert module_of("compare", ["rows.csv", "--presets", "bert"]) == "compare"

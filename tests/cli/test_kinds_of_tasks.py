@@ -67,7 +67,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "predict RUN TEXT": {},
     "predict RUN --input_file NEW --output_file OUT/new.csv": {},
     "predict RUN --input_file NEW --explain": {
-        **dict.fromkeys((k for k in TRAINED if not k.startswith("ssa")), "attentune fit-explainer"), **ONE_MODEL,
+        **dict.fromkeys((k for k in TRAINED if not k.startswith("ssa")), "--fit"), **ONE_MODEL,
     },
     "explain RUN TEXT": {},
     "explain RUN TEXT --method leave-one-out --level token": dict.fromkeys((*BASELINES, *AUTO), "level: got token"),
@@ -88,9 +88,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("score", "multi-label", "bi-encoder"), "is not a SetFit model"), **NO_VECTOR,
     },
     "params RUN": ONE_MODEL,
-    "fit-explainer RUN --max_samples 24 --copies 2": {**ONE_MODEL, "bi-encoder": "encodes the texts of a pair apart"},
+    "explain RUN --fit --max_samples 24 --copies 2": {**ONE_MODEL, "bi-encoder": "encodes the texts of a pair apart"},
     "submit RUN --output_file OUT/s.zip": dict.fromkeys((*TRAINED, *AUTO), "expected a task of GLUE"),
-    "hans RUN --data HANS": {
+    "evaluate RUN --suite hans --data HANS": {
         **dict.fromkeys((*TRAINED, *AUTO), "exactly one that is called entailment"), **dict.fromkeys(PAIRS, ""),
     },
     "report RUN --output_file OUT/report.html": {},
@@ -174,7 +174,7 @@ def test_a_command_on_a_kind_of_run(home, tmp_path, capsys, words, kind, refusal
 def check(home, tmp_path, capsys, words, kind, refusal):
     """Run a command; it works, or refuses in one message before the model is used."""
     run = run_of(kind, home)
-    if words.startswith(("fit-explainer", "calibrate")):  # these write into the run's folder
+    if words.startswith(("explain RUN --fit", "calibrate")):  # these write into the run's folder
         run = Path(shutil.copytree(run, tmp_path / "copy"))
     out = tmp_path / "out"
     out.mkdir()

@@ -179,7 +179,7 @@ def test_a_header_with_a_given_name_is_one() -> None:
 
 
 def test_commands_that_read_again_refuse_it(piped: Command, run: Path, tmp_path: Path) -> None:
-    lines = ("train", "auto", "adapt", "compare --presets bert,ssa-hybrid", "search --search training.seed=1,2")
+    lines = ("train", "auto", "train --adapt", "compare --presets bert,ssa-hybrid", "search --search training.seed=1,2")
     for command, *more in map(str.split, lines):
         status, out, err = piped(TABLE, command, "--train_file", "-", "--output_dir", tmp_path / "out", *more)
         assert (status, out) == (2, ""), command

@@ -262,7 +262,7 @@ def test_a_run_without_a_fitted_head_is_told_how_to_get_one(tiny: Tiny) -> None:
     with pytest.raises(ConfigError) as raised:
         explainer.attributions("fast-shap")
     assert str(raised.value) == (
-        "method: fast-shap needs a head that is fitted to the run first: attentune fit-explainer RUN; this run has"
+        "method: fast-shap needs a head that is fitted to the run first: attentune explain RUN --fit; this run has"
         " none. Methods that work on it: ssa, gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
         " attention-gradient, random."
     )

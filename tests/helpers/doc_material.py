@@ -277,7 +277,7 @@ ADDED = {
     "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
     "attentune reproduce ": ["--seeds", "1"],
     "attentune compare": ["--seeds", "1,"],
-    "attentune compare-runs": [],
+    "attentune compare runs/": [],
     "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
     "attentune search": ["--trials", "2", "--seeds", "1"],
     "torchrun": [],

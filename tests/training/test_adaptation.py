@@ -1,4 +1,4 @@
-"""`attentune adapt`: an encoder learns to detect changed words, without labels."""
+"""`attentune train --adapt`: an encoder learns to detect changed words, without labels."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, fam
     # The run is kept as a record, without its weights.
     assert json.loads((folder / RUN_FOLDER / "run.json").read_text())["train"]["steps"] == 12
     assert not list((folder / RUN_FOLDER).rglob("*.safetensors"))
-    assert "attentune adapt" in (folder / "README.md").read_text()
+    assert "attentune train --adapt" in (folder / "README.md").read_text()
 
 
 @pytest.mark.integration
@@ -145,7 +145,7 @@ def test_what_is_refused(tiny, tmp_path):
     other.mkdir()
     (other / "notes.txt").write_text("mine")
     for changes in ({}, {"training__overwrite_output_dir": True}, {"training__resume": True}):
-        with pytest.raises(CheckpointError, match=r"is not empty\. It is not a folder of attentune adapt"):
+        with pytest.raises(CheckpointError, match=r"is not empty\. It is not a folder of attentune train --adapt"):
             adapt(config_of(tmp_path, tiny("bert"), **changes), display=QUIET)
     assert (other / "notes.txt").read_text() == "mine"
 
@@ -181,7 +181,7 @@ def test_texts_can_be_given_in_memory(tiny, tmp_path):
 def test_the_command_and_a_run_that_starts_from_it(attentune, tiny, tmp_path):
     file = write_reviews(tmp_path / "texts.csv", 60, seed=1)
     common = ("--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "32")
-    words = ("adapt", file, *common, "--max_steps", "6", "--output_dir", tmp_path / "adapted")
+    words = ("train", "--adapt", file, *common, "--max_steps", "6", "--output_dir", tmp_path / "adapted")
     status, out, err = attentune(*words, "--quiet")
     assert status == 0, err
     assert "Fine-tune it: attentune train" in out
@@ -196,6 +196,6 @@ def test_the_command_and_a_run_that_starts_from_it(attentune, tiny, tmp_path):
 
 
 def test_flags_without_an_effect_are_not_offered(attentune):
-    status, _, err = attentune("adapt", "x.csv", "--output_dir", "y", "--freeze_encoder")
+    status, _, err = attentune("train", "--adapt", "x.csv", "--output_dir", "y", "--freeze_encoder")
     assert status == 2
     assert "--freeze_encoder: unknown flag" in err

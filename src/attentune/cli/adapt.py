@@ -1,4 +1,4 @@
-"""`attentune adapt`: adapt an encoder to texts without labels."""
+"""`attentune train --adapt`: adapt an encoder to texts without labels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attentune.training.defaults import ADAPTATION_SETTINGS
 from attentune.training.run_folder import check_feasible
 
 _EXAMPLES = """examples:
-  attentune adapt reviews.csv --text_column text --output_dir adapted
-  attentune adapt reviews.csv --max_steps 1000 --output_dir adapted
-  attentune adapt reviews.csv --output_dir adapted --resume     (after an interruption)
+  attentune train reviews.csv --adapt --text_column text --output_dir adapted
+  attentune train reviews.csv --adapt --max_steps 1000 --output_dir adapted
+  attentune train reviews.csv --adapt --output_dir adapted --resume     (after an interruption)
   attentune train reviews.csv --model_name_or_path adapted --output_dir runs/reviews
 
 The encoder learns to detect words that were changed. It helps where grammar and wording decide; attentune auto tries it
@@ -24,8 +24,8 @@ by itself on single texts. Labels in the file are not read."""
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
-        prog="attentune adapt",
-        usage="attentune adapt FILE --output_dir DIR [flags]",
+        prog="attentune train --adapt",
+        usage="attentune train FILE --adapt --output_dir DIR [flags]",
         description="Adapt an encoder to texts without labels, before it is fine-tuned (default: 300 updates).",
         epilog=_EXAMPLES,
     )
@@ -39,7 +39,9 @@ def run(arguments: Sequence[str]) -> int:
     """Adapt an encoder; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
-    check_command_folder(config, "adapt", "training/config.yaml", "the folder of the encoder: --output_dir adapted")
+    check_command_folder(
+        config, "train --adapt", "training/config.yaml", "the folder of the encoder: --output_dir adapted"
+    )
     check_named(parsed)
     check_columns(config.data.train_file, config.data)
     check_feasible(config)
@@ -54,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         again = [word for word in arguments if word not in options]
         print(
             f"attentune: stopped and saved at step {stop.step}; resume with:"
-            f" {shlex.join(['attentune', 'adapt', *again, '--resume'])}",
+            f" {shlex.join(['attentune', 'train', *again, '--resume'])}",
             file=sys.stderr,
         )
         return 130

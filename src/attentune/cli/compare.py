@@ -33,6 +33,7 @@ _EXAMPLES = """examples:
   attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
   attentune compare --train_file small.csv --presets bert,ssa-co --folds 10 --output_dir comparisons/folds
   attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
+  attentune compare runs/bert runs/ssa           (trained runs, row by row: see attentune compare RUN RUN --help)
 
 Below the table are verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
 of them. After an interruption, the same command resumes. Flags of settings apply to all presets; a --settings file has

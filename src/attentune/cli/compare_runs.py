@@ -1,4 +1,4 @@
-"""`attentune compare-runs`: compare trained runs on the same rows."""
+"""`attentune compare RUN RUN`: compare trained runs on the same rows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from attentune.cli.flags import Parser, names_in, whole_number
 from attentune.errors import AttentuneError, ConfigError
 
 _EXAMPLES = """examples:
-  attentune compare-runs runs/bert runs/ssa
-  attentune compare-runs runs/bert runs/ssa runs/sesame --split test --metrics f1,accuracy
-  attentune compare-runs mine.csv theirs.csv --output_file changed.csv
+  attentune compare runs/bert runs/ssa
+  attentune compare runs/bert runs/ssa runs/sesame --split test --metrics f1,accuracy
+  attentune compare mine.csv theirs.csv --output_file changed.csv
 
 The first run is the baseline. The tests are over rows, so they are about these trained models, not about the methods:
-another seed may give the opposite result. For methods, use attentune compare."""
+another seed may give the opposite result. For methods, use attentune compare --presets."""
 
 
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
-        prog="attentune compare-runs",
-        usage="attentune compare-runs RUN RUN [RUN ...] [flags]",
+        prog="attentune compare",
+        usage="attentune compare RUN RUN [RUN ...] [flags]",
         description="Compare trained runs on the same rows: scores, paired tests over rows, and rows that changed.",
         epilog=_EXAMPLES,
     )
@@ -129,7 +129,9 @@ def _text(result: Any, texts: Mapping[str, str], shown: int) -> str:
     ]
     for place, changed in enumerate(result.changed, start=1):
         parts += _changed_lines(result, place, changed, texts, shown)
-    parts.append("These tests are over rows: they say nothing about other seeds. attentune compare tests methods.")
+    parts.append(
+        "These tests are over rows: they say nothing about other seeds. attentune compare --presets tests methods."
+    )
     return "\n".join(parts) + "\n"
 
 

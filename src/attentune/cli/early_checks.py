@@ -100,7 +100,7 @@ def check_output_folder(folder: str | None, marker: str, what: str) -> None:
 
 
 def check_command_folder(config: Config, command: str, marker: str, missing: str) -> None:
-    """Check that the folder of `auto` or `adapt` is given, and new, empty or its own."""
+    """Check that the folder of `auto` or `train --adapt` is given, and new, empty or its own."""
     from attentune.training.run_folder import check_own_folder
 
     settings = config.training

@@ -26,7 +26,8 @@ _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)
   attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
   attentune evaluate runs/mine --split test --errors_file errors.csv
-  attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json"""
+  attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json
+  attentune evaluate runs/mnli --suite hans                      (HANS, by heuristic: evaluate --suite hans --help)"""
 # Larger confusion tables are not printed.
 _MOST_CLASSES = 12
 _TEXT_CHARACTERS = 90

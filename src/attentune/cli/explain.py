@@ -22,7 +22,7 @@ _EXAMPLES = """examples:
   attentune explain runs/mine --input_file new.csv --by_class    (the words that speak for each class over the file)
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
-methods: fast-shap (after attentune fit-explainer RUN), ssa (runs that score tokens), gradient, integrated-gradients,
+methods: fast-shap (after attentune explain RUN --fit), ssa (runs that score tokens), gradient, integrated-gradients,
 leave-one-out, lime, shap, attention, attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap
 and random delete whole words, and for ensembles gradient and integrated-gradients are averaged over the models; other
 methods need one model. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive ones
@@ -46,7 +46,7 @@ def parser() -> Parser:
     add_best_flag(made)
     made.add_argument(
         "--method",
-        help="one or several methods, comma-separated (default: fast-shap after fit-explainer, else leave-one-out)",
+        help="one or several methods, comma-separated (default: fast-shap after explain --fit, else leave-one-out)",
     )
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
     made.add_argument(

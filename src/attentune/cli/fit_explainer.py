@@ -1,4 +1,4 @@
-"""`attentune fit-explainer`: fit a head to a run that explains each prediction in the same pass."""
+"""`attentune explain --fit`: fit a head to a run that explains each prediction in the same pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from attentune.cli.early_checks import check_named
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, whole_number
 
 _EXAMPLES = """examples:
-  attentune fit-explainer runs/mine
-  attentune fit-explainer runs/mine --input_file unlabelled.csv --max_samples 5000
+  attentune explain runs/mine --fit
+  attentune explain runs/mine --fit --input_file unlabelled.csv --max_samples 5000
   attentune explain runs/mine --text "The story was not dull at all."       (now by fast-shap)
   attentune predict runs/mine --input_file new.csv --explain --output_file labelled.csv
 
@@ -23,8 +23,8 @@ _DATA = ("data.text_column", "data.text_pair_column", "data.id_column", "data.de
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
-        prog="attentune fit-explainer",
-        usage="attentune fit-explainer RUN [flags]",
+        prog="attentune explain --fit",
+        usage="attentune explain RUN --fit [flags]",
         description="Fit a head to a saved run that explains each prediction in the pass that makes it.",
         epilog=_EXAMPLES,
     )

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from attentune.cli.commands import MODES
 from attentune.config import Config, load_config, preset_names, to_flat
 from attentune.config.parse import coerce, did_you_mean, nearest
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
@@ -155,16 +156,27 @@ def hint(name: str) -> str | None:
 
 # Those that the help shows.
 _SHORT = ("lr", "batch_size", "epochs", "model", "text", "label")
-# The settings that the help of commands that train shows first.
+# The settings that the help of commands that train shows; --help-all shows the others too.
 MOST_USED = (
     "data.text_column",
+    "data.text_pair_column",
     "data.label_column",
-    "training.output_dir",
+    "data.validation_file",
+    "data.test_file",
+    "data.task",
+    "data.data_dir",
+    "data.task_type",
+    "data.max_length",
+    "data.long_texts",
     "model.name_or_path",
+    "training.output_dir",
+    "training.overwrite_output_dir",
+    "training.resume",
     "training.num_train_epochs",
     "training.learning_rate",
     "training.per_device_train_batch_size",
-    "data.max_length",
+    "training.precision",
+    "training.early_stopping_patience",
     "training.seed",
 )
 _SOURCE = ("task", "data_dir", "dataset_name", "dataset_config_name")
@@ -210,11 +222,35 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
 _OF_RUNS = ("predict", "evaluate", "explain", "calibrate", "stress", "label", "layers", "faithfulness")
 
 
+class _HelpOnAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
+        if isinstance(parser, Parser):
+            parser.less_used = []
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts hyphens or underscores, and raises `ConfigError` instead of exiting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._command = next(iter(self.prog.split()[1:]), "")
+        self.less_used: list[argparse.Action] = []  # flags that only --help-all shows
+        if (mode := MODES.get(self._command)) is not None:
+            takes: dict[str, Any] = {"choices": mode.choices} if mode.choices else {"action": "store_true"}
+            self.add_argument(f"--{mode.flag}", help=mode.help, **takes)
+
+    def format_help(self) -> str:
+        """Format the help, without the flags of `less_used`."""
+        texts = [action.help for action in self.less_used]
+        for action in self.less_used:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, text in zip(self.less_used, texts, strict=True):
+                action.help = text
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
@@ -240,8 +276,7 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self, flag: str, known: Sequence[str]) -> str:
         """Return what is meant by an unknown flag, if that can be told."""
-        command = self.prog.split()[-1]
-        if command in _OF_RUNS:
+        if self._command in _OF_RUNS:
             if flag in ("--output", "--out", "--out_file", "--save_to") and "--output_file" in known:
                 return " The file to write is --output_file."
             setting = _setting_of(flag)
@@ -281,7 +316,7 @@ class Parser(argparse.ArgumentParser):
         if any(before in unknown and word == file for before, word in itertools.pairwise(words)):
             setattr(parsed, _FILE.lower(), None)  # the value of an unknown flag, not a file
         known = self._known()
-        setattr(parsed, _COMMAND, self.prog.split()[-1])
+        setattr(parsed, _COMMAND, self._command)
         problems = []
         for argument in unknown:
             flag = argument.split("=")[0]
@@ -333,7 +368,7 @@ def _normalised(argument: str) -> str:
 
 
 def add_config_flags(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     sections: Iterable[str] = ("data", "model", "training"),
     *,
     only: Collection[str] | None = None,
@@ -341,11 +376,13 @@ def add_config_flags(
 ) -> None:
     """Add a flag for each setting of these sections, and `--preset`, `--config` and `--set` for "training".
 
-    With `only`, dotted names, add the flags of these settings and no others. Those of `first` come first in the help.
+    With `only`, dotted names, add the flags of these settings and no others. With `first`, the help shows these, and
+    all with --help-all.
     """
     wanted = set(sections)
     known = {f"{section}.{field.name}": field for section, cls in _SECTIONS for field in dataclasses.fields(cls)}
     if first:
+        parser.add_argument("--help_all", action=_HelpOnAll, nargs=0, help="show the flags of all settings and exit")
         group = parser.add_argument_group("most used")
         for name in first:
             _add_flag(group, name.split(".")[0], known[name])
@@ -367,7 +404,8 @@ def add_config_flags(
             for field in dataclasses.fields(cls):
                 name = f"{section}.{field.name}"
                 if field.metadata and name not in first and (only is None or name in only):
-                    _add_flag(group, section, field)
+                    added = _add_flag(group, section, field)
+                    parser.less_used += [added] if first else []
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
     meant = {**ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
     taken = {flag for action in parser._actions for flag in action.option_strings}
@@ -386,13 +424,13 @@ def add_train_file(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> None:
+def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> argparse.Action:
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
     shown, is_switch = "" if default is None else f" (default: {default})", _is_switch(field)
     also = [f"--{short}" for short in _SHORT if ALIASES[short] == field.name]
     shown = f"; also {', '.join(also)}{shown}" if also else shown
-    group.add_argument(
+    return group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
         nargs="?" if is_switch else None,

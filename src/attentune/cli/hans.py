@@ -1,4 +1,4 @@
-"""`attentune hans`: evaluate on HANS."""
+"""`attentune evaluate --suite hans`: evaluate on HANS."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
-  attentune hans runs/mnli --data heuristics_evaluation_set.txt
-  attentune hans runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --labels bert,bert,sesame,sesame --output_dir hans
-  attentune hans runs/rte --data_dir hans --max_samples 3000 --format json
+  attentune evaluate runs/mnli --suite hans --data heuristics_evaluation_set.txt
+  attentune evaluate runs/bert-1 runs/bert-2 runs/ssa-1 runs/ssa-2 --suite hans --labels bert,bert,ssa,ssa
+  attentune evaluate runs/rte --suite hans --data_dir hans --max_samples 3000 --format json
 
 HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same label are
 averaged; +- is their standard deviation."""
@@ -26,8 +26,8 @@ _HEADING = "accuracy (chance is 0.5), with the 95 % interval over rows where eac
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
-        prog="attentune hans",
-        usage="attentune hans RUN [RUN ...] [flags]",
+        prog="attentune evaluate --suite hans",
+        usage="attentune evaluate RUN [RUN ...] --suite hans [flags]",
         description="Evaluate runs of an entailment task on HANS, by heuristic, gold label and subcase.",
         epilog=_EXAMPLES,
     )
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     if labels is not None and (len(labels) != len(parsed.runs) or not all(labels)):
         problems.append(f"--labels: got {parsed.labels!r}, expected {len(parsed.runs)}: a name for each run.")
     if parsed.data is not None and parsed.data_dir is not None:
-        problems.append("hans: got --data and --data_dir, expected one of them: a file, or the folder that holds it.")
+        problems.append("--data: got --data and --data_dir, expected one of them: a file, or the folder that holds it.")
     if parsed.output_dir is not None and Path(parsed.output_dir).is_file():
         problems.append(f"--output_dir: {parsed.output_dir} is a file, expected a folder; choose another name.")
     if problems:

@@ -16,40 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attentune import __version__
+from attentune.cli.commands import COMMANDS, module_of, table_of_commands
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 from attentune.plugins import command_module, command_names
-
-COMMANDS = {
-    "train": "fine-tune an encoder, evaluate it and save it",
-    "init": "write a commented configuration for a file of rows",
-    "auto": "find and train the best model for your rows within a time limit",
-    "adapt": "adapt an encoder to your texts, without labels, before it is fine-tuned",
-    "compare": "train presets on tasks with several seeds in parallel, and test their differences",
-    "compare-runs": "compare trained runs on the same rows: paired tests over rows, and rows that changed",
-    "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",
-    "search": "search hyperparameters on a task, and write the best settings as a configuration",
-    "evaluate": "evaluate a saved run on labelled texts",
-    "calibrate": "fit a temperature and decision thresholds of a finished run on held-out rows",
-    "predict": "predict texts with a saved run",
-    "fit-explainer": "fit a head to a run that explains each prediction in the same pass",
-    "explain": "score how much each word of a text contributed to a prediction",
-    "export": "export a saved run as ONNX, or for transformers",
-    "serve": "serve a web page and a JSON API that predict and explain texts",
-    "hans": "evaluate entailment runs on HANS, by heuristic",
-    "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
-    "suggest": "choose the texts of a file whose labels would help a saved run most",
-    "doctor": "check a dataset for problems before training",
-    "list": "list the built-in tasks, the presets (methods), known encoders or the settings",
-    "params": "count the parameters of a run or preset, by component",
-    "demo": "train methods on real sentences of two domains and score them on a third",
-}
 
 _USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.
 
 usage: attentune COMMAND [flags]      attentune COMMAND --help lists the flags of a command
 
-commands:
 {{commands}}
 
 first steps:
@@ -93,8 +68,8 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"] and words[1:2] and not words[1].startswith("-"):
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        helps = {**COMMANDS, **{name: command_module(name).SUMMARY for name in command_names()}}
-        usage = _USAGE.format(commands="\n".join(f"  {command:<14}{text}" for command, text in helps.items()))
+        others = {name: command_module(name).SUMMARY for name in command_names()}
+        usage = _USAGE.format(commands=table_of_commands(others))
         print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("--version", "-V", "version"):
@@ -102,7 +77,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     command = words[0]
     if command in COMMANDS:
-        module = importlib.import_module(f"attentune.cli.{command.replace('-', '_')}")
+        module = importlib.import_module(f"attentune.cli.{module_of(command, words[1:])}")
     elif command in command_names():
         module = command_module(command)
     else:

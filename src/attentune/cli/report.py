@@ -71,7 +71,7 @@ _EXAMPLES = """examples:
   attentune report comparisons/first --output_file report.html
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
-  attentune report comparisons/first hans --output_file report.html       (with the bars of attentune hans)
+  attentune report comparisons/first hans --output_file report.html       (with bars for HANS)
   attentune report comparisons/first --pack results/first                 (an archive of two files; no report)
 
 DIR is the folder of a comparison, which may still be in progress, of a run, or one that holds hans.json or layers.json.
@@ -86,7 +86,9 @@ def parser() -> Parser:
         description="Write tables with confidence intervals, verdicts and figures of comparisons and runs.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("folders", metavar="DIR", nargs="+", help="folders of comparisons, of runs or of attentune hans")
+    made.add_argument(
+        "folders", metavar="DIR", nargs="+", help="folders of comparisons, of runs or of evaluate --suite hans"
+    )
     made.add_argument(
         "--output_file", metavar="FILE", help="the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)"
     )

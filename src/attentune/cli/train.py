@@ -43,7 +43,7 @@ def parser() -> Parser:
     made.add_argument(
         "--fit_explainer",
         action="store_true",
-        help="afterwards fit a head that explains each prediction in the same pass, as attentune fit-explainer does",
+        help="afterwards fit a head that explains each prediction in the same pass, as attentune explain --fit does",
     )
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)

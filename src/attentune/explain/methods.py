@@ -187,7 +187,7 @@ def method_for(name: str, model: Any, *, has_head: bool = False) -> Method:
         lacks = (
             "a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not"
             if method.needs_gate
-            else "a head that is fitted to the run first: attentune fit-explainer RUN; this run has none"
+            else "a head that is fitted to the run first: attentune explain RUN --fit; this run has none"
         )
         raise ConfigError(f"method: {name} needs {lacks}. Methods that work on it: {others}.")
     return _installed(name, method)

@@ -189,10 +189,10 @@ def fit_explainer(
     """
     if copies < 2 or copies % 2:
         raise ConfigError(f"copies: got {copies}, expected an even number from 2: each second copy masks the others.")
-    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("fit-explainer")
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("attentune explain --fit")
     if saved.model.config.is_bi_encoder:
         raise ConfigError(
-            f"fit-explainer: {saved.folder} encodes the texts of a pair apart, so the vectors of a text, which the head"
+            f"explain --fit: {saved.folder} encodes the texts of a pair apart, so the vectors of a text, which the head"
             " reads, do not know the other one; expected a run of single texts, or one that reads pairs together. Use"
             " attentune explain, which works on every run."
         )
@@ -338,7 +338,7 @@ def check_explained(saved: ModelPredictor) -> None:
     if not scores_words(saved):
         raise ConfigError(
             f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
-            f" fit-explainer {saved.folder}; or use attentune explain, which works on every run."
+            f" explain {saved.folder} --fit; or use attentune explain, which works on every run."
         )
 
 

@@ -240,7 +240,7 @@ class ModelPredictor(Predictor):
 
     @functools.cached_property
     def attribution_head(self) -> AttributionHead | None:
-        """The head of `attentune fit-explainer`, if the folder has one."""
+        """The head of `attentune explain --fit`, if the folder has one."""
         return load_attribution_head(self.folder, self.model)
 
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:

@@ -17,7 +17,7 @@ from attentune.nn.attribution_head import AttributionHead
 from attentune.results import to_json
 
 WEIGHTS, SETTINGS = "attribution_head.safetensors", "attribution_head.json"
-_AGAIN = "Fit it again: attentune fit-explainer {folder}"
+_AGAIN = "Fit it again: attentune explain {folder} --fit"
 
 
 def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[str, Any], folder: Path) -> None:

@@ -532,8 +532,8 @@ def _extra_sections(data: ReportData) -> list[Section | None]:
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         files = ", ".join([*data.hans, *data.layers])
         raise CheckpointError(
-            f"{HANS_FILE} or {LAYERS_FILE} of {files}: expected the format of attentune hans --output_dir and attentune"
-            f" layers --output_file ({type(error).__name__}: {error}). Repeat that command, or remove the file."
+            f"{HANS_FILE} or {LAYERS_FILE} of {files}: expected the format of attentune evaluate --suite hans"
+            f" and attentune layers --output_file ({type(error).__name__}: {error}). Repeat it, or remove the file."
         ) from error
     return [_section("HANS", hans), _section("Layer weights", layers)]
 

@@ -91,14 +91,14 @@ class ReportData:
 
     folders: tuple[str, ...]  # the folders' names as given
     runs: tuple[RecordedRun, ...]  # the runs, with methods in the order of their comparison
-    hans: dict[str, dict[str, Any]]  # by folder the results of `attentune hans`
+    hans: dict[str, dict[str, Any]]  # by folder the results of `attentune evaluate --suite hans`
     layers: dict[str, dict[str, Any]]  # by run the layer weights of `attentune layers --output_file`
     texts: Mapping[str, TaskTexts] = field(default_factory=dict)  # by task the texts of the validation rows
     explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)  # by text and second text
 
 
 def collect(folders: Sequence[str]) -> ReportData:
-    """Read comparison folders, run folders and folders of `attentune hans`."""
+    """Read comparison folders, run folders and folders of `attentune evaluate --suite hans`."""
     by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
     hans: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}

@@ -161,7 +161,7 @@ def compare_trained_runs(
     Holm's correction over all models and metrics. McNemar's test (accuracy) and Wilcoxon's (errors) are checks.
     """
     if len(runs) < 2:
-        raise ConfigError(f"compare-runs: got {len(runs)} run, expected at least two: a baseline and another one.")
+        raise ConfigError(f"compare: got {len(runs)} run, expected at least two: a baseline and another one.")
     aligned, notes = _aligned(_with_distinct_names(runs))
     first = aligned[0]
     chosen = _metrics(metrics, first)

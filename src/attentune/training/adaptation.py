@@ -106,7 +106,9 @@ def is_adapted(folder: Path) -> bool:
 
 def _check_folder(folder: Path, config: Config) -> None:
     is_own, training = (folder / RUN_FOLDER / CONFIG_FILE).is_file(), config.training
-    check_own_folder(folder, "adapt", is_own=is_own, resume=training.resume, overwrite=training.overwrite_output_dir)
+    check_own_folder(
+        folder, "train --adapt", is_own=is_own, resume=training.resume, overwrite=training.overwrite_output_dir
+    )
 
 
 def _texts(config: Config) -> TextRows:
@@ -178,7 +180,7 @@ def _card(result: RunResult) -> str:
     return (
         "---\nlibrary_name: transformers\ntags:\n- attentune\n---\n\n"
         f"# {Path(model).name}, adapted\n\n"
-        f"The encoder `{Path(model).name}`, trained by `attentune adapt` for {result.train['steps']:,} updates on"
-        f" {result.train['rows']:,} texts to detect words that were changed. No labels were used. Fine-tune it:\n\n"
+        f"The encoder `{Path(model).name}`, trained by `attentune train --adapt` for {result.train['steps']:,} updates"
+        f" on {result.train['rows']:,} texts to detect words that were changed. No labels were used. Fine-tune it:\n\n"
         "```console\n$ attentune train reviews.csv --model_name_or_path FOLDER --output_dir runs/reviews\n```\n"
     )
