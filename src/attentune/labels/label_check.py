@@ -26,14 +26,6 @@ _CHUNK = 256
 
 
 @dataclass(frozen=True)
-class OutOfFold:
-    """Probabilities of rows from models that have not seen them."""
-
-    probabilities_NC: np.ndarray  # (N, C) float64; NaN in rows that no model predicts
-    source: str  # what made them, in words
-
-
-@dataclass(frozen=True)
 class LinearFolds:
     """A linear model on a frozen encoder for each fold, fitted on the rows of the other folds."""
 
@@ -75,13 +67,13 @@ def fit_folds(
     return LinearFolds(models, numbers)
 
 
-def probabilities_of_run(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> OutOfFold:
-    """Read the out-of-fold probabilities of a run of `attentune auto`."""
+def probabilities_of_run(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
+    """Return the out-of-fold probabilities of a run of `attentune auto`, (N, C); NaN in rows that no model predicts."""
     logits_NC = read_out_of_fold(folder, rows, label_space)
     probabilities_NC = np.full(logits_NC.shape, np.nan)
-    there = ~np.isnan(logits_NC).any(axis=1)
-    probabilities_NC[there] = probabilities_of(logits_NC[there], label_space)
-    return OutOfFold(probabilities_NC, f"the out-of-fold predictions of {folder}")
+    known = ~np.isnan(logits_NC).any(axis=1)
+    probabilities_NC[known] = probabilities_of(logits_NC[known], label_space)
+    return probabilities_NC
 
 
 # Words that are shown for a row.
@@ -172,8 +164,8 @@ def check_labels(
         source = f"a linear model on the frozen encoder, in {len(folds().models)} folds"
         probabilities_NC = folds().probabilities(rows, label_space)
     else:
-        found = probabilities_of_run(run, rows, label_space)
-        source, probabilities_NC = found.source, found.probabilities_NC
+        source = f"the out-of-fold predictions of {run}"
+        probabilities_NC = probabilities_of_run(run, rows, label_space)
     judged = np.flatnonzero(~np.isnan(probabilities_NC).any(axis=1))
     assert rows.labels is not None
     errors = find_label_errors(rows.labels[judged], probabilities_NC[judged])
