@@ -34,7 +34,6 @@ def comparison(folder: Path, scores=SCORES, *, task: str = "cola", size: int | N
 def test_the_method_with_the_best_mean_and_its_best_run_are_chosen(tmp_path: Path) -> None:
     best = best_run(comparison(tmp_path))
     assert best.folder == tmp_path / "runs/cola/all/sesame/seed-2"
-    assert (best.method, best.mean, best.ties) == ("sesame", pytest.approx(2.6 / 3), ("ssa-co",))
     assert "sesame, the best of 3 by its mean accuracy of 0.8667 over 3 runs; this one has 0.9500" in best.sentence
     assert "The choice is a tie with 1 of 2 others (ssa-co): no difference shown between ssa-co and sesame" in (
         best.sentence
@@ -44,7 +43,6 @@ def test_the_method_with_the_best_mean_and_its_best_run_are_chosen(tmp_path: Pat
 
 def test_a_clear_choice_is_called_clear(tmp_path: Path) -> None:
     best = best_run(comparison(tmp_path, {"bert": (0.6, 0.61, 0.62), "sesame": (0.9, 0.92, 0.91)}))
-    assert best.ties == ()
     assert "The choice is clear: bert is worse than sesame on cola by 30.0 points" in best.sentence
     alone = best_run(comparison(tmp_path / "alone", {"bert": (0.6,)}))
     assert alone.sentence.endswith("There is no other to choose from.")

@@ -27,11 +27,6 @@ class BestRun:
     """The run that was chosen."""
 
     folder: Path  # its run folder
-    task: str  # its task; for custom data the name of the file
-    method: str  # its method: a preset's name, or a trial's
-    mean: float  # the mean validation score of its method over seeds, by which the method was chosen
-    comparison: Comparison | None  # the comparison of the second-best method with it
-    ties: tuple[str, ...]  # the methods that are not shown to be worse
     sentence: str  # which run was chosen and how sure the choice is, in one line
 
 
@@ -192,15 +187,7 @@ def _best(
     others = [name for name in means if name != method]
     second = next((found[name] for name in others if name in found), None)
     ties = tuple(name for name in others if name in found and not _is_worse(found[name]))
-    return BestRun(
-        folder=run,
-        task=records[0].task_name,
-        method=method,
-        mean=means[method],
-        comparison=second,
-        ties=ties,
-        sentence=f"using {run} ({chosen}). {_certainty(second, ties, len(others))}",
-    )
+    return BestRun(run, f"using {run} ({chosen}). {_certainty(second, ties, len(others))}")
 
 
 def _is_worse(one: Comparison) -> bool:
