@@ -97,7 +97,7 @@ def shaded_grid(axis: Any, values_RC: np.ndarray, *, colours: str, most: float =
     """Shade a cell of a grid for each value, the first row at the top: shapes, since pages load no pictures."""
     rows, columns = values_RC.shape
     edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
-    axis.pcolormesh(*edges, values_RC, cmap=colours, vmin=0.0, vmax=most)
+    axis.pcolormesh(*edges, values_RC, cmap=colours, vmin=0.0, vmax=most, clip_on=False)
     axis.set_ylim(rows - 0.5, -0.5)
     axis.tick_params(length=0)
 

@@ -39,6 +39,8 @@ def inline_svg(figure: Figure) -> Markup:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(font-family|transform)(: [^;\"]*; ?|=\"rotate\(-0 [^\"]*\")", "", svg).replace(" \n", " ")
+    # The page's own font, and no joins and ends that nobody sees: a page with many figures can be sent by mail.
+    svg = re.sub(r"; (font-family|stroke-line(join|cap)): [^;\"]*(?=[;\"])", "", svg)
     # Names that other elements refer to are made unique in the page, others are dropped.
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{figure.name}-{found[1]}"' if found[1] in used else "", svg)
