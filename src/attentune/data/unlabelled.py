@@ -151,10 +151,15 @@ def choose_to_predict(
 
 
 def _copied(table: Table, name: str) -> tuple[str, ...]:
-    """Return the cells of a column as texts: empty for null, JSON for lists and objects."""
+    """Return the cells of a column as texts, empty for null."""
+    return tuple(text or "" for text in _texts(table, name))
+
+
+def _texts(table: Table, name: str) -> tuple[str | None, ...]:
+    """Return the cells of a column as texts; lists and objects as JSON."""
     cells = table.columns[name]
     texts = [cell if cell is None or isinstance(cell, str) else json.dumps(cell, default=str) for cell in cells]
-    return tuple(text or "" for text in replace(table, columns={name: texts}).values(name))
+    return replace(table, columns={name: texts}).values(name)
 
 
 def _scanned(path: str, limit: ChunkLimit, options: FileOptions) -> _Scanned:
@@ -278,6 +283,8 @@ class Source:
 
         No piece goes beyond a block. The kept columns of Parquet files have their types, others are texts.
         """
+        import pyarrow as pa
+
         columns = tuple(dict.fromkeys((*wanted, *kept)))
         if self.kind == PARQUET:
             with self._parquet() as sources:
@@ -295,10 +302,8 @@ class Source:
                     place = whole.first_row + row
                     if first <= place < end:
                         piece = range(row, min(row + BLOCK_ROWS, len(whole)))
-                        table = replace(whole.take(piece), first_row=place)
-                        cells = {name: table.columns.get(name, (None,) * len(table)) for name in columns}
-                        table = replace(table, columns=cells)
-                        yield table, _texts_of(table, kept)
+                        table = _with_columns(replace(whole.take(piece), first_row=place), columns)
+                        yield table, pa.table({name: pa.array(_texts(table, name), pa.string()) for name in kept})
                         first = place + len(table)
                 if first >= end:
                     return
@@ -464,14 +469,3 @@ def _with_nulls(arrow: Any, names: Sequence[str]) -> Any:
 
     there = set(arrow.column_names)
     return pa.table({name: arrow.column(name) if name in there else pa.nulls(len(arrow)) for name in names})
-
-
-def _texts_of(table: Table, names: Sequence[str]) -> Any:
-    """Convert columns to a `pyarrow.Table` of texts; lists and objects of JSON are written as JSON."""
-    import pyarrow as pa
-
-    columns = {}
-    for name in names:
-        texts = [cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in table.columns[name]]
-        columns[name] = pa.array(replace(table, columns={name: texts}).values(name), pa.string())
-    return pa.table(columns)

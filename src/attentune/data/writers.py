@@ -47,7 +47,6 @@ class RowWriter:
         labels = [field for field in kept if field.name in LABELS]  # behind the id, as in `predictions_csv`
         rest = [field for field in kept if field.name not in LABELS]
         self._schema = pa.schema([*fields[:1], *labels, *fields[1:], *rest])
-        self._shares = [column.name for column in columns if column.kind == "share"]
         self._writer: Any = None
         if file_format == "parquet":
             import pyarrow.parquet as pq
@@ -65,32 +64,24 @@ class RowWriter:
         table = pa.table([arrays[name] for name in self._schema.names], schema=self._schema)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=max(len(table), 1))
-        elif self._format == "csv":
-            kinds = {column.name: column.kind for column in self._columns}
+            return
+        kinds = {column.name: column.kind for column in self._columns}
+        # Numbers as they are, not rounded to float32 before they are rounded to the digits of a text.
+        columns = [
+            values[name] if kinds.get(name) in ("share", "number") else table[name].to_pylist()
+            for name in table.column_names
+        ]
+        if self._format == "csv":
             cells = [
-                # Not rounded to float32 before they are rounded to the digits of a text.
-                [
-                    _field_text(cell, kind)
-                    for cell in (values[name] if kind in ("share", "number") else table[name].to_pylist())
-                ]
-                for name, kind in ((name, kinds.get(name)) for name in table.column_names)
+                [_field_text(cell, kinds.get(name)) for cell in column]
+                for name, column in zip(table.column_names, columns, strict=True)
             ]
             self._write_lines(list(zip(*cells, strict=True)))
-        else:
-            for row in self._rounded(table).to_pylist():
-                line = json.dumps({name: _json_value(value) for name, value in row.items()}, ensure_ascii=False)
-                self._stream.write(f"{line}\n".encode())
-
-    def _rounded(self, table: Any) -> Any:
-        """Round probabilities to the digits of text formats."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for name in self._shares:
-            place = table.schema.get_field_index(name)
-            rounded = pc.round(table.column(place).cast(pa.float64()), ndigits=_DIGITS)
-            table = table.set_column(place, pa.field(name, pa.float64()), rounded)
-        return table
+            return
+        for row in zip(*columns, strict=True):
+            named = zip(table.column_names, row, strict=True)
+            record = {name: _json_value(value, kinds.get(name)) for name, value in named}
+            self._stream.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
 
     def _write_lines(self, lines: Sequence[Sequence[str]]) -> None:
         self._stream.write(csv_text(lines, quotes_all=has_return(cell for line in lines for cell in line)).encode())
@@ -136,8 +127,10 @@ def _field_text(value: Any, kind: str | None) -> str:
     return json.dumps(_json_value(value), ensure_ascii=False) if isinstance(value, (list, dict)) else str(value)
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: Any, kind: str | None = None) -> Any:
     """Return a value as JSON has it: NaN as null, times and the like as texts."""
+    if kind in ("share", "number"):
+        value = round(float(value), _DIGITS) if kind == "share" else float(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
