@@ -124,7 +124,7 @@ audit: $(STAMP)  ## look up known holes of everything that is installed
 	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r build/installed.txt
 
 .PHONY: docs
-docs: $(STAMP)  ## write the tables of settings and build the documentation into site/
+docs: $(STAMP)  ## write the tables of settings and commands and build the documentation into site/
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

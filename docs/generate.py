@@ -1,16 +1,23 @@
-"""Write the tables of docs/configuration.md from the code: presets, names of flags, settings. Run by `make docs`."""
+"""Write the tables of configuration.md and commands.md from the code: settings, presets, commands, flags."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+from attentune.cli.commands import COMMANDS, GROUPS
 from attentune.cli.flags import _SHORTHANDS, ALIASES
 from attentune.config import load_preset, preset_names
 from attentune.config.load import setting_fields
 
-PAGE = Path(__file__).parent / "configuration.md"
+# Arguments that docs/commands.md describes once for all commands.
+COMMON = (
+    "help help_all version file preset config set quiet precision best"
+    " executor jobs ray_address cpus_per_run gpus_per_run processes_per_run slurm"
+)
 _PART = r"(<!-- {name}, written by generate.py -->\n\n).*?(\n<!-- end -->\n)"
 # Where a page has more about a setting than its help text.
 SEE = {
@@ -98,16 +105,48 @@ def meaning(name: str, facts: dict) -> str:
     return text.replace("|", "\\|")
 
 
-def written(page: str) -> str:
-    """Return the page with its tables as the code has them."""
-    for name, make in (("presets", presets), ("flags", flags), ("settings", settings)):
-        text = make()
-        page, count = re.subn(
-            _PART.format(name=name), lambda part, text=text: part[1] + text + part[2], page, flags=re.S
-        )
-        assert count == 1, f"{PAGE}: {count} parts named {name}"
+def commands() -> str:
+    """Return the table of commands, by group."""
+    rows = []
+    for group in GROUPS:
+        rows.append(f"| **{group}** | |")
+        rows += [f"| [`{name}`](#{name}) | {one.summary} |" for name, one in COMMANDS.items() if one.group == group]
+    return table("| command | what it does |", rows)
+
+
+def own_flags(module: str) -> str:
+    """Return the table of the arguments of a command that are no settings, nor common."""
+    rows = []
+    for action in importlib.import_module(f"attentune.cli.{module}").parser()._actions:
+        if "." in action.dest or action.dest.startswith("alias:") or action.dest in COMMON.split():
+            continue
+        if action.dest == "format" and action.choices and set(action.choices) <= {"text", "json"}:
+            continue
+        name = action.option_strings[0] if action.option_strings else action.metavar or action.dest.upper()
+        text = (action.help or "").replace("%%", "%").replace("\n", " ").rstrip(".")
+        if action.choices and not any(str(choice) in text for choice in action.choices):
+            text += f": {', '.join(map(str, action.choices))}"
+        rows.append(f"| `{name}` | {text} |")
+    return table("| argument | meaning |", rows) if rows else "No arguments of its own.\n"
+
+
+MODULES = (*COMMANDS, "compare_runs", "fit_explainer", "hans")
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "configuration.md": {"presets": presets, "flags": flags, "settings": settings},
+    "commands.md": {"commands": commands} | {f"flags of {name}": lambda name=name: own_flags(name) for name in MODULES},
+}
+
+
+def written(name: str, page: str) -> str:
+    """Return the text of a page with its tables as the code has them."""
+    for part, make in PAGES[name].items():
+        pattern, text = _PART.format(name=part), make()
+        page, count = re.subn(pattern, lambda found, text=text: found[1] + text + found[2], page, flags=re.S)
+        assert count == 1, f"{name}: {count} parts named {part}"
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in PAGES:
+        path = Path(__file__).parent / name
+        path.write_text(written(name, path.read_text(encoding="utf-8")), encoding="utf-8")

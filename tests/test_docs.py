@@ -56,10 +56,10 @@ def settings(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, data
 # Settings
 
 
-def test_the_generated_tables_are_current() -> None:
-    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == generate["written"](page), "run `make docs`"
+@pytest.mark.parametrize("name", ["configuration.md", "commands.md"])
+def test_the_generated_tables_are_current(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "docs" / "generate.py"))["written"](name, page), "run `make docs`"
 
 
 @pytest.mark.parametrize(("name", "hint", "field"), [pytest.param(*case, id=case[0]) for case in settings()])
