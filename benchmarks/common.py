@@ -138,15 +138,17 @@ def use_chosen_clock() -> None:
         time.perf_counter = time.process_time
 
 
-def built_components(config: Any) -> Any:
-    """Return the `TrainingComponents` of a configuration, as `attentune.train` builds them; nothing is shown."""
-    from attentune.training.components import build_components
-    from attentune.training.inputs import prepare_inputs, settled_inputs
-    from attentune.training.progress import ProgressDisplay
+def built_trainer(config: Any) -> Any:
+    """Return the `Trainer` of a configuration, as `attentune.train` builds it; nothing is shown."""
+    from attentune.training.building import load_inputs
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.prepare import prepare_rows, settle
+    from attentune.training.run import MAIN, build
     from attentune.training.run_folder import config_for_run
 
     with ProgressDisplay(quiet=True) as display:
-        return build_components(settled_inputs(prepare_inputs(config_for_run(config), None, display), display))
+        inputs = load_inputs(prepare_rows(config_for_run(config)), display)
+        return build(settle({MAIN: inputs}, display))
 
 
 @functools.cache

@@ -15,12 +15,12 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.runs.space import load_space
 from attentune.token_labels.masking import random_mask
-from attentune.training import loop
+from attentune.token_labels.planner import EpochPlanner
 from attentune.training.objective import Objective
-from attentune.training.state import EpochPlanner
 from helpers.interrupted import run
 from helpers.label_references import probing_labels
 from helpers.label_sources import features_of
@@ -104,18 +104,18 @@ def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(
     seen: list[tuple[list[int], int]] = []
     labels: list[int] = []
     rows: list[Any] = []
-    step, sums = loop.TrainingLoop._forward_backward, Objective.sums
+    step, sums = run_module.forward_backward, Objective.sums
 
-    def watched_step(self: Any, plan: Any, samples: np.ndarray, denominators: Any) -> Any:
+    def watched_step(task: Any, plan: Any, samples: np.ndarray, denominators: Any) -> Any:
         def before(module: Any, args: Any, inputs: dict[str, Any]) -> None:
             texts = zip(inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
             numbers = plan.rows[samples].tolist()
             seen.extend((ids[mask].tolist(), row) for (ids, mask), row in zip(texts, numbers, strict=True))
 
-        rows.append(self.rows)
-        handle = self.model.register_forward_pre_hook(before, with_kwargs=True)
+        rows.append(task.inputs)
+        handle = task.wrapped.register_forward_pre_hook(before, with_kwargs=True)
         try:
-            return step(self, plan, samples, denominators)
+            return step(task, plan, samples, denominators)
         finally:
             handle.remove()
 
@@ -123,7 +123,7 @@ def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(
         labels.extend(labels_B.tolist())
         return sums(self, output, labels_B, *others)
 
-    monkeypatch.setattr(loop.TrainingLoop, "_forward_backward", watched_step)
+    monkeypatch.setattr(run_module, "forward_backward", watched_step)
     monkeypatch.setattr(Objective, "sums", watched_sums)
     run(tmp_path, tiny("bert"), preset="bert-mask", training__precision="fp32", training__num_train_epochs=1)
     train = rows[0]

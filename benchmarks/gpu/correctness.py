@@ -23,13 +23,11 @@ import torch
 
 from attentune.config import Config, preset_names
 from attentune.errors import ConfigError
-from attentune.training.callbacks import TrainingCallback
-from attentune.training.components import TrainingComponents
-from attentune.training.progress import ProgressDisplay
-from attentune.training.signals import StopRequest
-from attentune.training.state import TrainingState
-from attentune.training.train import train
-from benchmarks.common import built_components, table
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
+from attentune.training.optimizer import bare_optimizer
+from attentune.training.run import epochs, train
+from attentune.training.trainer import TaskTrainer
+from benchmarks.common import built_trainer, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 
 ROWS = 24
@@ -47,7 +45,7 @@ _RATE = 1e-12
 class Observed(TrainingCallback):
     """What a run computed."""
 
-    components: TrainingComponents
+    components: TaskTrainer
     logits: np.ndarray | None = None  # (N, C) of the validation rows
     losses: list[float] = field(default_factory=list)  # of each step
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of each step, by parameter, on the CPU
@@ -68,11 +66,13 @@ class Observed(TrainingCallback):
 
     def run(self) -> None:
         """Predict the validation rows and train."""
-        state = TrainingState()
-        self.components.loop.evaluate(state)
-        self.logits = self.components.evaluator.logits["validation"]
-        handle = self.components.bare_optimizer.register_step_pre_hook(self.before_step)
-        self.components.loop.run(state, stop=StopRequest(), callbacks=[self])
+        task = self.components
+        with task.embeddings.whole(1.0):
+            self.logits = task.evaluator.predict("validation")
+        handle = bare_optimizer(task.optimizer).register_step_pre_hook(self.before_step)
+        task.callbacks = [self]
+        for _ in epochs(task):
+            pass
         handle.remove()
 
 
@@ -110,8 +110,8 @@ def config_of(work: Workload, preset: str, rows: str, *, use_cpu: bool) -> Confi
     )
 
 
-def build(config: Config) -> TrainingComponents:
-    components: TrainingComponents = built_components(config)
+def build(config: Config) -> TaskTrainer:
+    components: TaskTrainer = built_trainer(config).first
     components.start_classifier()
     return components
 

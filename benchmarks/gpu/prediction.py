@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from attentune.nn.cpu.memory import forget_peak_memory, peak_memory_bytes
 
 from attentune.data.dataset import TextRows
 from attentune.explain.scorer import Settings
@@ -19,9 +20,8 @@ from attentune.explain.texts import explain_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.models.precision import has_fast_bf16
-from attentune.training.memory import forget_peak_memory, peak_memory_bytes
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from benchmarks.common import lines_of
 from benchmarks.gpu.workload import Part, Workload, no_tf32, synchronize
 from benchmarks.speed.contenders import pipeline_labels

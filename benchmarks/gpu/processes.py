@@ -19,10 +19,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from attentune.config import load_config
-from attentune.training.callbacks import TrainingCallback
-from attentune.training.progress import ProgressDisplay
-from attentune.training.state import TrainingState
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
+from attentune.training.run import train
 from benchmarks.common import ROOT, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 

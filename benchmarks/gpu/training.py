@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attentune.nn.cpu.memory import forget_peak_memory, peak_memory_bytes
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -28,11 +29,8 @@ from transformers.utils import is_flash_attn_2_available
 
 from attentune.models.loading import quiet
 from attentune.models.precision import has_fast_bf16
-from attentune.training.callbacks import TrainingCallback
-from attentune.training.memory import forget_peak_memory, peak_memory_bytes
-from attentune.training.progress import ProgressDisplay
-from attentune.training.state import TrainingState
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
+from attentune.training.run import train
 from benchmarks.common import interleaved, lines_of
 from benchmarks.gpu.workload import Part, Workload, no_tf32, synchronize, with_attention
 from benchmarks.speed.contenders import AT_BEST, QUIET, SCHEDULE, examples_of

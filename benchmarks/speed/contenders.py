@@ -38,9 +38,9 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
-from attentune.training.memory import peak_memory_bytes
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.nn.compiled.memory import peak_memory_bytes
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from benchmarks.common import data_dir, use_chosen_clock
 
 OURS: dict[str, dict[str, Any]] = {

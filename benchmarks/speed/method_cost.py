@@ -20,15 +20,13 @@ import tempfile
 from typing import Any
 
 from attentune.config import load_config
-from attentune.training.components import TrainingComponents
-from attentune.training.progress import ProgressDisplay
-from attentune.training.signals import StopRequest
-from attentune.training.state import TrainingState
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import epochs, train
+from attentune.training.trainer import TaskTrainer
 from benchmarks.common import (
     RECORDS,
     ROOT,
-    built_components,
+    built_trainer,
     command_of,
     named_data_dir,
     one_run,
@@ -87,21 +85,21 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
     }
 
 
-def build(settings: Settings) -> TrainingComponents:
-    components: TrainingComponents = built_components(load_config(overrides=settings))
-    return components
+def build(settings: Settings) -> TaskTrainer:
+    task: TaskTrainer = built_trainer(load_config(overrides=settings)).first
+    return task
 
 
 def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:
     """One repeat: seconds of an epoch, and of these the seconds for labels, by method."""
     with tempfile.TemporaryDirectory() as folder:
         parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
-        states = {method: TrainingState() for method in parts}
-        loops = [parts[method].loop.steps(states[method], stop=StopRequest()) for method in parts]
+        loops = [epochs(task) for task in parts.values()]
         while loops:
             loops = [loop for loop in loops if next(loop, loops) is not loops]
     seconds = {}
-    for method, state in states.items():
+    for method, task in parts.items():
+        state = task.state
         labels = state.label_seconds / (EPOCHS - 1)  # the first epoch has none to make
         seconds[method] = {"epoch": state.seconds / EPOCHS + labels, "labels": labels}
     return seconds

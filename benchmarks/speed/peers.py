@@ -37,8 +37,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokeniz
 
 from attentune.models.build import resolve_encoder
 from attentune.nn.compiled.native import processor_name
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from benchmarks.common import RECORDS, command_of, interleaved, lines_of, medians, one_run, write_line
 from benchmarks.speed.contenders import CONTENDERS, settings
 

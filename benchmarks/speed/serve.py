@@ -57,8 +57,8 @@ def texts(rows: int) -> Iterator[str]:
 def trained_run(folder: Path) -> Path:
     """Train a run on a few rows, whose labels say nothing: only its speed counts."""
     from attentune.config import load_config
-    from attentune.training.progress import ProgressDisplay
-    from attentune.training.train import train
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.run import train
 
     rows = [json.dumps({"text": text, "label": random.Random(text).choice("ab")}) for text in texts(TRAIN_ROWS)]
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")

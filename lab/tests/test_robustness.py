@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from attentune_lab.robustness import PERTURBATIONS, label_indicative_words, overlap, stress, words_of
 from helpers.samples import settings
 from helpers.tiny_models import rows_of

@@ -33,7 +33,7 @@ _PUBLIC = {
     "load_config": "attentune.config",
     "predict": "attentune.inference.predictor",
     "search": "attentune.runs.search",
-    "train": "attentune.training.train",
+    "train": "attentune.training.run",
 }
 
 __all__ = [

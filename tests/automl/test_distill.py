@@ -30,7 +30,7 @@ from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.results import RunResult
-from attentune.training.progress import ProgressDisplay
+from attentune.training.callbacks import ProgressDisplay
 from helpers.ensembles import saved_ensemble, saved_model, write_run_config
 from helpers.samples import settings
 

@@ -20,8 +20,8 @@ from attentune.config import load_config
 from attentune.explain.explanation import overlap
 from attentune.explain.texts import explain_texts, predict_explained
 from attentune.inference.predictor import TASKS_FILE, Predictor
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny_models import rows_of
 

@@ -13,8 +13,8 @@ import pytest
 
 from attentune.config import load_config
 from attentune.explain.texts import explain_texts
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 
 Tiny = Callable[..., Path]

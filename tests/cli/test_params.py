@@ -12,8 +12,8 @@ import pytest
 from attentune.config import load_config, model_preset_names
 from attentune.inference.predictor import Predictor
 from attentune.testing.tiny import FAMILIES
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny_models import build
 

@@ -11,7 +11,7 @@ from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.runs.grid import RunGrid
 from attentune.runs.manifest import open_comparison
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.made_records import write_comparison
 from helpers.samples import settings
 

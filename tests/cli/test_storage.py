@@ -194,7 +194,7 @@ def test_a_read_only_disk(attentune, command, disk):
 
 def test_a_run_that_fails_does_not_remove_what_another_made_meanwhile(attentune, command, tmp_path, monkeypatch):
     """The folder appears, locked, between the first look and the writing."""
-    import attentune.training.train as run_module
+    import attentune.training.run as run_module
 
     run, original = tmp_path / "run", run_module.opened_folder
 

@@ -205,7 +205,7 @@ def test_a_terminal_has_a_bar_with_rows_a_second(run: Path, tmp_path: Path) -> N
 _PREDICT = """
 import sys
 from attentune.cli.main import main
-from attentune.training.memory import peak_memory_bytes
+from attentune.nn.compiled.memory import peak_memory_bytes
 import torch
 status = main(["predict", *sys.argv[1:]])
 print(peak_memory_bytes(torch.device("cpu")))

@@ -9,7 +9,7 @@ import yaml
 from attentune.config import Config, load_config, load_preset, preset_names, to_dict, to_yaml
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
-from attentune.training.defaults import RULED
+from attentune.training.run_folder import RULED
 
 
 def write(folder: Path, text: str) -> Path:

@@ -9,8 +9,8 @@ import pytest
 
 from attentune.config import load_config
 from attentune.demo.run import _auto_run, data_settings
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 
 
 @pytest.mark.integration

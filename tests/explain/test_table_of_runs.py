@@ -18,7 +18,7 @@ from attentune.explain.explainer import default_method
 from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts, fit_explainer
 from attentune.inference.predictor import Predictor
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.ensembles import saved_ensemble
 from helpers.samples import FILLER, settings
 

@@ -20,8 +20,8 @@ from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, predict
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings
 from helpers.tiny_models import rows_of

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+import attentune.training.run as run_module
 from attentune.config import load_config
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.loop import TrainingLoop
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.samples import settings
 
 # Fields that may differ between equal runs: times and memory.
@@ -83,14 +83,14 @@ def die() -> None:
 
 def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Run an action in a child process that is killed after this step, before the step is logged, scored or saved."""
-    timed_step = TrainingLoop.timed_step
+    training_step = run_module.training_step
 
-    def step_then_die(self, plan, group, state):
-        logs = timed_step(self, plan, group, state)
-        if state.step == step:
+    def step_then_die(task, plan, group):
+        logs = training_step(task, plan, group)
+        if task.state.step == step:
             die()
         return logs
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "timed_step", step_then_die)
+        patched.setattr(run_module, "training_step", step_then_die)
         assert killed(action) == signal.SIGKILL

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attentune.training.run as run_module
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
-from attentune.training.loop import TrainingLoop
 from attentune.training.signals import Interrupted
 from helpers.interrupted import assert_same, outcome, run
 from helpers.samples import write_reviews
@@ -99,15 +99,15 @@ def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
     """Return a function that makes a process send itself these signals after these steps, before they are logged."""
 
     def prepare() -> None:
-        timed_step = TrainingLoop.timed_step
+        training_step = run_module.training_step
 
-        def step_then_signal(self: Any, plan: Any, group: Any, state: Any) -> Any:
-            logs = timed_step(self, plan, group, state)
-            for number in signals.get(state.step, ()):
+        def step_then_signal(task: Any, plan: Any, group: Any) -> Any:
+            logs = training_step(task, plan, group)
+            for number in signals.get(task.state.step, ()):
                 os.kill(os.getpid(), number)
             return logs
 
-        TrainingLoop.timed_step = step_then_signal  # type: ignore[method-assign]
+        run_module.training_step = step_then_signal
 
     return prepare
 

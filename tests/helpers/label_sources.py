@@ -19,8 +19,8 @@ from attentune.inference.scoring import make_accelerator
 from attentune.testing.tiny import CORPUS
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.planner import TrainingScorer
 from attentune.token_labels.registry import build_generator
-from attentune.training.components import TrainingScorer
 from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]

@@ -13,8 +13,8 @@ from attentune.config import Config, load_config
 from attentune.errors import DataError
 from attentune.execution.launch import train_in_processes
 from attentune.results import RunResult
+from attentune.training.run import train
 from attentune.training.signals import StopRequest
-from attentune.training.train import train
 from helpers.samples import settings
 
 SHORT = {"training__per_device_train_batch_size": 4, "training__save_steps": 4, "training__num_train_epochs": 4}

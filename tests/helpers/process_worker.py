@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,41 +16,43 @@ from accelerate import Accelerator
 
 from attentune.config import load_config
 from attentune.inference.scoring import score_rows
-from attentune.training.loop import TrainingLoop
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.token_labels.plan import EpochPlan
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
+from attentune.training.trainer import TaskTrainer
 
 
-def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
-    """Wrap `TrainingLoop.epoch_steps` to store each epoch's labels and, once, the logits of all rows in `seen`."""
+def recorded(plan_epoch: Callable[..., EpochPlan], seen: dict[str, np.ndarray]) -> Callable[..., EpochPlan]:
+    """Wrap `TaskTrainer.plan_epoch` to store each epoch's labels and, once, the logits of all rows in `seen`."""
 
-    def epoch_steps(self, state, *arguments):
-        epoch = state.epoch
+    def plan(self):
+        epoch, inputs = self.state.epoch, self.inputs
         if "logits" not in seen:
-            model = self.accelerator.unwrap_model(self.model)
+            model = self.accelerator.unwrap_model(self.wrapped)
             # 41 or 48 rows are five batches: three for the first process and two for the second.
             seen["logits"] = score_rows(
                 model,
-                self.rows.features,
-                pad_token_id=self.rows.pad_token_id,
+                inputs.features["train"],
+                pad_token_id=inputs.tokenizer.pad_token_id,
                 accelerator=self.accelerator,
                 batch_size=10,
             ).logits_NC
-        yield from epoch_of(self, state, *arguments)
-        seen[f"rows-{epoch}"] = self.planner.plan.rows
-        if self.planner.plan.token_labels is not None:
-            seen[f"values-{epoch}"] = self.planner.plan.token_labels.values
+        made = plan_epoch(self)
+        seen[f"rows-{epoch}"] = made.rows
+        if made.token_labels is not None:
+            seen[f"values-{epoch}"] = made.token_labels.values
+        return made
 
-    return epoch_steps
+    return plan
 
 
 def main(jobs: str, folder: str) -> None:
-    original = TrainingLoop.epoch_steps
+    original = TaskTrainer.plan_epoch
     # `end_training` destroys the process group, which the next run needs.
     Accelerator.end_training = lambda self: None
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}
-        TrainingLoop.epoch_steps = recorded(original, seen)
+        TaskTrainer.plan_epoch = recorded(original, seen)
         result = train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
         seen["processes"] = np.array(result.train["processes"])
         np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)

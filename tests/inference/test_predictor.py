@@ -19,9 +19,9 @@ from attentune.config import DataConfig, load_config
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
 from attentune.inference.predictor import predict_rows
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.samples import settings, write_reviews
 
 TEXTS = ["the film was lovely", "a dull and awful story", ""]

@@ -13,7 +13,6 @@ from attentune.io import files
 from attentune.nn.compiled import memory as heap
 from attentune.nn.compiled import native
 from attentune.results import to_json
-from attentune.training import memory
 
 
 def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,11 +28,11 @@ def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkey
 
 def test_peak_memory_without_proc_and_without_resource(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cpu = torch.device("cpu")
-    usual = memory.peak_memory_bytes(cpu)
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
-    assert memory.peak_memory_bytes(cpu) >= usual // 2
-    monkeypatch.setattr(memory, "resource", None)
-    assert 1 << 26 < memory.peak_memory_bytes(cpu) <= 2 * usual
+    usual = heap.peak_memory_bytes(cpu)
+    monkeypatch.setattr(heap, "_STATUS", tmp_path / "none")
+    assert heap.peak_memory_bytes(cpu) >= usual // 2
+    monkeypatch.setattr(heap, "resource", None)
+    assert 1 << 26 < heap.peak_memory_bytes(cpu) <= 2 * usual
 
 
 def test_another_c_library_keeps_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from attentune.report.templating import html_templates
 from attentune.report.writing import escape_csv
 from attentune.results import RunResult
 from attentune.runs.records import RunRecord
+from attentune.training.callbacks import TrainingState
 from attentune.training.checkpoint import verify_checkpoint
-from attentune.training.state import TrainingState
 from helpers.written import texts
 
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attentune.inference.scoring import score_rows
+from attentune.token_labels import planner
 from attentune.token_labels.base import LabelSource
-from attentune.training import components as probing
 from helpers.label_sources import ShufflingScorer, Tiny, generator, labels_of, observe_rows, tiny_source, watched
 
 # A share of the rows, so that the choice of rows is a function of the key too.
@@ -48,7 +48,7 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
         return score_rows(*args, batch_tokens=batch_tokens, **options)
 
     for batch_tokens in (1, 70, 100000):
-        monkeypatch.setattr(probing, "score_rows", partial(score, batch_tokens=batch_tokens))
+        monkeypatch.setattr(planner, "score_rows", partial(score, batch_tokens=batch_tokens))
         check_same(made_by(name, source), usual)
     assert set(asked) == {1, 70, 100000}
 

@@ -19,8 +19,8 @@ from attentune.models.build import load_tokenizer
 from attentune.testing.tiny import FAMILIES
 from attentune.token_labels.listing import list_tokens
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
@@ -56,7 +56,7 @@ def test_spans_lie_under_the_tokens_that_the_model_sees(tiny: Tiny, family: str,
 
 def test_training_rows_come_with_the_labels_that_the_last_epoch_had(run: Path) -> None:
     lines = list(list_tokens(run))
-    tensors, _ = load_labels(run)
+    tensors, _ = load_labels(run / LABELS_FILE)
     labels = [label for line in lines for label in (token["label"] for token in line["tokens"])]
     stored = tensors["values"]
     assert sum(label == 1 for label in labels) == int((stored == 1).sum()) > 0
@@ -138,16 +138,16 @@ def test_training_rows_of_a_run_without_labels_have_their_scores(run: Path, tmp_
 
 def test_labels_that_are_not_of_an_epoch_show_none(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run")
-    tensors, fingerprint = load_labels(copied)
+    tensors, fingerprint = load_labels(copied / LABELS_FILE)
     kept = {name: values for name, values in tensors.items() if name not in ("rows", "values", "starts")}
-    save_labels(copied, kept or {"other": np.zeros(1)}, train_fingerprint=fingerprint)
+    save_labels(copied / LABELS_FILE, kept or {"other": np.zeros(1)}, train_fingerprint=fingerprint)
     assert {token["label"] for line in list_tokens(copied, max_samples=5) for token in line["tokens"]} == {None}
 
 
 def test_labels_are_not_laid_on_other_rows(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run")
-    tensors, _ = load_labels(copied)
-    save_labels(copied, tensors, train_fingerprint="of other rows")
+    tensors, _ = load_labels(copied / LABELS_FILE)
+    save_labels(copied / LABELS_FILE, tensors, train_fingerprint="of other rows")
     with pytest.raises(CheckpointError) as error:
         list(list_tokens(copied))
     assert str(error.value).endswith(

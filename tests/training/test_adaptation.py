@@ -49,7 +49,7 @@ class StopAt(TrainingCallback):
 
     def __init__(self, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step, self.request = step, StopRequest()
-        monkeypatch.setattr("attentune.training.train.stop_on_signal", lambda: contextlib.nullcontext(self.request))
+        monkeypatch.setattr("attentune.training.run.stop_on_signal", lambda: contextlib.nullcontext(self.request))
 
     def on_step_end(self, state, logs) -> None:
         self.request.requested = state.step == self.step

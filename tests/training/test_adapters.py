@@ -24,8 +24,8 @@ from attentune.models.build import build_model, load_tokenizer
 from attentune.models.lora import merge_adapters
 from attentune.testing.tiny import FAMILIES
 from attentune.training.callbacks import TrainingCallback
+from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from attentune.training.train import train
 from helpers.samples import write_reviews
 from helpers.tiny_models import TWO, build, encoded
 

@@ -19,9 +19,9 @@ from attentune.report.contents import make_report
 from attentune.report.document import Table
 from attentune.report.load import collect
 from attentune.results import RunResult
-from attentune.training.finalize import _scored, find_failures
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.baselines import _scored, find_failures
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 
 CLASSES, SCORES = LabelSpace("classification", ("bad", "good")), LabelSpace("regression")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import attentune.training.checkpoint as checkpoint_module
-import attentune.training.finalize as finish_module
+import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
 from attentune.inference.predictor import Predictor
@@ -22,7 +22,7 @@ from attentune.training.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.interrupted import assert_same, outcome
 from helpers.kills import METHOD, at_steps, ending, forked, train_in
 from helpers.samples import settings
@@ -189,14 +189,14 @@ def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    finalize_run = finish_module.finalize_run
+    finish = run_module.finish
 
-    def spoil_then_finish(run: Path, parts: object, state: object, *display: object) -> object:
+    def spoil_then_finish(run: Path, *others: object) -> object:
         flip_a_bit(run / "checkpoint-6" / "model.safetensors")
-        return finalize_run(run, parts, state, *display)  # type: ignore[arg-type]
+        return finish(run, *others)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.training.train.finalize_run", spoil_then_finish)
+        patched.setattr(run_module, "finish", spoil_then_finish)
         with pytest.raises(CheckpointError) as caught:
             train_in(tmp_path, encoder, training__save_total_limit=9)
     assert f"{tmp_path}/run/checkpoint-6: has the best weights, but the content of model.safetensors" in str(

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import TrainingConfig, load_config
-from attentune.training.defaults import (
-    RULED,
+from attentune.training.prepare import (
     RunSize,
     choose_settings,
     chosen,
@@ -20,6 +19,7 @@ from attentune.training.defaults import (
     default_loss,
     describe,
 )
+from attentune.training.run_folder import RULED
 
 MINILM, BASE, LARGE = (6, 384), (12, 768), (24, 1024)
 

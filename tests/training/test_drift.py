@@ -21,9 +21,9 @@ from attentune.errors import CheckpointError
 from attentune.inference.predictor import Predictor
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
-from attentune.training.multitask.tasks import train_tasks
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
+from attentune.training.tasks import train_tasks
 from helpers.interrupted import assert_same, outcome
 from helpers.kills import at_steps, ending, forked, train_in
 from helpers.samples import settings, write_reviews

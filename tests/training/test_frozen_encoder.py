@@ -13,15 +13,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-import attentune.training.components as components_module
+import attentune.training.building as building
 import attentune.training.frozen_encoder as frozen_module
-import attentune.training.train as run_module
+import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze, states_bytes
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.interrupted import log_of
 from helpers.samples import settings
 from helpers.tiny_models import FIRST, LONG, SECOND, build, rows_of
@@ -48,7 +48,7 @@ class Calls:
         self.parts: Any = None
 
     def watch(self, parts: Any) -> Any:
-        self.parts = parts
+        self.parts = parts.first
         parts.model.encoder.register_forward_hook(self._note)
         return parts
 
@@ -64,11 +64,11 @@ class Calls:
 @pytest.fixture
 def run(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Calls]]:
     """`run("name", **settings)` trains; gives its folder and what the encoder was asked."""
-    build_components = run_module.build_components
+    build = run_module.build
 
     def run_with(name: str, **changes: Any) -> tuple[Path, Calls]:
         calls, folder = Calls(), tmp_path / name
-        monkeypatch.setattr(run_module, "build_components", lambda inputs: calls.watch(build_components(inputs)))
+        monkeypatch.setattr(run_module, "build", lambda inputs: calls.watch(build(inputs)))
         encoder = tiny("bert", layers=4)
         train(load_config(overrides=settings(tmp_path, encoder, training__output_dir=str(folder), **changes)))
         return folder, calls
@@ -198,7 +198,7 @@ def test_validation_rows_are_encoded_once_and_scored_as_before(
     # After each epoch; the best weights are scored once more.
     evaluations = FROZEN["training__num_train_epochs"] + ("training__load_best_model_at_end" in method)
     others = calls.evaluated - (rows if is_cached else evaluations * rows)
-    monkeypatch.setattr(components_module, "evaluation_caches", lambda *_, **__: {})
+    monkeypatch.setattr(building, "evaluation_caches", lambda *_, **__: {})
     anew, calls = run("anew", **options)
     assert calls.evaluated == others + evaluations * rows
     first, second = ((folder / "predictions_validation.csv").read_text() for folder in (cached, anew))
@@ -226,7 +226,7 @@ def test_in_bf16_they_are_what_bf16_gives(run, monkeypatch: pytest.MonkeyPatch) 
     options = EXACT | {"training__precision": "bf16"}
     kept, calls = run("kept", **options)
     _, exact_calls = run("exact", **EXACT)
-    half_SD, exact_SD = (found.parts.loop.frozen.hidden_SD for found in (calls, exact_calls))
+    half_SD, exact_SD = (found.parts.frozen.hidden_SD for found in (calls, exact_calls))
     assert 1e-3 < (half_SD.float() - exact_SD).abs().max() < 0.2
     monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
     anew, _ = run("anew", **options)
@@ -311,7 +311,7 @@ def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_sai
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "frozen encoder" in line]
     assert line.startswith("frozen encoder: it runs in each step, since ")
     assert reason in line
-    assert calls.parts.loop.frozen is None
+    assert calls.parts.frozen is None
     assert sum(calls.texts) >= 3 * ROWS
     assert np.isfinite(losses_of(folder)).all()
 

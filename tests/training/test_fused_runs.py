@@ -14,7 +14,7 @@ from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import evaluate
 from attentune.models.fused import use_bf16_gradients, use_fused_layers
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.interrupted import assert_same, die_after_step, outcome, run
 from helpers.native import needs_native
 from helpers.samples import settings
@@ -67,7 +67,7 @@ def test_gradients_in_bf16_give_the_weights_of_gradients_in_float32(
 
     for name, used in (("bf16", note), ("float32", lambda model: None)):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr("attentune.training.components.use_bf16_gradients", used)
+        monkeypatch.setattr("attentune.training.optimizer.use_bf16_gradients", used)
         run(tmp_path / name, encoder(tiny), **changes)
     # With two batches in a step gradients are added, and bf16 would round their sums.
     assert kept == ({"weights": 18} if steps == 1 else {})

@@ -16,20 +16,19 @@ from safetensors.torch import load_file
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
-import attentune.training.train as train_module
+import attentune.training.run as train_module
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features
 from attentune.nn.classifiers import CosineSimilarity
-from attentune.training.components import TrainingComponents, build_components
-from attentune.training.inputs import prepare_inputs, settled_inputs
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.linear_probe import fit_classifier
 from attentune.training.objective import Objective, build_objective
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
+from attentune.training.trainer import TaskTrainer
 from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
-from helpers.samples import BAD, FILLER, GOOD, settings
+from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of
 
 Tiny = Callable[..., Path]
 ROWS = 40
@@ -69,20 +68,18 @@ def write(folder: Path, kind: str, *, pairs: bool) -> dict[str, Any]:
     }
 
 
-def built(folder: Path, encoder: Path, **changes: Any) -> TrainingComponents:
+def built(folder: Path, encoder: Path, **changes: Any) -> TaskTrainer:
     """The parts of a run before its first step."""
-    config = load_config(overrides=settings(folder, encoder, **changes))
-    display = ProgressDisplay(quiet=True)
-    return build_components(settled_inputs(prepare_inputs(config, None, display), display))
+    return trainer_of(load_config(overrides=settings(folder, encoder, **changes)))
 
 
-def features_of(parts: TrainingComponents) -> np.ndarray:
+def features_of(parts: TaskTrainer) -> np.ndarray:
     inputs = parts.inputs
     options = {"pad_token_id": inputs.tokenizer.pad_token_id, "accelerator": inputs.accelerator}
     return classifier_features(parts.model, inputs.features["train"], rows=np.arange(ROWS), **options)
 
 
-def logits_of(parts: TrainingComponents) -> np.ndarray:
+def logits_of(parts: TaskTrainer) -> np.ndarray:
     inputs = parts.inputs
     return parts.planner.generator.source.scorer.logits(np.arange(len(inputs.labels))).astype(np.float64)
 
@@ -118,7 +115,7 @@ def test_the_first_predictions_are_those_of_the_fitted_linear_model(
     assert not np.allclose(got, random)
     assert parts.model.training
     inputs = parts.inputs
-    fitted = fit_classifier(x_NF, labels, inputs.data.label_space, parts.loop.objective, None, seed=42)
+    fitted = fit_classifier(x_NF, labels, inputs.data.label_space, parts.objective, None, seed=42)
     assert got == pytest.approx(fitted.outputs(x_NF), abs=2e-3)
     if kind == "regression":
         assert np.corrcoef(got[:, 0], labels)[0, 1] > np.corrcoef(random[:, 0], labels)[0, 1]
@@ -224,7 +221,7 @@ def test_a_cosine_starts_at_its_best_scale_without_being_asked(tiny: Tiny, tmp_p
     assert np.abs(cosine_N1).max() <= 1 + 1e-6
     assert "scale and offset are fitted to 40 training rows" in str(parts.start_classifier())
     got = logits_of(parts)
-    fitted = fit_classifier(cosine_N1, labels, parts.inputs.data.label_space, parts.loop.objective, None, seed=42)
+    fitted = fit_classifier(cosine_N1, labels, parts.inputs.data.label_space, parts.objective, None, seed=42)
     expected = fitted.outputs(cosine_N1)
     if kind == "regression":
         assert got == pytest.approx(expected, abs=2e-3)
@@ -285,10 +282,10 @@ def test_a_killed_run_ends_with_the_same_weights(
     run(tmp_path / "whole", tiny("bert"), **changes)
     die_after_step(monkeypatch, 6, lambda: run(tmp_path / "killed", tiny("bert"), **changes))
 
-    def refuse(self: TrainingComponents) -> None:
+    def refuse(self: TaskTrainer) -> None:
         raise AssertionError("a resumed run must not fit its classifier again")
 
-    monkeypatch.setattr(train_module.TrainingComponents, "start_classifier", refuse)
+    monkeypatch.setattr(train_module.TaskTrainer, "start_classifier", refuse)
     run(tmp_path / "killed", tiny("bert"), **changes, training__resume=True)
     assert_same(outcome(tmp_path / "killed" / "run"), outcome(tmp_path / "whole" / "run"))
     saved = load_file(tmp_path / "killed" / "run" / "checkpoint-15" / "optimizer.safetensors")

@@ -10,20 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attentune.training.runer as trainer_module
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import attentune.training.loop as loop_module
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.inference.evaluator import Evaluator
 from attentune.results import RunResult
-from attentune.training.callbacks import JsonLogCallback
+from attentune.training.callbacks import JsonLogCallback, ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.samples import settings, write_reviews
 
 STEPS_PER_EPOCH = 6  # 48 rows in batches of 8
@@ -73,8 +72,8 @@ def batches(monkeypatch) -> list[Any]:
         made.append((tuple(int(row) for row in rows), batch))
         return batch
 
-    original = loop_module.pad_batch
-    monkeypatch.setattr(loop_module, "pad_batch", pad_batch)
+    original = trainer_module.pad_batch
+    monkeypatch.setattr(trainer_module, "pad_batch", pad_batch)
     return made
 
 

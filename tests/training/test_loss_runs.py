@@ -20,8 +20,8 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, evaluate, predict
 from attentune.models.saving import load_model
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.interrupted import log_of
 from helpers.samples import BAD, FILLER, GOOD, settings
 

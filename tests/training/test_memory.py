@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-import attentune.training.train as run_module
+import attentune.training.run as run_module
 from attentune.config import load_config
-from attentune.training.components import TrainingComponents
-from attentune.training.memory import peak_memory_bytes
-from attentune.training.train import train
+from attentune.nn.compiled.memory import peak_memory_bytes
+from attentune.training.run import train
+from attentune.training.trainer import Trainer
 from helpers.samples import settings
 
 CPU = torch.device("cpu")
 BYTES = 1 << 30
 _PRINT_PEAK = """
 import torch
-from attentune.training.memory import peak_memory_bytes
+from attentune.nn.compiled.memory import peak_memory_bytes
 print(peak_memory_bytes(torch.device("cpu")))
 """
 
@@ -44,9 +44,9 @@ def test_the_peak_is_not_that_of_the_process_that_started_this_one():
 def test_after_the_last_step_gradients_and_moments_are_freed(
     tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built: list[TrainingComponents] = []
-    build = run_module.build_components
-    monkeypatch.setattr(run_module, "build_components", lambda inputs: built.append(build(inputs)) or built[0])
+    built: list[Trainer] = []
+    build = run_module.build
+    monkeypatch.setattr(run_module, "build", lambda inputs: built.append(build(inputs)) or built[0])
     train(load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=2)))
     optimizer = built[0].bare_optimizer
     assert not optimizer.state

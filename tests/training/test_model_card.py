@@ -24,9 +24,9 @@ from attentune.data.doctor import examine
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval
-from attentune.training.model_card import CardFacts, front_matter, metric_interval, model_card, one_line, plain, table
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.card import CardFacts, front_matter, metric_interval, model_card, one_line, plain, table
+from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny_models import TWO, rows_of
 

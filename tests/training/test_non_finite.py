@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from attentune.training import loop
+from attentune.training import trainer
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from helpers.samples import write_reviews
 
@@ -113,14 +113,14 @@ def test_a_learning_rate_that_bursts_the_weights(attentune, command, tmp_path):
 @pytest.mark.integration
 @pytest.mark.parametrize("value", ["inf", "nan"])
 def test_a_gradient_that_is_not_finite(attentune, command, tmp_path, monkeypatch, value):
-    original, calls = loop.clip_gradients, []
+    original, calls = trainer.clip_gradients, []
 
     def clip(*arguments):
         calls.append(original(*arguments))
         return float(value) if len(calls) == 3 else calls[-1]
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "clip_gradients", clip)
+        patched.setattr(trainer, "clip_gradients", clip)
         status, _, err = attentune(*command())
     assert status == 2
     assert err.startswith(f"attentune: the gradient's norm became {value} at step 3; the rows of this step: r")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+import attentune.training.run as run_module
 from attentune.models import precision
 from attentune.models.precision import resolve_precision
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.loop import TrainingLoop
 
 Attentune = Callable[..., tuple[int, str, str]]
 BOTH = ("good", "bad")
@@ -85,18 +85,18 @@ def test_weights_that_the_last_step_spoils_are_neither_saved_nor_scored(train: A
 def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
     train: Any, attentune: Attentune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed_step = TrainingLoop.timed_step
+    training_step = run_module.training_step
 
-    def spoil(self: Any, plan: Any, group: Any, state: Any) -> Any:
-        logs = timed_step(self, plan, group, state)
-        if state.step == 2:
+    def spoil(task: Any, plan: Any, group: Any) -> Any:
+        logs = training_step(task, plan, group)
+        if task.state.step == 2:
             with torch.no_grad():
-                next(self.model.parameters())[0, 0] = float("nan")
+                next(task.model.parameters())[0, 0] = float("nan")
         return logs
 
     words = ("--per_device_train_batch_size", 4, "--save_steps", 1, "--save_total_limit", 9)
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "timed_step", spoil)
+        patched.setattr(run_module, "training_step", spoil)
         outcome = train(texts(16, BOTH), texts(4, BOTH), *words)
     check_refused(outcome, "1 weights became infinite or NaN at step 2")
     assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["checkpoint-1"]

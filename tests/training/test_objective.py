@@ -12,7 +12,8 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.nn.classifiers import class_log_probabilities
-from attentune.training.objective import Objective, build_objective, check_metric, with_ordinal_prediction
+from attentune.training.objective import Objective, build_objective, check_metric
+from attentune.training.prepare import with_ordinal_prediction
 
 THREE = LabelSpace("classification", ("bad", "fair", "good"))
 SCORE = LabelSpace("regression")

@@ -18,11 +18,11 @@ from transformers import (
 
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
 from attentune.testing.tiny import FAMILIES
-from attentune.training.components import embedding_weight_decay
 from attentune.training.optimizer import (
     LearningRateSchedule,
     build_optimizer,
     clip_gradients,
+    embedding_weight_decay,
     has_weight_decay,
     load_optimizer_tensors,
     optimizer_tensors,

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.scoring import check_whole_models
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers import process_worker
 from helpers.interrupted import LABELS_FILE, log_of, run, without_times
 from helpers.samples import settings, write_reviews

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from attentune.errors import CheckpointError, StorageError
+from attentune.training.callbacks import JsonLog
 from attentune.training.checkpoint import Checkpointer, checkpoint_folders
-from attentune.training.progress import JsonLog
 from helpers.comparisons import start, wait_for
 from helpers.disks import Disk
 from helpers.interrupted import assert_same, outcome
@@ -178,9 +178,9 @@ def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, lo
         if locked == "checkpoints":
             save = Checkpointer.save
 
-            def save_nothing(self: Checkpointer, state: object) -> None:
+            def save_nothing(self: Checkpointer) -> None:
                 before_save.chmod(0o555)
-                save(self, state)  # type: ignore[arg-type]
+                save(self)
 
             before_save = run
             Checkpointer.save = save_nothing  # type: ignore[method-assign]
@@ -210,8 +210,8 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
 
         save = Checkpointer.save
 
-        def save_then_wait(self: Checkpointer, state: object) -> None:
-            save(self, state)  # type: ignore[arg-type]
+        def save_then_wait(self: Checkpointer) -> None:
+            save(self)
             ready.touch()
             wait_for(go_on.exists, "leave to go on")
 

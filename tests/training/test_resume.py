@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import attentune.training.checkpoint as checkpoint_module
+import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
-from attentune.training.loop import TrainingLoop
+from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from attentune.training.train import train
 from helpers.interrupted import assert_same, die, die_after_step, killed, outcome, run
 from helpers.samples import settings
 
@@ -89,10 +89,10 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
 
 @pytest.mark.integration
 def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
-    import attentune.training.finalize as finish_module
+    import attentune.training.card as card_module
 
     with monkeypatch.context() as patched:
-        patched.setattr(finish_module, "predictions_csv", lambda *arguments: die())
+        patched.setattr(card_module, "predictions_csv", lambda *arguments: die())
         assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD)) == signal.SIGKILL
         assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD, training__resume=True)) == signal.SIGKILL
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
@@ -115,16 +115,16 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, referen
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypatch):
-    timed_step = TrainingLoop.timed_step
+    training_step = run_module.training_step
 
-    def step_then_interrupt(self, plan, group, state):
-        logs = timed_step(self, plan, group, state)
-        if state.step == 5:
+    def step_then_interrupt(task, plan, group):
+        logs = training_step(task, plan, group)
+        if task.state.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
         return logs
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "timed_step", step_then_interrupt)
+        patched.setattr(run_module, "training_step", step_then_interrupt)
         with pytest.raises(Interrupted, match="attentune train --resume --output_dir"):
             run(tmp_path, tiny("bert"), **METHOD)
     assert (tmp_path / "run" / "checkpoint-5").is_dir()

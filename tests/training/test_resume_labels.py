@@ -14,12 +14,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from attentune.config import load_config
+from attentune.token_labels.planner import EpochPlanner, TrainingScorer
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.components import TrainingScorer
-from attentune.training.progress import ProgressDisplay
+from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from attentune.training.state import EpochPlanner
-from attentune.training.train import train
 from helpers.interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
 
 Tiny = Callable[..., Path]

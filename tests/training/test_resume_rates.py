@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import attentune.training.finalize as finish_module
+import attentune.training.card as card_module
 from attentune.training.checkpoint import checkpoint_folders
 from helpers.interrupted import assert_same, die, die_after_step, killed, log_of, outcome, run
 from helpers.samples import settings, write_reviews
@@ -92,7 +92,7 @@ def test_killed_while_finishing(
     expected = reference(method)[1]
     files_for(tmp_path, method)
     with monkeypatch.context() as patched:
-        patched.setattr(finish_module, "predictions_csv", lambda *arguments: die())
+        patched.setattr(card_module, "predictions_csv", lambda *arguments: die())
         assert killed(lambda: run(tmp_path, tiny("bert"), **options(method, tmp_path)))
     run(tmp_path, tiny("bert"), **options(method, tmp_path), training__resume=True)
     assert_same(outcome(tmp_path / "run"), expected)

@@ -15,10 +15,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, LabelError
-from attentune.training.multitask.tasks import train_tasks
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.objective import build_objective
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
+from attentune.training.tasks import train_tasks
 from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
 from helpers.samples import settings, write_reviews
 
@@ -152,8 +152,9 @@ def test_weight_one_is_a_longer_file_and_weight_zero_the_file_alone(tiny, tmp_pa
 
 def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -> None:
     """One step of all rows, in batches of 8, from fresh weights and without dropout, against single rows."""
-    from attentune.training.components import new_model
-    from attentune.training.inputs import prepare_inputs
+    from attentune.training.building import load_inputs, new_model
+    from attentune.training.objective import new_objective
+    from attentune.training.prepare import prepare_rows
 
     whole = {
         "training__max_steps": 1,
@@ -164,8 +165,8 @@ def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -
         **extra(tmp_path),
     }
     config = load_config(overrides=settings(tmp_path, tiny("bert"), **whole))
-    inputs = prepare_inputs(config, None, ProgressDisplay(quiet=True))
-    model, features = new_model(inputs).eval(), inputs.features["train"]
+    inputs = load_inputs(prepare_rows(config), ProgressDisplay(quiet=True))
+    model, features = new_model(inputs, new_objective(inputs)).eval(), inputs.features["train"]
     losses = []
     for row in range(len(features)):
         ids = torch.from_numpy(features.ids[features.row(row)].astype(np.int64))[None]

@@ -22,10 +22,10 @@ from attentune.integrations.hub.stock import stock_model
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.precision import bf16_copy
 from attentune.models.saving import save_model
-from attentune.training.finalize import _constant
-from attentune.training.inputs import RunInputs
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.baselines import _constant
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.prepare import Prepared
+from attentune.training.run import train
 from helpers.samples import BAD, FILLER, GOOD, settings
 from helpers.tiny_models import FIRST, LONG, SECOND, build, encoded, logits_of, rows_of
 
@@ -118,7 +118,7 @@ def test_the_loss_of_a_model_is_of_standardised_scores(tiny: Tiny) -> None:
 def test_soft_targets_of_a_regression_are_standardised_like_labels() -> None:
     rows = rows_of(["a", "b", "c"], labels=[1980.0, 1990.0, 2000.0])
     data = SimpleNamespace(label_space=SCORES, splits={"train": rows})
-    inputs = RunInputs(None, data, rows.labels, {}, None, None, None, "fp32")
+    inputs = Prepared(config=None, data=data, metric=None)
     np.testing.assert_allclose(inputs.targets, [-(1.5**0.5), 0.0, 1.5**0.5], rtol=1e-6)
     assert inputs.targets.dtype == np.float32
     object.__setattr__(rows, "targets", np.array([[1990.0], [1990.0], [2000.0]]))
@@ -127,7 +127,7 @@ def test_soft_targets_of_a_regression_are_standardised_like_labels() -> None:
 
 def test_equal_scores_have_no_scale() -> None:
     rows = rows_of(["a", "b"], labels=[5.0, 5.0])
-    inputs = RunInputs(None, SimpleNamespace(label_space=SCORES, splits={"train": rows}), rows.labels, {}, *[None] * 4)
+    inputs = Prepared(config=None, data=SimpleNamespace(label_space=SCORES, splits={"train": rows}), metric=None)
     assert inputs.score_scale == (5.0, 1.0)
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from attentune import Predictor, evaluate
 from attentune.config import load_config
 from attentune.nn.blur import raw_of
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 
 Tiny = Callable[..., Path]

@@ -18,9 +18,9 @@ from attentune.data.load import load_data
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.objective import build_objective
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
 from helpers.interrupted import assert_same, die_after_step, outcome
 from helpers.samples import settings
 

@@ -15,10 +15,9 @@ import pytest
 from attentune.config import load_config
 from attentune.errors import ConfigError
 from attentune.inference.scoring import TRACKERS
-from attentune.training.callbacks import TrainingCallback
+from attentune.training.callbacks import TrainingCallback, tracker_settings
+from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from attentune.training.trackers import tracker_settings
-from attentune.training.train import train
 from helpers.samples import write_reviews
 
 pytestmark = pytest.mark.integration

@@ -271,8 +271,8 @@ def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) ->
     """Train one run and return what predicts with it."""
     from attentune.config import load_config
     from attentune.inference.predictor import Predictor, predict_rows
-    from attentune.training.progress import ProgressDisplay
-    from attentune.training.train import train
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.run import train
 
     settings = {
         "data.max_length": 128,

@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.training.progress import ProgressDisplay
+    from attentune.training.callbacks import ProgressDisplay
     from attentune.training.signals import Interrupted
     from attentune_lab.released_ssa.program import run_ssa
 

@@ -26,8 +26,8 @@ from attentune.nn.losses import resolve_loss, row_losses
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
 from attentune.suites.glue import site_file, site_words
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from attentune_lab.released_ssa.convert import REPORTED_FLAGS, import_ssa
 from attentune_lab.released_ssa.flags import known_task, overrides_for, preset_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from attentune_lab.synthetic import write_files
 from helpers.samples import settings
 

@@ -10,8 +10,8 @@ import torch
 
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from attentune.config import load_config
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.samples import settings
 
 TABLE_2 = "reproduce ssa-table-2"

@@ -79,7 +79,7 @@ from attentune.results import to_json
 from attentune.runs.driver import ComparisonStopped, Driver, Plan
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.runs.worker import RunTask, execute_run
-from attentune.training.defaults import ADAPTATION_UPDATES
+from attentune.training.prepare import ADAPTATION_UPDATES
 from attentune.training.run_folder import check_own_folder, locked_folder
 from attentune.training.signals import StopRequest, stop_on_signal
 

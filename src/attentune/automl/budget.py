@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from attentune.automl.portfolio import Member
 from attentune.errors import ConfigError
-from attentune.training.defaults import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
+from attentune.training.prepare import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
 
 # Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
 HOLDOUT_ROWS = 20_000

@@ -43,8 +43,8 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
-from attentune.training.finalize import row_facts
-from attentune.training.progress import ProgressDisplay
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.prepare import row_facts
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
 from attentune.training.signals import Interrupted, Stopped, StopRequest, raise_on_signal
 

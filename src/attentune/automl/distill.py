@@ -26,10 +26,8 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predict_row
 from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult
-from attentune.training.callbacks import TrainingCallback
-from attentune.training.progress import ProgressDisplay
-from attentune.training.state import TrainingState
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
+from attentune.training.run import train
 
 # The run that is trained without a fold, to estimate what distillation costs.
 ESTIMATE_FOLDER = "estimate"

@@ -138,7 +138,7 @@ def hold(setup: WorkerSetup) -> None:
     _SETUP = setup
     # Loaded before the first run, whose time is measured.
     import attentune.inference.predictor
-    import attentune.training.train  # noqa: F401
+    import attentune.training.run  # noqa: F401
 
 
 class _Deadline(TrainingCallback):
@@ -289,8 +289,8 @@ class MemberTrainer:
 
 def _train(config: Config, rows: np.ndarray, callbacks: Sequence[TrainingCallback]) -> RunResult:
     """Train a run on these rows, a mask."""
-    from attentune.training.progress import ProgressDisplay
-    from attentune.training.train import train
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.run import train
 
     data, train_rows = _SETUP.data, _SETUP.rows.take(np.flatnonzero(rows))
     data = TaskData(data.name, data.label_space, data.metrics, {"train": train_rows})
@@ -322,7 +322,7 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
 
     from attentune.data.tokenization import encode_rows
     from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-    from attentune.training.memory import peak_memory_bytes
+    from attentune.nn.compiled.memory import peak_memory_bytes
 
     began, worked, run = time.perf_counter(), time.thread_time(), Path(folder)
     rows = _SETUP.rows

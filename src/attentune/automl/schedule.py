@@ -22,7 +22,7 @@ from attentune.automl.budget import (
 from attentune.automl.members import REFIT_FOLDER
 from attentune.automl.portfolio import Member
 from attentune.runs.records import CUSTOM_TASK, RecordStore, Run, RunRecord
-from attentune.training.defaults import ADAPTATION_UPDATES
+from attentune.training.prepare import ADAPTATION_UPDATES
 
 # The fewest updates of a new member, as a share of the plan's.
 _FEWEST_SHARE = 0.5

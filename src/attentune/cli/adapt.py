@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from attentune.cli.early_checks import check_columns, check_command_folder, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
-from attentune.training.defaults import ADAPTATION_SETTINGS
+from attentune.training.prepare import ADAPTATION_SETTINGS
 from attentune.training.run_folder import check_feasible
 
 _EXAMPLES = """examples:

@@ -9,7 +9,6 @@ from typing import Any
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.results import RESULT_FILE
 
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
@@ -111,19 +110,13 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
     check_own_folder(folder, command, is_own=is_own, resume=settings.resume, overwrite=settings.overwrite_output_dir)
 
 
-def check_run(config: Config) -> Config:
-    """Check the run folder and the data of a run; return the configuration to train with."""
-    from attentune.training.run_folder import check_feasible, check_folder, check_writable, config_for_run
+def check_before_run(config: Config) -> Config:
+    """Check precision, encoder and data folder, before `training.prepare`; return the configuration to train with."""
+    from attentune.training.run_folder import check_feasible, config_for_run
 
     config = config_for_run(config)
     check_feasible(config)
-    if config.data.tasks is not None:
-        return config
-    check_folder(config)
-    folder = Path(str(config.training.output_dir))
-    if not (config.training.resume and (folder / RESULT_FILE).is_file()):
-        check_writable(config)
-        check_data(config.data, seed=config.training.seed)
+    _check_dataset_folder(config.data)
     return config
 
 
@@ -136,14 +129,7 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
 
     files = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
     named = [name for name in files if name is not None]
-    if data.dataset_name is not None and data.dataset_name.startswith((".", "/", "~")):
-        folder = Path(data.dataset_name).expanduser()
-        if not folder.is_dir():
-            raise DataError(
-                "there is no such folder. --dataset_name takes a folder, or a name on the Hugging Face hub; a file is"
-                " given as in `attentune train FILE`.",
-                path=data.dataset_name,
-            )
+    _check_dataset_folder(data)
     if data.dataset_name is not None or "-" in named:  # standard input is read once
         return
     found = _files(named)
@@ -151,3 +137,13 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
         load_data(data, seed=seed, splits=("validation",))
     elif len(found) == len(named) and sum(path.stat().st_size for path in found) <= _READ_BYTES:
         load_data(data, seed=seed, allow_doubt=allow_doubt)
+
+
+def _check_dataset_folder(data: Any) -> None:
+    name = data.dataset_name
+    if name is not None and name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise DataError(
+            "there is no such folder. --dataset_name takes a folder, or a name on the Hugging Face hub; a file is given"
+            " as in `attentune train FILE`.",
+            path=name,
+        )

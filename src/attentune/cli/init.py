@@ -95,7 +95,7 @@ def configuration(config: Any) -> str:
     from attentune.data.files import read_table
     from attentune.data.text_formats import FileOptions
     from attentune.models.build import encoder_size, is_english_only
-    from attentune.training.defaults import RunSize, choose_settings
+    from attentune.training.prepare import RunSize, choose_settings
 
     data, lengths = rows_and_lengths(config)
     rows, length = lengths["train"], config.data.max_length

@@ -60,7 +60,7 @@ def _importance_lines(result: SearchResult) -> list[str]:
 
 
 def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
-    from attentune.training.progress import one_line
+    from attentune.training.callbacks import one_line
 
     by = "its mean score"
     if result.criterion.rule == "three-parts":

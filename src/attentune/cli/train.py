@@ -62,21 +62,24 @@ def run(arguments: Sequence[str]) -> int:
                 f"--{name}: works with one task; leave it out with --tasks, or train on each task by itself."
             )
     config = with_run_folder(config)
-    from attentune.cli.early_checks import check_run
-
-    config = check_run(config)
-    # Imported late, so that mistakes are reported without delay.
-    from attentune.results import to_json
-    from attentune.training.multitask.tasks import train_tasks
-    from attentune.training.progress import ProgressDisplay, is_main_rank
+    from attentune.cli.early_checks import check_before_run
+    from attentune.training.callbacks import ProgressDisplay, is_main_rank
+    from attentune.training.prepare import prepare
     from attentune.training.signals import Interrupted
-    from attentune.training.train import train
 
-    display = ProgressDisplay(quiet=parsed.quiet)
+    config = check_before_run(config)
+    # Mistakes are told before PyTorch is imported.
+    prepared = None if config.data.tasks is not None else prepare(config)
+    from attentune.results import to_json
+    from attentune.training.run import finished_run
+    from attentune.training.run import run as run_prepared
+    from attentune.training.tasks import train_tasks
+
     try:
-        if config.data.tasks is not None:
-            return _show_tasks(train_tasks(config, display=display), parsed.format)
-        result = train(config, display=display)
+        with ProgressDisplay(quiet=parsed.quiet) as display:
+            if config.data.tasks is not None:
+                return _show_tasks(train_tasks(config, display=display), parsed.format)
+            result = finished_run(config, display) if prepared is None else run_prepared(prepared, display=display)
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
@@ -129,7 +132,7 @@ def _show_tasks(result: Any, form: str) -> int:
     """Print the scores of several tasks."""
     from attentune.cli.output import number, table
     from attentune.results import to_json
-    from attentune.training.progress import is_main_rank
+    from attentune.training.callbacks import is_main_rank
 
     if not is_main_rank():
         return 0

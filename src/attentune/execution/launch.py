@@ -126,7 +126,7 @@ def _end_with_launcher() -> None:
 
 def main(path: str) -> int:
     """Be one of the processes; return the exit status."""
-    from attentune.training.progress import is_main_rank
+    from attentune.training.callbacks import is_main_rank
 
     trainer, arguments = pickle.loads(Path(path).read_bytes())
     result: RunResult | None = None

@@ -37,7 +37,7 @@ from attentune.io.files import storage_errors
 from attentune.training.signals import StopRequest
 
 # Imported by the server from which workers are forked, in this order.
-_PRELOADED = ["attentune.training.train", "attentune.inference.predictor", "attentune.execution.preloaded"]
+_PRELOADED = ["attentune.training.run", "attentune.inference.predictor", "attentune.execution.preloaded"]
 # Workers have this long to save after a stop request; those whose parent is gone have less, and their runs go on from
 # the last checkpoint.
 SAVE_S, _ORPHAN_SAVE_S = 30.0, 1.5

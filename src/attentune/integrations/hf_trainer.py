@@ -31,9 +31,10 @@ from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
-from attentune.training.defaults import RULED, RunSize, choose_settings, default_loss
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
-from attentune.training.objective import build_objective, score_scale
+from attentune.training.objective import build_objective
+from attentune.training.prepare import RunSize, choose_settings, default_loss, score_scale
+from attentune.training.run_folder import RULED
 
 
 def new_model(
@@ -93,7 +94,7 @@ def recommended_arguments(
 ) -> TrainingArguments:
     """Return training arguments that suit the number and length of the rows and the size of the encoder.
 
-    Learning rate, epochs, batch size and how often the model is scored follow `attentune.training.defaults`; warm-up,
+    Learning rate, epochs, batch size and how often the model is scored follow `attentune.training.prepare`; warm-up,
     weight decay and schedule are those of `attentune train`.
     """
     rows = len(train_dataset)

@@ -26,9 +26,9 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predict_row
 from attentune.integrations.sklearn_input import check_one_column, labels_of, scores_of, texts_of, weights_of
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.run import train
 
 __all__ = ["AttentuneAuto", "AttentuneClassifier", "AttentuneRegressor", "texts_of"]
 
@@ -184,7 +184,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
         preset: the method, such as "ssa-hybrid"; `attentune list presets` lists them.
         model_name_or_path: the encoder; "embedded" needs no network.
         learning_rate: as in the TrainingArguments of transformers, like the next two; None for the value that suits the
-            encoder's size (`attentune.training.defaults`).
+            encoder's size (`attentune.training.prepare`).
         num_train_epochs: the number of passes over the rows; None for what suits their number.
         per_device_train_batch_size: the number of rows in a batch; None for what suits their number and length.
         max_length: the maximum length of a text, or a pair of texts, in tokens.

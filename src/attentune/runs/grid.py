@@ -16,7 +16,7 @@ from attentune.data.builtin import load_spec
 from attentune.data.dataset import data_name
 from attentune.errors import ConfigError
 from attentune.runs.records import CUSTOM_TASK, Run
-from attentune.training.defaults import ending_with_last_weights
+from attentune.training.prepare import ending_with_last_weights
 
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {

@@ -17,7 +17,7 @@ from attentune.io.files import check_links, read_json, storage_errors, write_tex
 from attentune.results import ORIGINAL_TRAIN
 from attentune.runs.grid import PER_RUN, WHICH_RUNS, RunGrid
 from attentune.runs.records import CUSTOM_TASK, LOCKS, is_packed
-from attentune.training.defaults import RULED
+from attentune.training.run_folder import RULED
 
 # Maps a name, such as "train rows of cola" or "encoder embedded", to the first digits of a SHA-256.
 DataFingerprints = dict[str, str]

@@ -38,7 +38,7 @@ from attentune.runs.search_plan import PARTS, Rows, SearchPlan
 from attentune.runs.search_settings import CheckedSearch, SearchSettings, SelectionCriterion, check_search
 from attentune.runs.study import SearchStudy, TrialOutcome, ranked
 from attentune.runs.timing import PlannedRuns, planned_runs
-from attentune.training.progress import ProgressDisplay
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 
 __all__ = ["ComparisonStopped", "SearchResult", "search"]
@@ -271,7 +271,7 @@ def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: P
     A finished run with these settings is kept, an interrupted one is resumed. A run with other settings, those of an
     earlier best trial, is replaced.
     """
-    from attentune.training.train import train
+    from attentune.training.run import train
 
     config = _resumed_or_new(config)
     if options.executor == "local":
@@ -309,7 +309,7 @@ def _resumed_or_new(config: Config) -> Config:
 
 def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
     """Train with these settings by dotted name; return False if a stop was requested and the run can be resumed."""
-    from attentune.training.train import train
+    from attentune.training.run import train
 
     if stop.requested:
         return False

@@ -35,7 +35,7 @@ from attentune.runs.study import SearchStudy, TrialOutcome
 from attentune.runs.worker import RunTask
 from attentune.training.callbacks import Scores, TrainingCallback
 from attentune.training.signals import Pruned
-from attentune.training.state import TrainingState
+from attentune.training.callbacks import TrainingState
 
 PARTS = 3
 _SMALLEST = 1e-6  # probabilities are written with six decimals
@@ -81,7 +81,7 @@ class SearchTrainer:
     first_seed: int  # the seed whose runs may be pruned
 
     def __call__(self, run: Run, config: Config) -> RunResult:
-        from attentune.training.train import train
+        from attentune.training.run import train
 
         may_prune = self.sampling.pruner != "none" and run.seed == self.first_seed
         callbacks = [PruningCallback(self, run.method, config)] if may_prune else []

@@ -17,7 +17,7 @@ from attentune.metrics.metrics import METRICS
 from attentune.runs.grid import RunGrid
 from attentune.runs.records import CUSTOM_TASK, Run
 from attentune.runs.space import Dimension, Space, named_space
-from attentune.training.defaults import ending_with_last_weights
+from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import check_feasible
 
 _CHOICES = {

@@ -19,9 +19,9 @@ from attentune.models.build import load_tokenizer
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.progress import RunTimes, group_of
 from attentune.runs.records import RecordStore
-from attentune.training.defaults import default_batch_size, default_epochs
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.prepare import default_batch_size, default_epochs
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 
 # Settings that decide what is computed for a token.
 _OF_A_TOKEN = ("model.", "labels.", "objective.", "training.precision", "training.freeze")

@@ -79,7 +79,7 @@ def _locked(record_store: RecordStore, run: Run) -> Iterator[bool]:
 
 def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunRecord | None:
     """Train, and return the record; None if the run was interrupted."""
-    from attentune.training.train import train  # noqa: F401  (so that the run's time excludes the import)
+    from attentune.training.run import train  # noqa: F401  (so that the run's time excludes the import)
 
     run, folder, config = task.run, record_store.run_folder(task.run), task.config()
     print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {run.name}", file=sys.stderr, flush=True)
@@ -99,7 +99,7 @@ def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunR
 
 
 def _train(task: RunTask, folder: Path, stop: StopRequest) -> RunResult:
-    from attentune.training.memory import forget_peak_memory
+    from attentune.nn.compiled.memory import forget_peak_memory
 
     forget_peak_memory()
     trainer = task.trainer or _train_alone
@@ -132,6 +132,6 @@ def _in_processes(trainer: Trainer, task: RunTask, folder: Path, stop: StopReque
 
 def _train_alone(run: Run, config: Config) -> RunResult:
     """Train as `attentune train` does, but fit baselines on the run's rows only if the settings name some."""
-    from attentune.training.train import train
+    from attentune.training.run import train
 
     return train(config, with_baselines=config.training.baselines not in ("auto", "none"))

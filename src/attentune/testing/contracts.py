@@ -29,7 +29,7 @@ from attentune.nn.layer_mix import minimum_layers
 from attentune.nn.losses import loss_task_types, row_losses
 from attentune.plugins import GROUPS, full_name, load_plugin, plugin_names
 from attentune.testing.tiny import CORPUS, build_tiny
-from attentune.training.train import train
+from attentune.training.run import train
 
 # One family with each kind of position: learned, relative and rotary.
 ENCODERS = ("bert", "deberta-v2", "modernbert")

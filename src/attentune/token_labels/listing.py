@@ -85,7 +85,7 @@ def _training_rows(saved: Predictor, has_labels: bool) -> tuple[TextRows, EpochP
     rows = saved.data(None, ("train",)).splits["train"]
     if not has_labels:
         return rows, None
-    tensors, fingerprint = load_labels(saved.folder)
+    tensors, fingerprint = load_labels(saved.folder / LABELS_FILE)
     if rows.fingerprint() != fingerprint:
         raise CheckpointError(
             f"{saved.folder}: the training rows that its config.yaml names are not those that it was trained on, so the"

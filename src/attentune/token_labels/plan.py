@@ -136,14 +136,13 @@ def labels_from_scores(
 LABELS_FILE = "labels.safetensors"
 
 
-def save_labels(folder: Path, tensors: dict[str, np.ndarray], *, train_fingerprint: str) -> None:
+def save_labels(file: Path, tensors: dict[str, np.ndarray], *, train_fingerprint: str) -> None:
     """Save the arrays of a plan, with the fingerprint of its training rows."""
-    save_file(tensors, folder / LABELS_FILE, metadata={"train_fingerprint": train_fingerprint})
+    save_file(tensors, file, metadata={"train_fingerprint": train_fingerprint})
 
 
-def load_labels(folder: Path) -> tuple[dict[str, np.ndarray], str]:
+def load_labels(file: Path) -> tuple[dict[str, np.ndarray], str]:
     """Load the arrays of a plan and the fingerprint of its training rows."""
-    file = folder / LABELS_FILE
     try:
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata() or {}

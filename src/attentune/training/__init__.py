@@ -1,4 +1,1 @@
-"""Trains one run: from a configuration to a finished run folder.
-
-Start with `train.train`; then `inputs`, `components`, `loop`, `finalize`. `multitask/` trains several tasks.
-"""
+"""Trains one run, from a configuration to a finished run folder: read `run.py` first. `tasks.py`: several tasks."""

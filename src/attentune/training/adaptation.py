@@ -28,12 +28,11 @@ from attentune.io.files import storage_errors, write_text, written_together
 from attentune.models.loading import quiet
 from attentune.models.saving import load_model
 from attentune.results import RunResult
-from attentune.training.callbacks import TrainingCallback
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback
 from attentune.training.checkpoint import TEMPORARY, checkpoint_folders
-from attentune.training.defaults import ADAPTATION_SETTINGS, ADAPTATION_UPDATES
-from attentune.training.progress import ProgressDisplay
+from attentune.training.prepare import ADAPTATION_SETTINGS, ADAPTATION_UPDATES
+from attentune.training.run import train
 from attentune.training.run_folder import CONFIG_FILE, check_own_folder, check_writable, locked_folder
-from attentune.training.train import train
 
 # The folder of the run, inside that of the encoder.
 RUN_FOLDER = "training"

@@ -19,23 +19,9 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
-from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
+from attentune.training.card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
+from attentune.training.prepare import check_calibration
 from attentune.training.run_folder import locked_folder
-
-
-def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
-    """Check that the task has the probabilities or thresholds that are to be fitted."""
-    if calibrate == "none" and thresholds == "none":
-        return
-    if label_space.task_type == "regression":
-        name = "calibrate" if calibrate != "none" else "thresholds"
-        raise ConfigError(f"training.{name}: needs classes, whose probabilities it mends; this task is a regression.")
-    is_binary = label_space.task_type == "classification" and label_space.num_labels == 2
-    if thresholds != "none" and not (is_binary or label_space.is_multilabel):
-        raise ConfigError(
-            f"training.thresholds: needs two classes, or several labels a row; this is {label_space.task_type} into"
-            f" {label_space.num_labels}. Leave it out: the likeliest class is predicted."
-        )
 
 
 def calibrate(

@@ -1,17 +1,98 @@
-"""Callbacks of the training loop: the log file, the experiment tracker and the progress bar.
+"""The state of a run and who is told of it: callbacks, the log file, the progress bar, experiment trackers.
 
-The events are those of transformers' `TrainerCallback`.
+The events are those of transformers' `TrainerCallback`, the state is its `TrainerState`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from attentune.training.progress import JsonLog, ProgressDisplay, label_line, one_line
-from attentune.training.state import TrainingState
+from attentune.config import Config, to_flat
+from attentune.errors import ConfigError
+from attentune.io.files import storage_errors, write_text
+from attentune.metrics.metrics import Metric
+from attentune.results import LOG_FILE, check_fields, without_nan
+from attentune.training.signals import Interrupted
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass
+class TrainingState:
+    """Counters and best score so far; corresponds to transformers' `TrainerState`."""
+
+    step: int = 0  # optimiser steps done
+    epoch: int = 0  # the current epoch, from 0
+    step_in_epoch: int = 0  # optimiser steps done in this epoch
+    tokens: int = 0  # tokens trained on, padding not counted
+    seconds: float = 0.0  # wall time of training steps, without evaluation and saving
+    evaluation_seconds: float = 0.0  # wall time of evaluation
+    label_seconds: float = 0.0  # wall time of making token labels
+    epoch_labels: dict[str, Any] = field(default_factory=dict)  # counts of this epoch's token labels, for the log
+    loss_sum: float = 0.0  # sum of the steps' losses since the last line of the log
+    task_loss_sum: float = 0.0  # the same of the task's loss alone, without the token head's
+    loss_steps: int = 0  # number of steps in `loss_sum`
+    best: dict[str, Any] | None = None  # {"metric", "value", "step"} of the best score, or None
+    scores_without_gain: int = 0  # evaluations since the last improvement
+    last_scored_step: int = -1  # step of the newest evaluation, or -1
+    stopped_early: bool = False  # whether early stopping, or a callback, ended the run
+    log_bytes: int = 0  # length of log.jsonl
+    log_sha256: str | None = None  # SHA-256 of log.jsonl; None if the run has no log
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainingState:
+        """Build a state from `to_dict`'s values."""
+        check_fields(cls, values)
+        counts = {name: value for name, value in values.items() if type(value) is int}
+        below = [name for name, value in counts.items() if value < (-1 if name == "last_scored_step" else 0)]
+        best = values.get("best")
+        if best is not None and (type(best.get("step")) is not int or not isinstance(best.get("value"), (int, float))):
+            below.append("best")
+        if below:
+            raise ValueError(f"{below[0]} is {str(values[below[0]])[:60]}, which is out of range")
+        return cls(**values)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Training speed so far."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the best score is that of the current step."""
+        return self.best is not None and self.best["step"] == self.step
+
+    def update_best(self, metric: Metric, value: float, threshold: float) -> bool:
+        """Record a score; return whether it is the best so far. An undefined score (NaN) is never an improvement."""
+        self.last_scored_step = self.step
+        sign = 1.0 if metric.greater_is_better else -1.0
+        before = None if self.best is None else self.best["value"]
+        gain = not math.isnan(value) and (before is None or sign * (value - before) > 0)
+        if gain and (before is None or sign * (value - before) > threshold):
+            self.scores_without_gain = 0
+        else:
+            self.scores_without_gain += 1
+        if gain:
+            self.best = {"metric": metric.name, "value": value, "step": self.step}
+        return gain
+
 
 # By split, metric names and values.
 Scores = dict[str, dict[str, float]]
@@ -42,14 +123,143 @@ class TrainingCallback:
         """Called after a checkpoint has been written."""
 
 
+class JsonLog:
+    """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed."""
+
+    def __init__(self, path: Path, *, keep_bytes: int = 0, keep_sha256: str | None = None) -> None:
+        self._path = path
+        with storage_errors(path):
+            self._file = path.open("ab", buffering=0)  # unbuffered
+            self._file.truncate(min(keep_bytes, path.stat().st_size))
+            self._digest = hashlib.sha256(path.read_bytes())
+        self.is_as_written = keep_sha256 in (None, self._digest.hexdigest())
+
+    def write(self, facts: dict[str, Any]) -> None:
+        """Add a line."""
+        line = json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n"
+        self._digest.update(line)
+        with storage_errors(self._path):
+            while line:  # a full disk may write a part only
+                line = line[self._file.write(line) :]
+
+    def synced(self) -> tuple[int, str]:
+        """Flush the file to the disk; return its length and SHA-256."""
+        with storage_errors(self._path):
+            os.fsync(self._file.fileno())
+            return os.fstat(self._file.fileno()).st_size, self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def is_main_rank() -> bool:
+    """Return whether this is the main process of those that `torchrun` or `accelerate launch` started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+class ProgressDisplay:
+    """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._predicted = 0
+
+    def info(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, markup=False)
+
+    def warning(self, text: str) -> None:
+        """Print a warning above the bar."""
+        self._console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def start(self, total_steps: int, done: int) -> None:
+        """Show the bar, if standard error is a terminal."""
+        if not self._console.is_terminal or self._console.quiet:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("training", total=total_steps, completed=done, facts="")
+        self._bar.start()
+
+    def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
+        """Move the bar."""
+        self._predicted = 0
+        if self._bar is not None and self._task is not None:
+            facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
+            self._bar.update(self._task, completed=step, facts=facts)
+
+    def predicted(self, rows: int) -> None:
+        """Show in the bar how many sentences have been predicted for token labels since the last step."""
+        self._predicted += rows
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, facts=f"labels: {self._predicted:,} sentences predicted")
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> ProgressDisplay:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        sys.stderr.flush()
+
+
+def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Format scores as one line: "validation: accuracy 0.8123, f1 0.8456"."""
+    return "; ".join(
+        f"{split}: "
+        + ", ".join(
+            f"{name} {'undefined' if value is None or value != value else format(value, '.4f')}"
+            for name, value in metrics.items()
+        )
+        for split, metrics in scores.items()
+    )
+
+
+def label_line(facts: Mapping[str, Any]) -> str:
+    """Format an epoch's label counts as one line: "labels: 800 probed, 640 correct; 900 tokens at 1, 3,000 at 0"."""
+    sentences = ", ".join(f"{facts[name]:,} {name}" for name in ("probed", "correct", "flipped") if name in facts)
+    if "reused_wrong_share" in facts:
+        sentences += (
+            f", {facts['reused']:,} reused ({facts['reused_wrong_share']:.0%} of {facts['reused_checked']} wrong)"
+        )
+    tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
+    return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"
+
+
+def open_log(run: Path, before: TrainingState, display: ProgressDisplay) -> JsonLog:
+    """Open the log, cut back to its length when the checkpoint was written."""
+    log = JsonLog(run / LOG_FILE, keep_bytes=before.log_bytes, keep_sha256=before.log_sha256)
+    if not log.is_as_written:
+        display.warning(
+            f"{run / LOG_FILE}: has changed or lost lines since it was written. The run goes on, as nothing is computed"
+            " from it; curves up to here may be wrong."
+        )
+    return log
+
+
 class JsonLogCallback(TrainingCallback):
     """Writes `log.jsonl`."""
 
-    def __init__(self, log: JsonLog, extra: Mapping[str, Any] | None = None) -> None:
-        self._log, self._extra = log, dict(extra or {})
+    def __init__(self, log: JsonLog, task: str | None = None) -> None:
+        self._log, self._task = log, {} if task is None else {"task": task}
 
     def _write(self, state: TrainingState, facts: Mapping[str, Any]) -> None:
-        self._log.write({**self._extra, "step": state.step, "epoch": state.epoch, **facts})
+        self._log.write({**self._task, "step": state.step, "epoch": state.epoch, **facts})
 
     def on_log(self, state: TrainingState, logs: Mapping[str, float]) -> None:
         times = {"seconds": round(state.seconds, 3), "tokens_per_second": round(state.tokens_per_second, 1)}
@@ -73,38 +283,141 @@ class JsonLogCallback(TrainingCallback):
 class TrackerCallback(TrainingCallback):
     """Logs losses and scores to the experiment tracker that Accelerate has started; see `trackers`."""
 
-    def __init__(self, accelerator: Accelerator, prefix: str = "") -> None:
-        self._accelerator, self._prefix = accelerator, prefix
-
-    def _track(self, values: Mapping[str, float], step: int) -> None:
-        self._accelerator.log({f"{self._prefix}{name}": value for name, value in values.items()}, step=step)
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
 
     def on_log(self, state: TrainingState, logs: Mapping[str, float]) -> None:
-        self._track({f"train/{name}": value for name, value in logs.items()}, state.step)
+        self._accelerator.log({f"train/{name}": value for name, value in logs.items()}, step=state.step)
 
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
         values = {f"{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
-        self._track(values, state.step)
+        self._accelerator.log(values, step=state.step)
 
 
 class ProgressCallback(TrainingCallback):
-    """Moves the progress bar, and prints scores and token label counts."""
+    """Moves the progress bar, and prints scores and token label counts, of several tasks with the task's name."""
 
-    def __init__(self, display: ProgressDisplay) -> None:
-        self._display = display
+    def __init__(self, display: ProgressDisplay, steps_done: Callable[[], int], task: str | None = None) -> None:
+        self._display, self._steps_done, self._prefix = display, steps_done, "" if task is None else f"{task}: "
 
     def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
-        self._display.advance(state.step, loss=logs["loss"], tokens_per_second=state.tokens_per_second)
+        self._display.advance(self._steps_done(), loss=logs["loss"], tokens_per_second=state.tokens_per_second)
 
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
-        self._display.info(f"step {state.step}: {one_line(scores)}{'  (best so far)' if state.is_best else ''}")
+        best = "  (best so far)" if state.is_best else ""
+        self._display.info(f"{self._prefix}step {state.step}: {one_line(scores)}{best}")
 
     def on_prediction_step(self, rows: int) -> None:
         self._display.predicted(rows)
 
     def on_epoch_begin(self, state: TrainingState) -> None:
-        facts = state.epoch_labels
+        facts, epoch = state.epoch_labels, f"{self._prefix}epoch {state.epoch + 1}"
         if "reason" in facts and state.epoch > 0:
-            self._display.warning(f"epoch {state.epoch + 1}: no token is labelled: {facts['reason']}")
+            self._display.warning(f"{epoch}: no token is labelled: {facts['reason']}")
         elif "ones" in facts:
-            self._display.info(f"epoch {state.epoch + 1}: {label_line(facts)}")
+            self._display.info(f"{epoch}: {label_line(facts)}")
+
+
+# In the run folder: the files of TensorBoard and Weights & Biases, and the id of the tracker's run.
+TRACKER_FOLDER = "tracker"
+_ID_FILE = "run-id.json"
+PROJECT = "attentune"
+# Trackers may send settings to a server, so paths on the user's machine are not logged.
+_PRIVATE = ("output_dir", "resume", "overwrite_output_dir", "report_to", "data_dir", "dataset_name", "task_settings")
+
+
+@contextlib.contextmanager
+def tracked(accelerator: Accelerator, config: Config) -> Iterator[None]:
+    """Start a tracker, and mark its run as failed or killed if the block raises.
+
+    A block that succeeds ends the tracker's run itself, by Accelerate's `end_training`.
+    """
+    kind = config.training.report_to
+    if kind == "none":
+        yield
+        return
+    _start(accelerator, kind, Path(str(config.training.output_dir)), tracker_settings(config))
+    try:
+        yield
+    except BaseException as error:
+        _end(accelerator, kind, status="KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED")
+        raise
+
+
+def log_final(accelerator: Accelerator, scores: Mapping[str, Mapping[str, float | None]], step: int) -> None:
+    """Log the scores of the final weights to the tracker."""
+    values = {f"final/{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
+    accelerator.log({name: value for name, value in values.items() if value is not None}, step=step)
+
+
+def tracker_settings(config: Config) -> dict[str, Any]:
+    """Return the settings to log to a tracker, by dotted name, without paths of data and runs."""
+    logged = {}
+    for name, value in to_flat(config).items():
+        last = name.split(".")[-1]
+        if last not in _PRIVATE and not last.endswith("_file") and value is not None:
+            logged[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
+    encoder = config.model.name_or_path
+    logged["model.name_or_path"] = Path(encoder).name if Path(encoder).exists() else encoder
+    return logged
+
+
+def _start(accelerator: Accelerator, kind: str, run: Path, settings: Mapping[str, Any]) -> None:
+    folder = run / TRACKER_FOLDER
+    if accelerator.is_main_process:
+        with storage_errors(folder):
+            folder.mkdir(exist_ok=True)
+    try:
+        if kind == "tensorboard":
+            accelerator.init_trackers(TRACKER_FOLDER)
+            return
+        # A resumed run continues in the tracker's same run.
+        known = _known_id(folder, kind)
+        if kind == "mlflow":
+            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+            options: dict[str, Any] = {"run_name": run.resolve().name, "run_id": known}
+            project = PROJECT
+        else:
+            options = {"name": run.resolve().name, "dir": str(folder), "id": known, "resume": "allow"}
+            project = os.environ.get("WANDB_PROJECT", PROJECT)
+        accelerator.init_trackers(project, dict(settings), {kind: options})
+    except Exception as error:  # each tracker has its own exception classes
+        raise ConfigError(
+            f"training.report_to: {kind} could not be started: {' '.join(str(error).split())[:300]} {_cure(kind)}"
+        ) from error
+    if accelerator.is_main_process:
+        write_text(folder / _ID_FILE, json.dumps({kind: _own_id(accelerator, kind)}) + "\n")
+
+
+def _cure(kind: str) -> str:
+    if kind == "mlflow":
+        return "MLFLOW_TRACKING_URI says where its store is (not set: MLflow's own default); or set --report_to none."
+    if kind == "wandb":
+        return "Log in (wandb login), keep it on this machine (WANDB_MODE=offline), or set --report_to none."
+    return "Set --report_to none to do without it."
+
+
+def _known_id(folder: Path, kind: str) -> str | None:
+    try:
+        return json.loads((folder / _ID_FILE).read_text(encoding="utf-8")).get(kind)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _own_id(accelerator: Accelerator, kind: str) -> str:
+    tracker = accelerator.get_tracker(kind, unwrap=True)
+    return str(tracker.info.run_id if kind == "mlflow" else tracker.id)
+
+
+def _end(accelerator: Accelerator, kind: str, *, status: str) -> None:
+    """End the tracker's run. Its own errors are ignored: the user should see the error that ended training."""
+    with contextlib.suppress(Exception):
+        if accelerator.is_main_process and kind == "mlflow":
+            import mlflow
+
+            mlflow.end_run(status)
+        elif accelerator.is_main_process and kind == "wandb":
+            accelerator.get_tracker(kind, unwrap=True).finish(exit_code=1)
+        else:
+            for tracker in accelerator.trackers:
+                tracker.finish()

@@ -14,19 +14,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError, StorageError
 from attentune.io import files
-from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
+from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest, written_together
+from attentune.models.build import hub_name
+from attentune.models.lora import adapter_settings
 from attentune.models.saving import save_model
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
-from attentune.training.components import TrainingComponents
+from attentune.training.callbacks import ProgressDisplay, TrainingState
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from attentune.training.progress import JsonLog
-from attentune.training.run_folder import TEMPORARY, checkpoint_folders
-from attentune.training.state import TrainingState
+from attentune.training.run_folder import TEMPORARY, changes, checkpoint_folders
+from attentune.training.signals import command_to_resume
+from attentune.training.trainer import TaskTrainer, Trainer
 
 STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"
 _NEEDED = (STATE, MODEL_FILE)
@@ -81,7 +86,7 @@ def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = Fal
 
 def _damage_of_best(run: Path, folder: Path) -> str | None:
     """Return what is wrong with the checkpoint that was the best when this one was written; None if nothing."""
-    best = read_state(folder)["training"]["best"]
+    best = next(iter(read_state(folder)["tasks"].values()))["best"]
     if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
         return None
     best_folder = run / f"checkpoint-{best['step']}"
@@ -93,10 +98,9 @@ def read_state(folder: Path) -> dict[str, Any]:
     """Read the state of a checkpoint."""
     try:
         content = read_json(folder / STATE)
-        states = [content["training"]] if "training" in content else [*content["tasks"].values()]
-        if not isinstance(content["identity"], dict):
-            raise ValueError("identity is not an object")
-        for state in states:
+        if not all(isinstance(one, dict) for one in (content["identity"], *content["identity"].values())):
+            raise ValueError("identity is not an object of objects")
+        for state in content["tasks"].values():
             TrainingState.from_dict(state)
         return content
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -135,58 +139,144 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
 
 
 class Checkpointer:
-    """Saves and restores the checkpoints of one run. Only the main process writes."""
+    """Saves and restores the checkpoints of a run. Only the main process writes."""
 
-    def __init__(self, run: Path, components: TrainingComponents, log: JsonLog | None) -> None:
-        self._run, self._components, self._log = run, components, log
+    def __init__(self, run: Path, trainer: Trainer) -> None:
+        self._run, self._trainer = run, trainer
         self._saved_step = -1
 
-    def save(self, state: TrainingState) -> None:
+    def save(self) -> None:
         """Write a checkpoint, unless this step has one, then remove the oldest ones beyond the limit."""
-        inputs = self._components.inputs
-        if self._saved_step != state.step:
-            self._saved_step = state.step
-            self._write(state)
-        if inputs.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
-            best_step = None if state.best is None else state.best["step"]
-            keep_newest(self._run, state.step, inputs.config.training.save_total_limit, best_step)
+        trainer, first = self._trainer, self._trainer.first
+        if self._saved_step != trainer.steps_done:
+            self._saved_step = trainer.steps_done
+            for task in trainer.tasks.values():
+                task.check_weights()
+            self._write()
+            for task in trainer.tasks.values():
+                for callback in task.callbacks:
+                    callback.on_save(task.state)
+        if first.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
+            best = None if trainer.is_shared or first.state.best is None else first.state.best["step"]
+            keep_newest(self._run, trainer.steps_done, first.training.save_total_limit, best)
 
-    def _write(self, state: TrainingState) -> None:
-        components, inputs = self._components, self._components.inputs
-        inputs.accelerator.wait_for_everyone()
-        labels = components.planner.tensors()
-        if not inputs.accelerator.is_main_process:
+    def _write(self) -> None:
+        trainer, first = self._trainer, self._trainer.first
+        first.accelerator.wait_for_everyone()
+        labels = {name: task.planner.tensors() for name, task in trainer.tasks.items()}
+        if not first.accelerator.is_main_process:
             return
-        if self._log is not None:
-            state.log_bytes, state.log_sha256 = self._log.synced()
-        scaler = inputs.accelerator.scaler
+        if trainer.log is not None:
+            first.state.log_bytes, first.state.log_sha256 = trainer.log.synced()
+        scaler = first.accelerator.scaler
         content = {
-            "training": state.to_dict(),
-            "identity": components.resume_fingerprint(),
+            "tasks": {name: task.state.to_dict() for name, task in trainer.tasks.items()},
+            "identity": {name: task.resume_fingerprint() for name, task in trainer.tasks.items()},
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        optimizer = optimizer_tensors(components.bare_optimizer, components.model)
+        optimizer = optimizer_tensors(trainer.bare_optimizer, trainer.model)
 
         def write_files(folder: Path) -> None:
-            save_model(components.model, inputs.tokenizer, folder)
+            if trainer.is_shared:
+                weights = {name: weight.detach().contiguous() for name, weight in trainer.model.named_parameters()}
+                save_file(weights, folder / MODEL_FILE)
+            else:
+                save_model(trainer.model, first.inputs.tokenizer, folder)
             save_file(optimizer, folder / OPTIMIZER_FILE)
-            if labels:
-                save_labels(folder, labels, train_fingerprint=inputs.fingerprint["train"])
+            for name, tensors in labels.items():
+                if tensors:
+                    fingerprint = trainer.tasks[name].inputs.fingerprint["train"]
+                    save_labels(self._labels_file(folder, name), tensors, train_fingerprint=fingerprint)
 
-        with components.embeddings.whole(components.decay(state)):
-            write_checkpoint(self._run, state.step, content, write_files)
+        with first.embeddings.whole(trainer.decay()):
+            write_checkpoint(self._run, trainer.steps_done, content, write_files)
 
-    def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
-        """Load a checkpoint's weights, optimiser, scaler and token labels, and return its state."""
-        components, scaler = self._components, self._components.inputs.accelerator.scaler
-        state = TrainingState.from_dict(content["training"])
+    def _labels_file(self, folder: Path, task: str) -> Path:
+        return folder / (f"labels-{task}.safetensors" if self._trainer.is_shared else LABELS_FILE)
+
+    def restore(self, display: ProgressDisplay) -> bool:
+        """Go back to the newest undamaged checkpoint: weights, optimiser, states, token labels; False without one."""
+        trainer, scaler = self._trainer, self._trainer.first.accelerator.scaler
+        folder = newest_good(self._run, display.warning, with_best=wants_best(trainer.first.training))
+        if folder is None:
+            display.info(f"{self._run}: no checkpoint to resume from; starting at the beginning.")
+            return False
+        content = read_state(folder)
+        check_identity(self._run, trainer, content["identity"])
+        display.info(f"resuming from {folder}")
         with fitting(folder):
-            with components.embeddings.loading(components.decay(state)):
-                components.model.load_state_dict(load_file(folder / MODEL_FILE))
-            load_optimizer_tensors(components.bare_optimizer, components.model, load_file(folder / OPTIMIZER_FILE))
+            for name, task in trainer.tasks.items():
+                task.state = TrainingState.from_dict(content["tasks"][name])
+            with trainer.first.embeddings.loading(trainer.decay()):
+                weights = load_file(folder / MODEL_FILE)
+                if trainer.is_shared:
+                    for name, weight in trainer.model.named_parameters():
+                        weight.data.copy_(weights[name])
+                else:
+                    trainer.model.load_state_dict(weights)
+            load_optimizer_tensors(trainer.bare_optimizer, trainer.model, load_file(folder / OPTIMIZER_FILE))
             if content.get("scaler") and scaler is not None:
                 scaler.load_state_dict(content["scaler"])
-            if (folder / LABELS_FILE).is_file():
-                components.planner.restore(load_labels(folder)[0])
-        self._saved_step = state.step
-        return state
+            for name, task in trainer.tasks.items():
+                if (file := self._labels_file(folder, name)).is_file():
+                    task.planner.restore(load_labels(file)[0])
+        self._saved_step = trainer.steps_done
+        return True
+
+
+def check_identity(run: Path, trainer: Trainer, before: dict[str, Any]) -> None:
+    """Refuse to resume a run whose rows, tokens, encoder, processes or device are others than at its beginning."""
+    found = []
+    for name, task in trainer.tasks.items():
+        differences = changes(before[name], task.resume_fingerprint()) if name in before else ["the task"]
+        if differences:
+            found.append(f"{f'{name}: ' if trainer.is_shared else ''}{' and '.join(differences)}")
+    if found:
+        raise CheckpointError(
+            f"{run}: cannot be resumed: {'; '.join(found)} changed since it was begun, so the result would be of two"
+            " mixed runs. Put back what was there, or train again from the start with --overwrite_output_dir."
+        )
+
+
+# The folder of the adapters alone; the run folder has the merged weights.
+ADAPTER_FOLDER = "adapter"
+
+
+def wants_best(settings: TrainingConfig) -> bool:
+    """Return whether a run ends with its best weights."""
+    return bool(settings.load_best_model_at_end) or settings.early_stopping_patience is not None
+
+
+def load_best(run: Path, task: TaskTrainer) -> int:
+    """Load the best weights if the settings say so; return the step of the final weights."""
+    state = task.state
+    if not wants_best(task.training) or state.best is None or state.best["step"] == state.step:
+        return state.step
+    folder = run / f"checkpoint-{state.best['step']}"
+    problem = verify_checkpoint(folder)
+    if problem is not None:
+        raise CheckpointError(
+            f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
+        )
+    task.model.load_state_dict(load_file(folder / MODEL_FILE))
+    return state.best["step"]
+
+
+def save_final_model(run: Path, task: TaskTrainer, labels: dict[str, np.ndarray]) -> None:
+    """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
+    with written_together(run, f"{TEMPORARY}model-{os.getpid()}") as temporary:
+        save_model(task.model, task.inputs.tokenizer, temporary)
+        if labels:
+            fingerprint = task.inputs.fingerprint["train"]
+            save_labels(temporary / LABELS_FILE, labels, train_fingerprint=fingerprint)
+
+
+def save_adapters(folder: Path, adapters: dict[str, torch.Tensor], task: TaskTrainer, lora: dict[str, Any]) -> None:
+    """Save the encoder's adapters alone, in peft's format."""
+    base = hub_name(task.inputs.config.model.name_or_path)
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)
+        save_file(adapters, folder / "adapter_model.safetensors")
+        adapter_settings(lora, task.model.encoder, base).save_pretrained(str(folder))
+        # The same permissions as the other files; safetensors writes private ones.
+        (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)

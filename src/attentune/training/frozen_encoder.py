@@ -13,7 +13,9 @@ from torch import Tensor
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import default_batch_tokens
+from attentune.models.counting import count_parameters
 from attentune.models.fused import frozen_weights
+from attentune.training.prepare import RunInputs
 
 # Larger hidden states are not cached; the encoder then runs in each step.
 LIMIT_BYTES = 2 << 30
@@ -112,3 +114,21 @@ def freeze(model: Any, features: Features, generator: str, **options: Any) -> tu
     size_mib = states_bytes(model, features) / (1 << 20)
     note = f"the hidden states of {len(features):,} rows are computed once (at most {size_mib:,.1f} MiB)"
     return FrozenStates(model=model, features=features, **options), f"frozen encoder: {note}"
+
+
+def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
+    """Freeze the encoder if the settings say so; return its cached hidden states, if any, and a note for the user."""
+    training = inputs.config.training
+    if training.lora_rank is not None:
+        counts = count_parameters(model)
+        share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
+        return None, f"adapters in the encoder: {share} (slots and classifier included)"
+    if not training.freeze_encoder:
+        return None, None
+    return freeze(
+        model,
+        inputs.features["train"],
+        inputs.config.labels.generator,
+        pad_token_id=inputs.tokenizer.pad_token_id,
+        accelerator=inputs.accelerator,
+    )

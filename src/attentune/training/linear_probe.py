@@ -28,8 +28,8 @@ from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, score_rows, summed_over_processes
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.compiled.memory import kept_memory
-from attentune.training.defaults import PROBED_ROWS
 from attentune.training.objective import Objective
+from attentune.training.prepare import PROBED_ROWS
 
 # Inverse strengths of the penalty to choose from, of features with a root mean square of 1.
 _STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from attentune.nn.losses import (
     row_losses,
     token_label_sums,
 )
+from attentune.training.prepare import RunInputs
 
 _SHOWN_ROWS = 8
 
@@ -108,7 +109,7 @@ class Objective:
         return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
 
     def rows(self, logits_BC: torch.Tensor, labels_B: torch.Tensor) -> RowLosses:
-        """Return the losses of each row of a batch, whose scores are standardised as in `RunInputs.targets`."""
+        """Return the losses of each row of a batch, whose scores are standardised as in `Prepared.targets`."""
         mean, std = self.score_scale
         if (mean, std) != (0.0, 1.0):
             logits_BC = (logits_BC - mean) / std
@@ -173,12 +174,22 @@ def build_objective(
     )
 
 
-def score_scale(scores_N: np.ndarray) -> tuple[float, float]:
-    """Compute mean and standard deviation of the training scores; 1 if all are equal."""
-    mean = float(scores_N.mean())
-    largest = float(np.abs(scores_N - mean).max())
-    # Divided first, so that no square of a score overflows.
-    return mean, largest * float(((scores_N - mean) / largest).std()) if largest > 0 else 1.0
+def new_objective(inputs: RunInputs) -> Objective:
+    """Build the training objective."""
+    settings = inputs.config.objective
+    return build_objective(
+        inputs.data.label_space,
+        inputs.labels,
+        row_weights=inputs.weights,
+        score_scale=inputs.score_scale,
+        loss=inputs.loss,
+        class_weights=settings.class_weights,
+        label_smoothing=settings.label_smoothing,
+        alpha=settings.alpha,
+        token_loss_warmup_epochs=settings.token_loss_warmup_epochs,
+        focal_gamma=settings.focal_gamma,
+        soft_targets=inputs.has_soft_targets,
+    )
 
 
 def _check_loss(loss: str, label_space: LabelSpace) -> None:
@@ -207,18 +218,6 @@ def _check_soft(loss: str, label_space: LabelSpace, class_weights: Any, label_sm
             f"objective: got loss {loss}, class_weights {class_weights} and label_smoothing {label_smoothing:g} for"
             f" rows with soft targets, expected loss {expected} (or auto) alone: the targets are what is to be learned."
         )
-
-
-def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
-    """Return the label space with this prediction rule for ordinal classes."""
-    if rule == "argmax":
-        return label_space
-    if label_space.task_type != "ordinal":
-        raise ConfigError(
-            f"objective.ordinal_prediction: got {rule!r}, which needs classes with an order"
-            f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
-        )
-    return replace(label_space, ordinal_prediction=rule)
 
 
 def check_metric(objective: Objective, metric: Metric) -> None:

@@ -14,9 +14,12 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from attentune.config import TrainingConfig
+from attentune.models.fused import use_bf16_gradients
 from attentune.nn.compiled.adamw import CompiledAdamW
 from attentune.nn.compiled.checks import unavailable_reason
 from attentune.nn.compiled.kernels import sum_of_squares
+from attentune.training.prepare import chosen
 
 # The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.
 _START = "start"
@@ -34,6 +37,18 @@ class LearningRateSchedule:
     kind: str = "linear"  # "linear", "cosine", "constant_with_warmup" or "constant"
     warmup_ratio: float = 0.1  # share of the steps that warm up
     warmup_steps: int = 0  # number of steps that warm up; overrides `warmup_ratio` if above 0
+
+    @classmethod
+    def of(cls, training: TrainingConfig, total_steps: int) -> LearningRateSchedule:
+        """Build the schedule that the settings describe."""
+        return cls(
+            learning_rate=chosen(training.learning_rate),
+            encoder_learning_rate=training.encoder_learning_rate,
+            kind=training.lr_scheduler_type,
+            warmup_ratio=training.warmup_ratio,
+            warmup_steps=training.warmup_steps,
+            total_steps=total_steps,
+        )
 
     def factor(self, step: int) -> float:
         """Return the share of the peak learning rate that optimiser step `step` (from 0) uses."""
@@ -143,8 +158,39 @@ def build_optimizer(
     return CompiledAdamW(groups, **options) if is_compiled else torch.optim.AdamW(groups, **options)
 
 
+def new_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int) -> torch.optim.AdamW:
+    """Build the optimiser over a model's trainable parameters.
+
+    Where its step reads bf16 gradients, fused layers keep theirs in bf16, in which they are computed: fewer passes over
+    memory and the same numbers, as long as nothing is added to them.
+    """
+    optimizer = build_optimizer(
+        model,
+        learning_rate=chosen(training.learning_rate),
+        encoder_learning_rate=training.encoder_learning_rate,
+        weight_decay=training.weight_decay,
+        l2_sp=training.l2_sp,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+    )
+    if isinstance(optimizer, CompiledAdamW) and training.gradient_accumulation_steps == 1 and processes == 1:
+        use_bf16_gradients(model)
+    return optimizer
+
+
+def embedding_weight_decay(training: TrainingConfig) -> float:
+    """Return the weight decay of word embeddings: 0 where they are frozen or pulled towards their start."""
+    has_none = training.freeze_encoder or training.lora_rank is not None or training.l2_sp > 0
+    return 0.0 if has_none else training.weight_decay
+
+
 def _fits_compiled_step(parameter: nn.Parameter) -> bool:
     return parameter.device.type == "cpu" and parameter.dtype == torch.float32 and parameter.is_contiguous()
+
+
+def bare_optimizer(optimizer: Any) -> Any:
+    """Return an optimiser without Accelerate's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def clip_gradients(
@@ -157,7 +203,7 @@ def clip_gradients(
     if accelerator.device.type != "cpu":
         return float(accelerator.clip_grad_norm_(parameters, max_norm or float("inf")))
     norm = _total_norm([p.grad for p in parameters if p.grad is not None])
-    fused = getattr(optimizer, "optimizer", optimizer)
+    fused = bare_optimizer(optimizer)
     # The same small number as in torch.nn.utils.clip_grad_norm_.
     fused.grad_scale = torch.tensor((norm + 1e-6) / max_norm) if max_norm and norm > max_norm else None
     return norm

@@ -29,8 +29,18 @@ from attentune.io.files import check_links, storage_errors, write_text
 from attentune.io.locks import FileLock
 from attentune.models.encoder_list import check_at_hand, check_length
 from attentune.results import RESULT_FILE
-from attentune.training.defaults import RULED
 from attentune.training.signals import Pruned, command_to_resume
+
+# Settings that are None until `prepare.choose_settings` sets them.
+RULED = (
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "eval_strategy",
+    "eval_steps",
+    "save_steps",
+    "load_best_model_at_end",
+)
 
 # Their names in messages.
 _NAMES = {

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, Trainer
 from attentune.config import TrainingConfig
 from attentune.errors import DataError
 from attentune.integrations.hf_trainer import new_model, recommended_arguments
-from attentune.training.defaults import RunSize, choose_settings
+from attentune.training.prepare import RunSize, choose_settings
 
 Tiny = Callable[..., Path]
 

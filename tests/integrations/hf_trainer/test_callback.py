@@ -22,10 +22,7 @@ from attentune.inference.scoring import score_rows
 from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows
 from attentune.nn.losses import resolve_loss, with_token_loss
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
-from attentune.training.components import build_components
-from attentune.training.inputs import prepare_inputs, settled_inputs
-from attentune.training.progress import ProgressDisplay
-from helpers.samples import BAD, FILLER, GOOD, settings, write_reviews
+from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of, write_reviews
 
 Tiny = Callable[..., Path]
 LABELS = ["bad", "good"]
@@ -219,9 +216,8 @@ def test_loss_and_start_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path,
     columns = {"data__text_column": "text", "data__text_pair_column": "text_pair", "data__label_column": "label"}
     kind = {"data__task_type": "regression"} if scores else {"data__label_names": ",".join(LABELS)}
     changes = {**columns, **kind, "preset": preset, "data__max_length": 32, "training__precision": "fp32"}
-    display = ProgressDisplay(quiet=True)
     config = load_config(overrides=settings(tmp_path, tiny("bert"), **changes))
-    ours = build_components(settled_inputs(prepare_inputs(config, None, display), display))
+    ours = trainer_of(config)
     ours.start_classifier()
 
     classifier = ClassifierCallback(model, tokenizer, data)

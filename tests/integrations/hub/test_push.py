@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from attentune.config import load_config
 from attentune.errors import ConfigError
 from attentune.integrations.hub.publish import copy_predictions
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.hub_server import TOKEN, HubServer, hub_server
 
 Tiny = Callable[..., Path]

@@ -22,8 +22,8 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub import sentences
 from attentune.integrations.hub.sentences import export_for_sentences, linear_head, text_encoder
 from attentune.metrics.metrics import probabilities_of
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
 from helpers.export_samples import save_run
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor, evaluate
-from attentune.training.loop import TrainingLoop
-from attentune.training.multitask.loop import steps_per_task, task_schedule
-from attentune.training.multitask.tasks import TasksResult, leaderboard_score, train_tasks
-from attentune.training.progress import ProgressDisplay
+from attentune.training.building import steps_per_task, task_schedule
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.signals import Interrupted
+from attentune.training.tasks import TasksResult, leaderboard_score, train_tasks
 from helpers.glue_samples import write_cs224n
 from helpers.interrupted import log_of, without_times
 
@@ -144,17 +144,17 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     expected = outcome(place / "run")
     assert len([line for line in expected["log"] if "loss" in line]) > 20
     done: list[int] = []
-    usual = TrainingLoop.timed_step
+    usual = run_module.training_step
 
-    def dying(self: TrainingLoop, *arguments: Any) -> Any:
+    def dying(*arguments: Any) -> Any:
         if len(done) == step:
             raise RuntimeError("killed")
         done.append(1)
-        return usual(self, *arguments)
+        return usual(*arguments)
 
     settings = METHOD | {"training__output_dir": str(place / "other")}
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(TrainingLoop, "timed_step", dying)
+        patched.setattr(run_module, "training_step", dying)
         train(place, tiny("bert"), **settings)
     folders = [entry.name for entry in (place / "other").glob("checkpoint-*")] if (place / "other").exists() else []
     assert bool(folders) == (step >= 5)
@@ -164,10 +164,10 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
 
 @pytest.mark.integration
 def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, done = TrainingLoop.timed_step, []
+    usual, done = run_module.training_step, []
 
-    def interrupting(self: TrainingLoop, *arguments: Any) -> Any:
-        logs = usual(self, *arguments)
+    def interrupting(*arguments: Any) -> Any:
+        logs = usual(*arguments)
         done.append(1)
         if len(done) == 7:
             import os
@@ -177,7 +177,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch
         return logs
 
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
-        patched.setattr(TrainingLoop, "timed_step", interrupting)
+        patched.setattr(run_module, "training_step", interrupting)
         train(place, tiny("bert"), **METHOD)
     assert (place / "run" / "checkpoint-7").is_dir()
     resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})

@@ -18,7 +18,7 @@ from huggingface_hub.utils import validate_repo_id
 from attentune import __version__
 from attentune.errors import ConfigError, ExportError
 from attentune.io.files import storage_errors, write_text
-from attentune.training.model_card import CARD_FILE, HOME, NEEDS_ATTENTUNE, USE_HEADING
+from attentune.training.card import CARD_FILE, HOME, NEEDS_ATTENTUNE, USE_HEADING
 
 _PIPELINE = """With transformers; FOLDER is this folder, or its name on the hub.
 

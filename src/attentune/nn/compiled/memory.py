@@ -1,12 +1,24 @@
-"""Reuse of freed memory between batches, with glibc only."""
+"""Memory of the process: reuse of freed memory between batches, with glibc only, and the peak of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_STATUS = Path("/proc/self/status")
 
 # Names and numbers from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -60,3 +72,29 @@ def _enter(library: ctypes.CDLL, change: int) -> None:
             for name, value in _USUAL.items():
                 library.mallopt(name, value)
             library.malloc_trim(0)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the peak memory in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    # Not getrusage, which includes the peak of the parent process.
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        line = next(line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    if resource is None:
+        used = importlib.import_module("psutil").Process().memory_info()
+        return int(getattr(used, "peak_wset", used.rss))  # on Windows, the peak of the resident memory
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def forget_peak_memory() -> None:
+    """Reset the GPU's peak memory before the next run in the same process.
+
+    The peak of a process cannot be reset, so on a CPU each run of a comparison has a process of its own.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, to_flat
+from attentune.config import Config, TrainingConfig, load_config, to_flat, to_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
-from attentune.training.multitask.loop import train_together
-from attentune.training.progress import ProgressDisplay
+from attentune.training.building import load_inputs
+from attentune.training.callbacks import ProgressDisplay, one_line
+from attentune.training.prepare import RunInputs, prepare_rows, settle
+from attentune.training.run import build, finish, fit, train
 from attentune.training.run_folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
-from attentune.training.signals import Interrupted
-from attentune.training.train import train
+from attentune.training.signals import Interrupted, stop_on_signal
 
 # Task, file prefix, and column title; the misspelling of the third one is the course's.
 _TASKS = (
@@ -113,7 +114,7 @@ def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> Ta
         configs = task_configs(config)
         with opened_folder(config) as run:
             try:
-                results = train_together(run, configs, config, display) if config.training.multi_task else {}
+                results = _train_together(run, configs, config.training, display) if config.training.multi_task else {}
                 for task, task_config in configs.items():
                     if task not in results:
                         display.info(f"{task}:")
@@ -121,6 +122,43 @@ def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> Ta
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
             return _summary(run, results, display)
+
+
+def _train_together(
+    run: Path, configs: Mapping[str, Config], joint: TrainingConfig, display: ProgressDisplay
+) -> dict[str, RunResult]:
+    """Train all tasks on one encoder, then evaluate each and save it in `run/TASK` as a run of its own."""
+    inputs: dict[str, RunInputs] = {}
+    note = f"Trained together with {', '.join(configs)}, on one encoder."
+    for task, config in configs.items():
+        display.info(f"{task}:")
+        one = load_inputs(prepare_rows(config), display)
+        data = replace(one.data, notes=(*one.data.notes, note))
+        accelerator = one.accelerator if not inputs else next(iter(inputs.values())).accelerator
+        inputs[task] = replace(one, data=data, accelerator=accelerator)
+    if accelerator.num_processes > 1:
+        raise ConfigError(
+            f"training.multi_task: got {accelerator.num_processes} processes, expected one: tasks that share an encoder"
+            " are trained in a single process."
+        )
+    trainer = build(settle(inputs, display, joint), shared=joint)
+    steps = [
+        f"{task} {one.schedule.total_steps} ({one.schedule.total_steps / one.steps_per_epoch:.1f} epochs)"
+        for task, one in trainer.tasks.items()
+    ]
+    display.info(f"optimiser steps: {', '.join(steps)}")
+    results = {}
+    with stop_on_signal() as stop:
+        fit(run, trainer, stop, display, resume=joint.resume)
+        for task, trained in trainer.tasks.items():
+            trained.state.last_scored_step = -1  # the other tasks have changed the encoder since
+            folder = run / task
+            with storage_errors(folder):
+                folder.mkdir(exist_ok=True)
+            write_text(folder / CONFIG_FILE, to_yaml(trained.inputs.config))
+            results[task] = finish(folder, trained)
+            display.info(f"{task}: {one_line(results[task].scores)}; saved in {folder}")
+    return results
 
 
 def _finished(file: Path) -> TasksResult:

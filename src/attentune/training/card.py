@@ -16,11 +16,15 @@ from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.doctor_report import Finding, sentences_without_texts
+from attentune.inference.predictions import predictions_csv
+from attentune.io.files import write_text
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name
-from attentune.results import RunResult
+from attentune.results import RESULT_FILE, RunResult, to_json
 from attentune.seeding import numpy_generator
+from attentune.training.prepare import RunInputs
+from attentune.training.run_folder import METRICS_FILE
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,19 @@ _LEFT_OUT = re.compile(
     r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
     r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+|max_hours)"
 )
+
+
+def write_results(
+    run: Path, inputs: RunInputs, data: TaskData, result: RunResult, logits: Mapping[str, np.ndarray]
+) -> None:
+    """Write predictions, model card and scores of a finished run; `run.json` is last."""
+    for split, logits_NC in logits.items():
+        text = predictions_csv(data.splits[split], logits_NC, data.label_space)
+        write_text(run / f"predictions_{split}.csv", text)
+    facts = CardFacts(inputs.config, data, inputs.metric, result, logits, inputs.findings)
+    write_text(run / CARD_FILE, model_card(facts))
+    write_text(run / METRICS_FILE, to_json(result.metrics()))
+    write_text(run / RESULT_FILE, result.to_json())
 
 
 def model_card(facts: CardFacts) -> str:

@@ -1,0 +1,257 @@
+"""Runs of baselines, and the comparison of a finished model with them: a model that is no better is told."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.baselines.frozen import FrozenEncoder
+from attentune.baselines.registry import baselines_for, make_baseline
+from attentune.baselines.scores import BaselineResult, score_baselines
+from attentune.config import to_dict
+from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData
+from attentune.inference.evaluator import Evaluator
+from attentune.io.files import written_together
+from attentune.metrics.intervals import example_values
+from attentune.metrics.metrics import METRICS, predictions_of, score_predictions
+from attentune.nn.compiled.memory import peak_memory_bytes
+from attentune.results import RunResult, versions
+from attentune.seeding import numpy_generator
+from attentune.stats.estimate import bootstrap_mean, wilson_interval
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.card import write_results
+from attentune.training.prepare import RunInputs, row_facts
+from attentune.training.run_folder import TEMPORARY
+
+MAJORITY = "majority"
+THIS_MODEL = "this model"
+_RESAMPLES = 1000
+# From this share of the rows with one predicted class, unless nearly all rows have one label.
+_CONSTANT_SHARE, _CLEAR_SHARE = 0.98, 0.95
+# Predicted scores that vary less than this share of the labels' standard deviation.
+_CONSTANT_SPREAD = 1e-3
+# A model that predicts no more different scores than this has lost them, in rounding or in a saturated layer.
+_FEW_SCORES = 5
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """The predictions of one method on the validation rows, and the values whose mean is its score."""
+
+    name: str
+    score: float
+    predictions: np.ndarray
+    values_N: np.ndarray
+
+
+def compare_with_baselines(
+    inputs: RunInputs, evaluator: Evaluator, *, seconds: float, display: ProgressDisplay
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Fit baselines on the training rows and compare the model with them on the first validation split, if labelled.
+
+    `training.baselines` chooses the baselines of the table; the majority class is always compared with.
+    """
+    split = inputs.validation[0] if inputs.validation else ""
+    if split not in evaluator.logits or inputs.data.splits[split].labels is None or not len(inputs.data.splits[split]):
+        return None, []
+    logits_NC, label_space = evaluator.logits[split], evaluator.label_space
+    labels = np.asarray(inputs.data.splits[split].labels)
+    metric, seed = inputs.metric.name, inputs.config.training.seed
+    names = _names(inputs.config.training.baselines, inputs.data)
+    results = _fit_wanted(inputs, split, names, display)
+    own_space = inputs.data.label_space
+    model = _scored(THIS_MODEL, metric, labels, predictions_of(logits_NC, label_space))
+    scored = [_scored(one.name, metric, labels, predictions_of(one.logits[split], own_space)) for one in results]
+    warnings = find_failures(model, scored, metric=metric, labels=labels, label_space=own_space, seed=seed)
+    if not names:
+        return None, warnings
+    methods = [
+        _entry(one, metric, labels, seed, seconds=result.seconds, notes=list(result.notes))
+        for one, result in zip(scored, results, strict=True)
+        if result.name in names
+    ]
+    methods.append(_entry(model, metric, labels, seed, seconds=seconds, notes=[]))
+    kind = "Wilson" if metric == "accuracy" else "bootstrap"
+    return {"split": split, "metric": metric, "rows": len(labels), "interval": kind, "methods": methods}, warnings
+
+
+def _names(setting: str, data: TaskData) -> tuple[str, ...]:
+    fitting = baselines_for(data)
+    if setting == "auto":
+        return fitting
+    wanted = [name.strip() for name in setting.split(",")]
+    return tuple(name for name in fitting if name in wanted)
+
+
+def _fit_wanted(
+    inputs: RunInputs, split: str, names: tuple[str, ...], display: ProgressDisplay
+) -> list[BaselineResult]:
+    """Fit each baseline; one that fails is left out with a warning, since the model is already trained."""
+    wanted = tuple(name for name in baselines_for(inputs.data) if name in names or name == MAJORITY)
+    splits = {name: inputs.data.splits[name] for name in ("train", split)}
+    options: dict[str, Any] = {
+        "encoder": inputs.config.model,
+        "max_length": inputs.config.data.max_length,
+        "seed": inputs.config.training.seed,
+        "metrics": inputs.metrics,
+        "use_cpu": inputs.accelerator.device.type == "cpu",
+    }
+    data = replace(inputs.data, splits=splits)
+
+    def failed(name: str, error: Exception) -> None:
+        if name == MAJORITY:
+            raise error
+        display.warning(f"the baseline {name} could not be fitted ({type(error).__name__}: {error}); it is left out")
+
+    return score_baselines(data, names=wanted, on_error=failed, **options)
+
+
+def _scored(name: str, metric: str, labels: np.ndarray, predictions: np.ndarray) -> _Scored:
+    score = METRICS[metric].score(labels, predictions)
+    # A correlation with a constant is undefined; it counts as none.
+    is_defined = len(labels) > 1 and math.isfinite(score)
+    values_N = example_values(metric, labels, predictions) if is_defined else np.zeros(len(labels))
+    return _Scored(name, score, predictions, np.nan_to_num(values_N))
+
+
+def _entry(
+    one: _Scored, metric: str, labels: np.ndarray, seed: int, *, seconds: float, notes: list[str]
+) -> dict[str, Any]:
+    low = high = math.nan
+    if metric == "accuracy":
+        low, high = wilson_interval(int(np.sum(one.predictions == labels)), len(labels))
+    elif math.isfinite(one.score):
+        low, high = _mean_interval(one.values_N, seed)
+    numbers = {"score": one.score, "low": low, "high": high}
+    return {
+        "name": one.name,
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        "seconds": round(seconds, 3),
+        "notes": notes,
+    }
+
+
+def _mean_interval(values_N: np.ndarray, seed: int) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of a mean over rows; all methods see the same resamples."""
+    generator = numpy_generator("baseline comparison", seed)
+    return bootstrap_mean(values_N[None], over="examples", generator=generator, resamples=_RESAMPLES)
+
+
+def find_failures(
+    model: _Scored,
+    baselines: list[_Scored],
+    *,
+    metric: str,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    seed: int,
+) -> list[str]:
+    """Return sentences on a model that predicts (nearly) one class, or is not better than a baseline, and what to try.
+
+    The differences are paired by row, with a 95 % bootstrap interval: the model is expected to be better than the
+    majority class, and not worse than any other baseline.
+    """
+    found = []
+    constant = _constant(model.predictions, labels, label_space)
+    if constant is not None:
+        found.append(constant)
+    sign = 1.0 if METRICS[metric].greater_is_better else -1.0
+    for baseline in baselines:
+        if len(labels) < 2:
+            break
+        difference_N = sign * (model.values_N - baseline.values_N)
+        low, high = _mean_interval(difference_N, seed)
+        numbers = f"{metric} {_number(model.score)} and {_number(baseline.score)} on {len(labels):,} validation rows"
+        interval = f"95 % interval of the advantage {low:.4f} to {high:.4f}"
+        if high < 0:
+            found.append(f"This model is worse than the baseline {baseline.name}: {numbers}; {interval}.")
+        elif baseline.name == MAJORITY and low <= 0:
+            found.append(f"This model is not measurably better than the majority baseline: {numbers}; {interval}.")
+    return [*found, _advice(baselines, sign)] if found else []
+
+
+def _advice(baselines: list[_Scored], sign: float) -> str:
+    """Say what to try: among others the baseline with the best score, or without scores the frozen encoder."""
+    known = [one for one in baselines if one.name != MAJORITY and math.isfinite(one.score)]
+    name = max(known, key=lambda one: sign * one.score).name if known else "frozen-linear"
+    steps = "Try more steps (--num_train_epochs), a higher or lower --learning_rate"
+    return f"{steps}, another preset, or --preset {name}."
+
+
+def _constant(predictions: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> str | None:
+    rows = len(labels)
+    if rows < 2:
+        return None
+    if label_space.task_type == "regression":
+        distinct = len(np.unique(predictions))
+        if np.ptp(labels) > 0 and np.std(predictions) <= _CONSTANT_SPREAD * np.std(labels):
+            score = label_space.text_of(np.mean(predictions))
+            return f"This model predicts nearly the same score ({score}) for all {rows:,} validation rows."
+        if distinct <= _FEW_SCORES < min(rows / 2, len(np.unique(labels))):
+            return f"This model predicts only {distinct} different scores for {rows:,} validation rows."
+        return None
+    kinds, counts = np.unique(predictions, axis=0, return_counts=True)
+    most = int(counts.argmax())
+    _, label_counts = np.unique(labels, axis=0, return_counts=True)
+    is_all = counts[most] == rows and len(label_counts) > 1
+    is_nearly_all = counts[most] >= _CONSTANT_SHARE * rows and label_counts.max() <= _CLEAR_SHARE * rows
+    if not (is_all or is_nearly_all):
+        return None
+    name = label_space.text_of(kinds[most])
+    what = f"the labels {name or '(none)'}" if label_space.is_multilabel else f"the class {name}"
+    return f"This model predicts {what} for {counts[most]:,} of {rows:,} validation rows."
+
+
+def _number(score: float) -> str:
+    return f"{score:.4f}" if math.isfinite(score) else "undefined"
+
+
+def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
+    """Fit a baseline on the training rows, score the other splits, and write the run folder."""
+    config, data, device = inputs.config, inputs.data, inputs.accelerator.device
+    frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=device.type == "cpu")
+    started = time.perf_counter()
+    baseline = make_baseline(
+        name, encoder=config.model, max_length=config.data.max_length, seed=config.training.seed, frozen=frozen
+    )
+    baseline.fit(data.splits["train"], data.label_space)
+    fitted = time.perf_counter()
+    scored_rows = {split: rows for split, rows in data.splits.items() if split not in ("train", CALIBRATION)}
+    logits = {split: baseline.logits(rows) for split, rows in scored_rows.items()}
+    scores: dict[str, dict[str, float | None]] = {
+        split: dict(score_predictions(inputs.metrics, rows.labels, logits[split], data.label_space))
+        for split, rows in scored_rows.items()
+        if rows.labels is not None and len(rows)
+    }
+    result = RunResult(
+        scores=scores,
+        train={
+            "seconds": round(fitted - started, 3),
+            "tokens": 0,
+            "peak_memory_bytes": peak_memory_bytes(device),
+            "evaluation_seconds": round(time.perf_counter() - fitted, 3),
+            "label_seconds": 0.0,
+            "rows": len(inputs.labels),
+            **row_facts(data.splits["train"]),
+            "steps": 0,
+            "precision": inputs.precision,
+            "device": device.type,
+        },
+        best=None,
+        config=to_dict(config),
+        seed=config.training.seed,
+        versions=versions(),
+        data_fingerprint=inputs.fingerprint,
+        notes=[*data.notes, *baseline.notes],
+    )
+    if inputs.accelerator.is_main_process:
+        with written_together(run, f"{TEMPORARY}baseline-{os.getpid()}") as temporary:
+            baseline.save(temporary)
+        write_results(run, inputs, data, result, logits)
+    return result

@@ -1,0 +1,211 @@
+"""Builds the parts of a run from its settings, which stop here: tokens, model, token-label planner, evaluator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attentune.config import TrainingConfig
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import summary_lines
+from attentune.data.tokenization import encode_rows
+from attentune.inference.evaluator import ModelEvaluator
+from attentune.inference.scoring import make_accelerator
+from attentune.models.attention import use_own_attention
+from attentune.models.build import build_model, encoder_size, is_english_only, load_tokenizer
+from attentune.models.fused import use_fused_layers
+from attentune.models.lora import lora_settings
+from attentune.models.precision import BFloat16Copy
+from attentune.nn.compiled.attention import use_fast_dropout
+from attentune.seeding import numpy_generator
+from attentune.token_labels.base import LabelSource
+from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.planner import EpochPlanner, TrainingScorer
+from attentune.token_labels.registry import build_generator
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.frozen_encoder import FrozenStates, evaluation_caches
+from attentune.training.linear_probe import is_probed
+from attentune.training.objective import Objective, check_metric
+from attentune.training.prepare import Prepared, RunInputs, RunSize, chosen
+
+# Label generators that only check whether predictions change, for which a bf16 copy of the model is precise enough.
+_SCORED_IN_BF16 = ("flip", "released")
+
+
+def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
+    """Tokenise the rows and choose device and precision; print what the checks of the data find."""
+    config, data = prepared.config, prepared.data
+    accelerator, precision = make_accelerator(
+        precision=config.training.precision,
+        use_cpu=config.training.use_cpu,
+        tracker=config.training.report_to,
+        folder=str(config.training.output_dir),
+    )
+    tokenizer = load_tokenizer(config.model)
+    limit, bi_encoder = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
+    features = {
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder)
+        for name, rows in data.splits.items()
+    }
+    lengths = {name: part.full_lengths for name, part in features.items()}
+    report = examine(data, token_lengths=lengths, max_length=limit, english_only=is_english_only(config.model))
+    for line in (*data.notes, *summary_lines(report)):
+        display.info(line)
+    layers, hidden_size = encoder_size(config.model)
+    size = RunSize(
+        rows=len(prepared.labels),
+        mean_tokens=float(features["train"].lengths.mean()),
+        validation_rows=sum(len(data.splits[name]) for name in prepared.validation),
+        layers=layers,
+        hidden_size=hidden_size,
+        processes=accelerator.num_processes,
+    )
+    return RunInputs(
+        config=config,
+        data=data,
+        metric=prepared.metric,
+        features=features,
+        size=size,
+        tokenizer=tokenizer,
+        accelerator=accelerator,
+        precision=precision,
+        findings=report.findings,
+    )
+
+
+def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any = None) -> Any:
+    """Build the model to train: the encoder, the four slots that the settings fill, and the classifier."""
+    config, device = inputs.config, inputs.accelerator.device
+    check_metric(objective, inputs.metric)
+    uses_windows = config.data.long_texts == "windows"
+    model = build_model(
+        config.model,
+        inputs.data.label_space,
+        inputs.tokenizer,
+        max_length=config.data.longest_row,
+        window=config.data.max_length if uses_windows else None,
+        window_stride=config.data.stride if uses_windows else 0,
+        is_pair=inputs.data.is_pair,
+        seed=config.training.seed,
+        loss=objective.loss,
+        focal_gamma=objective.focal_gamma,
+        lora=lora_settings(config.training),
+        score_scale=inputs.score_scale,
+    )
+    if share_encoder_of is not None:
+        model.share_encoder_of(share_encoder_of)
+    is_probed(model, linear_probe=config.training.linear_probe)  # an error now, not after the run folder was made
+    model = model.to(device)
+    if device.type == "cpu":
+        use_fast_dropout(model)
+        use_own_attention(model)
+        if config.training.fused_layers and inputs.precision == "bf16":
+            use_fused_layers(model)
+    return model
+
+
+def new_evaluator(inputs: RunInputs, model: Any, frozen: FrozenStates | None) -> ModelEvaluator:
+    """Build what scores the splits with the model."""
+    return ModelEvaluator(
+        # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.
+        model=model,
+        accelerator=inputs.accelerator,
+        splits=inputs.data.splits,
+        features=inputs.features,
+        label_space=inputs.data.label_space,
+        metrics=inputs.metrics,
+        pad_token_id=inputs.tokenizer.pad_token_id,
+        batch_size=inputs.config.training.per_device_eval_batch_size,
+        encoded=evaluation_caches(model, inputs.features, inputs.validation, frozen=frozen),
+    )
+
+
+def used_token_ids(inputs: RunInputs) -> np.ndarray:
+    """Return every token id that training can feed to the encoder."""
+    tokenizer = inputs.tokenizer
+    return np.append(inputs.features["train"].ids, [tokenizer.pad_token_id, tokenizer.mask_token_id])
+
+
+def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
+    """Build the token-label generator. Call it before Accelerate wraps the model, of which it may make a bf16 copy."""
+    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
+    is_bf16_cpu = accelerator.device.type == "cpu" and inputs.precision == "bf16"
+    scorer = TrainingScorer(
+        model=model,
+        bf16_copy=BFloat16Copy(model) if is_bf16_cpu and config.labels.generator in _SCORED_IN_BF16 else None,
+        accelerator=accelerator,
+        features=inputs.features["train"],
+        pad_token_id=tokenizer.pad_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+    )
+    comparator = PredictionComparator(
+        inputs.data.label_space,
+        tolerance=config.labels.tolerance,
+        score_range=float(np.ptp(inputs.labels)) if inputs.is_regression else 1.0,
+    )
+    source = LabelSource(
+        features=inputs.features["train"],
+        gold=inputs.labels,
+        comparator=comparator,
+        scorer=scorer,
+        mask_token_id=tokenizer.mask_token_id,
+        seed=config.training.seed,
+        words=inputs.words,
+    )
+    return EpochPlanner(build_generator(config.labels, source))
+
+
+def rows_per_batch(inputs: RunInputs) -> int:
+    """Return the number of rows in a batch, over all processes."""
+    return chosen(inputs.config.training.per_device_train_batch_size) * inputs.accelerator.num_processes
+
+
+def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner, epoch: int | None = None) -> int:
+    """Return the number of optimiser steps in most epochs, or in the given one."""
+    generator = planner.generator
+    samples = generator.samples_per_epoch if epoch is None else generator.samples_in_epoch(epoch)
+    batches = math.ceil(samples / rows_per_batch(inputs))
+    return math.ceil(batches / inputs.config.training.gradient_accumulation_steps)
+
+
+def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
+    """Return the number of optimiser steps of the whole run."""
+    training = inputs.config.training
+    if training.max_steps > 0:
+        return training.max_steps
+    rest, whole = math.modf(chosen(training.num_train_epochs))
+    steps = sum(count_steps_per_epoch(inputs, planner, epoch) for epoch in range(int(whole)))
+    # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
+    return max(1, math.ceil(round(steps + rest * count_steps_per_epoch(inputs, planner, int(whole)), 6)))
+
+
+def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
+    """Return the number of optimiser steps of each task."""
+    total = total if total > 0 else sum(alone.values())
+    weights = {task: rows[task] ** exponent for task in alone}
+    return {task: max(1, round(total * weights[task] / sum(weights.values()))) for task in alone}
+
+
+def task_schedule(steps: Mapping[str, int], seed: int) -> list[str]:
+    """Return the task of each optimiser step: each as often as it has steps, in an order drawn from the seed."""
+    names = np.repeat(list(steps), list(steps.values()))
+    return [str(name) for name in numpy_generator("turns of tasks", seed).permutation(names)]
+
+
+def with_steps_of_tasks(
+    inputs: Mapping[str, RunInputs], planners: Mapping[str, EpochPlanner], joint: TrainingConfig
+) -> dict[str, RunInputs]:
+    """Return the inputs of tasks with one encoder, with the number of optimiser steps of each in its settings."""
+    steps = steps_per_task(
+        {name: count_steps(one, planners[name]) for name, one in inputs.items()},
+        {name: len(one.features["train"]) for name, one in inputs.items()},
+        joint.task_sampling_exponent,
+        joint.max_steps,
+    )
+    return {
+        name: one.with_training(replace(one.config.training, max_steps=steps[name])) for name, one in inputs.items()
+    }

@@ -1,0 +1,445 @@
+"""What is read, checked and chosen before anything is computed: no PyTorch, so that a mistake is told at once.
+
+    config.yaml -> Config -> rows of all splits, metric -> `Prepared`
+    `Prepared` -> tokens, device, precision (`run.load_inputs`) -> `RunInputs`
+
+Training settings that are left open follow from rows, text length and encoder size. Small data needs steps, not epochs:
+3 epochs of 300 rows are 57 updates of 16 rows, after which a model often still predicts one class (Mosbach,
+Andriushchenko and Klakow 2021, section 6; Zhang et al. 2021, section 6). The numbers were chosen on data sets that no
+published table of this project uses; docs/training.md has the evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+
+from attentune.config import Config, TrainingConfig
+from attentune.config.validation import find_conflicts
+from attentune.data.columns import with_columns
+from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows
+from attentune.data.load import load_data, with_calibration, with_extra
+from attentune.errors import ConfigError, DataError
+from attentune.metrics.metrics import Metric, choose_metric
+from attentune.results import RESULT_FILE
+from attentune.training.run_folder import RULED, check_folder, check_writable, config_for_run
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from attentune.data.doctor_report import Finding
+    from attentune.data.tokenization import Features, TokenWords
+    from attentune.models.loading import Tokenizer
+    from attentune.training.callbacks import ProgressDisplay
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The rows and settings of a run, checked."""
+
+    config: Config  # the complete configuration; training settings may be open still
+    data: TaskData  # the rows of all splits
+    metric: Metric  # the metric that tells the best weights
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) class ids or scores of the training rows; (N, C) ones and zeros for several labels a row."""
+        return np.asarray(self.data.splits["train"].labels)
+
+    @property
+    def validation(self) -> tuple[str, ...]:
+        """The splits that are evaluated during training; the first one tells the best weights."""
+        return tuple(name for name in self.data.splits if name.startswith("validation"))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the task's metrics, and of the metric that tells the best weights if it is another."""
+        names = self.data.metrics
+        return names if self.metric.name in names else (*names, self.metric.name)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels are scores rather than classes."""
+        return self.data.label_space.task_type == "regression"
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss; "auto" is the usual one of the task."""
+        # These need a loss that is a sum over rows, or on the scale of the labels.
+        if self.weights is not None or self.has_soft_targets or not self.metric.greater_is_better:
+            return self.config.objective.loss
+        return default_loss(self.config, self.data.label_space.task_type, is_pair=self.data.is_pair)
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """(N,) float64 weights of the training rows; None if all are 1."""
+        return self.data.splits["train"].weights
+
+    @property
+    def has_soft_targets(self) -> bool:
+        """Whether the training rows have targets besides their labels."""
+        return self.data.splits["train"].targets is not None
+
+    @property
+    def targets(self) -> np.ndarray:
+        """What the loss compares predictions with: the labels or soft targets; scores are standardised and float32."""
+        soft_NC = self.data.splits["train"].targets
+        if self.is_regression:
+            mean, std = self.score_scale
+            return (((self.labels if soft_NC is None else soft_NC[:, 0]) - mean) / std).astype(np.float32)
+        return self.labels if soft_NC is None else soft_NC.astype(np.float32)
+
+    @cached_property
+    def score_scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the training scores; 0 and 1 for classes."""
+        return score_scale(self.labels) if self.is_regression else (0.0, 1.0)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of each split; cached, as every checkpoint holds it."""
+        return self.data.fingerprint()
+
+    def with_training(self, training: TrainingConfig) -> Self:
+        """Return the inputs with other training settings."""
+        return replace(self, config=replace(self.config, training=training))
+
+    def row_name(self, row: int) -> str:
+        """Return the name of a training row for messages: its id, with file and line if known."""
+        rows = self.data.splits["train"]
+        if rows.sources is not None:
+            return f"{rows.ids[row]} ({rows.where(row)})"
+        return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInputs(Prepared):
+    """A prepared run with its tokens, on its device."""
+
+    features: dict[str, Features]  # the tokens of each split
+    size: RunSize  # what open training settings are chosen by
+    tokenizer: Tokenizer  # the encoder's
+    accelerator: Accelerator  # provides device, processes and precision
+    precision: str  # "fp32", "bf16" or "fp16"
+    findings: tuple[Finding, ...] = ()  # what the checks of the data have found
+
+    def words(self) -> TokenWords:
+        """Return the words of the training rows."""
+        from attentune.data.tokenization import words_of  # imports transformers
+
+        config = self.config
+        return words_of(
+            self.data.splits["train"],
+            self.tokenizer,
+            max_length=config.data.longest_row,
+            bi_encoder=config.model.pair_encoding == "bi-encoder",
+        )
+
+    @cached_property
+    def _token_fingerprint(self) -> dict[str, Any]:
+        special = (self.tokenizer.pad_token_id, self.tokenizer.mask_token_id)
+        return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
+
+    def resume_fingerprint(self) -> dict[str, Any]:
+        """Return what must be equal for a run to be resumed."""
+        return {
+            "data": self.fingerprint,
+            "tokens": self._token_fingerprint,
+            "processes": self.accelerator.num_processes,
+            "precision": self.precision,
+            "device": self.accelerator.device.type,
+        }
+
+
+def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
+    """Check folder, settings and rows of a run; None if it is finished already. `data` replaces the rows of `config`.
+
+    Nothing is written.
+    """
+    config = config_for_run(config)
+    check_folder(config)
+    if config.training.resume and (Path(str(config.training.output_dir)) / RESULT_FILE).is_file():
+        return None
+    check_writable(config)
+    return prepare_rows(config, data)
+
+
+def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
+    """Read and check the rows of a run whose folder is checked."""
+    settings = config.training
+    if data is None:
+        # All splits of custom data; of a built-in task only those that are trained and evaluated on.
+        wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None
+        data = load_data(config.data, seed=settings.seed, splits=wanted)
+    else:
+        data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
+    config = replace(config, data=with_columns(config.data, data.columns))
+    check_calibration(data.label_space, calibrate=settings.calibrate, thresholds=settings.thresholds)
+    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective.ordinal_prediction))
+    train = data.splits.get("train")
+    if train is None or len(train) == 0 or train.labels is None:
+        raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
+    _check_targets(data)
+    if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
+        raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
+    metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
+    return Prepared(config=config, data=data, metric=metric)
+
+
+def _check_targets(data: TaskData) -> None:
+    """Check the soft targets of the training rows, if they have some."""
+    rows, space = data.splits["train"], data.label_space
+    if rows.targets is None:
+        return
+    shape, expected = rows.targets.shape, (len(rows), space.num_labels)
+    is_valid = shape == expected and bool(np.isfinite(rows.targets).all())
+    if is_valid and space.task_type != "regression":
+        is_valid = bool((rows.targets >= 0).all() and (rows.targets <= 1).all())
+        is_valid &= space.is_multilabel or np.allclose(rows.targets.sum(axis=1), 1, atol=1e-6)
+    if not is_valid:
+        kind = "finite scores" if space.task_type == "regression" else "probabilities"
+        raise DataError(f"{rows.source}: got soft targets of shape {shape}, expected {kind} of shape {expected}.")
+
+
+def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
+    """Check that the task has the probabilities or thresholds that are to be fitted."""
+    if calibrate == "none" and thresholds == "none":
+        return
+    if label_space.task_type == "regression":
+        name = "calibrate" if calibrate != "none" else "thresholds"
+        raise ConfigError(f"training.{name}: needs classes, whose probabilities it mends; this task is a regression.")
+    is_binary = label_space.task_type == "classification" and label_space.num_labels == 2
+    if thresholds != "none" and not (is_binary or label_space.is_multilabel):
+        raise ConfigError(
+            f"training.thresholds: needs two classes, or several labels a row; this is {label_space.task_type} into"
+            f" {label_space.num_labels}. Leave it out: the likeliest class is predicted."
+        )
+
+
+def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
+    """Return the label space with this prediction rule for ordinal classes."""
+    if rule == "argmax":
+        return label_space
+    if label_space.task_type != "ordinal":
+        raise ConfigError(
+            f"objective.ordinal_prediction: got {rule!r}, which needs classes with an order"
+            f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
+        )
+    return replace(label_space, ordinal_prediction=rule)
+
+
+def score_scale(scores_N: np.ndarray) -> tuple[float, float]:
+    """Compute mean and standard deviation of the training scores; 1 if all are equal."""
+    mean = float(scores_N.mean())
+    largest = float(np.abs(scores_N - mean).max())
+    # Divided first, so that no square of a score overflows.
+    return mean, largest * float(((scores_N - mean) / largest).std()) if largest > 0 else 1.0
+
+
+def row_facts(train: TextRows) -> dict[str, Any]:
+    """Return the sources and weights of the training rows, if there are several sources, and the range of scores."""
+    facts: dict[str, Any] = {}
+    if train.sources is not None:
+        facts["rows_from"] = [asdict(part) for part in train.row_sources()]
+    if train.labels is not None and train.labels.dtype.kind == "f" and len(train):
+        facts["score_range"] = [float(train.labels.min()), float(train.labels.max())]
+    return facts
+
+
+# Updates of a run on few rows, and the bounds of its passes over them.
+UPDATES = 600
+MIN_EPOCHS, MAX_EPOCHS = 3.0, 40.0
+# Rows up to which batches are small, and text length in tokens from which they are.
+SMALL_DATA_ROWS, LONG_TEXT_TOKENS = 5000, 128
+SMALL_BATCH, LARGE_BATCH = 16, 32
+# The peak learning rate of an encoder with this many weights in its layers (the embedded MiniLM), and the bounds.
+BASE_LEARNING_RATE, BASE_WEIGHTS = 1e-4, 12 * 6 * 384**2
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 2e-4
+FROZEN_LEARNING_RATE, MAX_LORA_LEARNING_RATE, LORA_FACTOR = 1e-3, 5e-4, 5.0
+# Evaluations, and checkpoints, of a run of many epochs.
+EVALUATIONS = 10
+# With fewer validation rows, differences between checkpoints are mostly noise, and the last weights are kept.
+MIN_ROWS_TO_CHOOSE = 100
+
+# Training rows that a linear probe encodes and is fitted to; more make the fit slow and hardly better.
+PROBED_ROWS = 4096
+
+# Updates of an encoder's adaptation to texts (docs/small-data.md has the evidence), and the settings that it obeys.
+ADAPTATION_UPDATES = 300
+ADAPTATION_SETTINGS = (
+    *(f"data.{name}" for name in ("task", "data_dir", "train_file", "dataset_name", "text_column", "text_pair_column")),
+    "data.max_length",
+    *(f"model.{name}" for name in ("name_or_path", "revision", "trust_remote_code", "dropout")),
+    *(
+        f"training.{name}"
+        for name in (
+            "output_dir",
+            "overwrite_output_dir",
+            "resume",
+            "learning_rate",
+            "num_train_epochs",
+            "max_steps",
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "weight_decay",
+            "max_grad_norm",
+            "lr_scheduler_type",
+            "warmup_ratio",
+            "seed",
+            "precision",
+            "use_cpu",
+            "fused_layers",
+            "save_steps",
+            "logging_steps",
+        )
+    ),
+)
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What the rule depends on."""
+
+    rows: int  # number of training rows
+    mean_tokens: float  # mean length of a training row in tokens
+    validation_rows: int  # number of rows that are scored during training
+    layers: int  # number of the encoder's layers
+    hidden_size: int  # width of the encoder
+    processes: int = 1  # number of processes, each with batches of its own
+
+
+def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
+    """Return the settings with every open one (None) chosen by the rule; given ones are kept.
+
+    `eval_steps` and `save_steps` stay None where scores and checkpoints are made once an epoch.
+    """
+    batch = _first(training.per_device_train_batch_size, default_batch_size(size.rows, size.mean_tokens))
+    rows_per_step = batch * size.processes * training.gradient_accumulation_steps
+    epochs = _first(training.num_train_epochs, default_epochs(size.rows, rows_per_step))
+    rate = _first(
+        training.learning_rate,
+        default_learning_rate(
+            size.layers, size.hidden_size, frozen=training.freeze_encoder, lora=training.lora_rank is not None
+        ),
+    )
+    strategy, eval_steps, save_steps = training.eval_strategy, training.eval_steps, training.save_steps
+    steps = training.max_steps if training.max_steps > 0 else math.ceil(epochs * size.rows / rows_per_step)
+    if steps * rows_per_step > EVALUATIONS * size.rows:
+        interval = math.ceil(steps / EVALUATIONS)
+        if strategy is None:
+            strategy, eval_steps = "steps", _first(eval_steps, interval)
+        save_steps = _first(save_steps, interval)
+    strategy = _first(strategy, "epoch")
+    return replace(
+        training,
+        learning_rate=rate,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=batch,
+        eval_strategy=strategy,
+        eval_steps=eval_steps,
+        save_steps=save_steps,
+        load_best_model_at_end=_first(
+            training.load_best_model_at_end,
+            strategy != "no" and not training.multi_task and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
+        ),
+    )
+
+
+def settle(
+    inputs: Mapping[str, RunInputs], display: ProgressDisplay, joint: TrainingConfig | None = None
+) -> dict[str, RunInputs]:
+    """Choose the training settings that are open, and say which. Tasks with one encoder have `joint` settings."""
+    sizes = [one.size for one in inputs.values()]
+    rows = sum(size.rows for size in sizes)
+    size = replace(
+        sizes[0],
+        rows=rows,
+        mean_tokens=sum(size.mean_tokens * size.rows for size in sizes) / rows,
+        validation_rows=sum(size.validation_rows for size in sizes),
+    )
+    given = joint or next(iter(inputs.values())).config.training
+    settled = choose_settings(given, size)
+    if (line := _describe(given, settled)) is not None:
+        display.info(line)
+    for one in inputs.values():
+        if one.loss != one.config.objective.loss:
+            display.info(f"chosen for scores from a dot product: loss {one.loss} (--loss mse for the squared error)")
+    ruled = {name: getattr(settled, name) for name in RULED}
+    return {name: one.with_training(replace(one.config.training, **ruled)) for name, one in inputs.items()}
+
+
+def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
+    """Return the loss of these rows: that of the settings, but for scores from a dot product "pearson" instead of auto.
+
+    A dot product has no scale of its own; the poster of task-specific attention reports a correlation of 0.3 to 0.4
+    with the squared error. Where other settings need a loss on the scale of the labels it stays "auto".
+    """
+    from attentune.models.head_settings import is_dot_product  # imports PyTorch
+
+    loss = config.objective.loss
+    if loss != "auto" or task_type != "regression" or not is_dot_product(config.model, is_pair=is_pair):
+        return loss
+    wanted = replace(config, objective=replace(config.objective, loss="pearson"))
+    return loss if find_conflicts(wanted) else "pearson"
+
+
+def ending_with_last_weights(training: TrainingConfig) -> TrainingConfig:
+    """Return the settings of one of many runs that are compared: it ends with its last weights unless the user sets it.
+
+    Choosing a checkpoint on the rows that are reported would favour methods that are scored more often.
+    """
+    return replace(training, load_best_model_at_end=bool(training.load_best_model_at_end))
+
+
+def default_batch_size(rows: int, mean_tokens: float) -> int:
+    """Return the rows per batch: few for small data, which needs updates, and for long texts, which need memory."""
+    return SMALL_BATCH if rows <= SMALL_DATA_ROWS or mean_tokens > LONG_TEXT_TOKENS else LARGE_BATCH
+
+
+def default_epochs(rows: int, rows_per_step: int) -> float:
+    """Return the passes over the rows that make `UPDATES` updates, within the bounds, in tenths."""
+    epochs = UPDATES * rows_per_step / max(rows, 1)
+    return round(min(max(epochs, MIN_EPOCHS), MAX_EPOCHS), 1)
+
+
+def default_learning_rate(layers: int, hidden_size: int, *, frozen: bool = False, lora: bool = False) -> float:
+    """Return the peak learning rate, to two digits: inverse to the square root of the weights in the layers.
+
+    1e-4 for the embedded encoder (6 layers, 384 wide), 3.5e-5 for BERT base and 1.9e-5 for BERT large, within the
+    ranges that Devlin et al. 2019 (appendix A.3) and Liu et al. 2019 (table 10) searched.
+    """
+    if frozen:
+        return FROZEN_LEARNING_RATE
+    rate = BASE_LEARNING_RATE * math.sqrt(BASE_WEIGHTS / (12 * layers * hidden_size**2))
+    rate = min(max(rate, MIN_LEARNING_RATE), MAX_LEARNING_RATE)
+    return float(f"{min(rate * LORA_FACTOR, MAX_LORA_LEARNING_RATE) if lora else rate:.2g}")
+
+
+def chosen(value: T | None) -> T:
+    """Return a setting that the rule has set."""
+    if value is None:
+        raise RuntimeError("a training setting is None, expected the value that choose_settings gives it")
+    return value
+
+
+def _describe(given: TrainingConfig, settled: TrainingConfig) -> str | None:
+    """Return a line on the settings that the rule chose; None if the user had given all of them."""
+    names = ("learning_rate", "num_train_epochs", "per_device_train_batch_size")
+    open_ones = [name for name in names if getattr(given, name) is None]
+    if settled.max_steps > 0:
+        open_ones = [name for name in open_ones if name != "num_train_epochs"]
+    parts = [f"{name} {getattr(settled, name):g}" for name in open_ones]
+    if given.load_best_model_at_end is None and settled.load_best_model_at_end:
+        parts.append("load_best_model_at_end true")
+    return f"chosen by rows, text length and encoder: {', '.join(parts)}" if parts else None
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value

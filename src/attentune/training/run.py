@@ -1,0 +1,307 @@
+"""One training run, told from its configuration to the finished run folder. Read this file first.
+
+prepare.py     config -> rows, labels, metric, before PyTorch is imported
+models/, nn/   encoder -> four slots (blur, layer mix, token gate, head) -> classifier
+objective.py   the loss; optimizer.py: AdamW and the learning rate
+token_labels/  the plan of an epoch: its rows, masks and token labels
+trainer.py     batches, accumulation, evaluation, and several tasks around one encoder
+checkpoint.py  checkpoints, resuming, the final weights
+card.py        predictions, scores and the model card of the run folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attentune.config import Config, TrainingConfig, to_dict
+from attentune.data.dataset import CALIBRATION, TaskData
+from attentune.models.counting import count_parameters
+from attentune.models.lora import merge_adapters
+from attentune.models.vocabulary_subset import VocabularySubset
+from attentune.nn.compiled.memory import kept_memory
+from attentune.results import RESULT_FILE, RunResult, versions
+from attentune.token_labels.plan import EpochPlan
+from attentune.training import building, checkpoint
+from attentune.training.baselines import compare_with_baselines, run_baseline
+from attentune.training.calibration import calibrate
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, log_final, one_line, open_log, tracked
+from attentune.training.card import write_results
+from attentune.training.frozen_encoder import freeze_encoder
+from attentune.training.linear_probe import fit_output_scale
+from attentune.training.objective import Denominators, new_objective
+from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
+from attentune.training.prepare import Prepared, RunInputs, prepare, settle
+from attentune.training.run_folder import opened_folder
+from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.trainer import PlanCancelled, SharedModel, TaskTrainer, Trainer
+
+# The name of the only task of a run.
+MAIN = "main"
+
+
+def train(
+    config: Config,
+    *,
+    data: TaskData | None = None,
+    display: ProgressDisplay | None = None,
+    callbacks: Sequence[TrainingCallback] = (),
+    with_baselines: bool = True,
+) -> RunResult:
+    """Fine-tune, evaluate and save a model; the run folder is `config.training.output_dir`.
+
+    Nothing is written before data, settings and encoder have been checked.
+
+    Args:
+        config: from `load_config`.
+        data: rows to use instead of those of `config.data`. To resume such a run, pass the same rows again.
+        display: shows progress; on standard error if None.
+        callbacks: called after the run's own (log, tracker, progress bar) at each event of training.
+        with_baselines: compare the model with the baselines of `training.baselines` at the end; commands that train
+            many runs turn it off.
+
+    Returns:
+        The run's record, as in its `run.json`.
+
+    Raises:
+        AttentuneError: a mistake that the user can correct; the message says how.
+        Interrupted: a stop was requested (Ctrl-C or SIGTERM) and the run was saved.
+    """
+    with display or ProgressDisplay() as display:
+        prepared = prepare(config, data)
+        if prepared is None:
+            return finished_run(config, display)
+        return run(prepared, display=display, callbacks=callbacks, with_baselines=with_baselines)
+
+
+def finished_run(config: Config, display: ProgressDisplay) -> RunResult:
+    """Return the record of a run that is finished."""
+    folder = Path(str(config.training.output_dir))
+    display.info(f"{folder}: this run is finished; nothing to resume.")
+    return RunResult.load(folder / RESULT_FILE)
+
+
+def run(
+    prepared: Prepared,
+    *,
+    display: ProgressDisplay,
+    callbacks: Sequence[TrainingCallback] = (),
+    with_baselines: bool = True,
+) -> RunResult:
+    """Train, evaluate and save a prepared run."""
+    inputs = building.load_inputs(prepared, display)
+    is_main = inputs.accelerator.is_main_process
+    if inputs.config.baseline is not None:
+        with opened_folder(inputs.config, is_main=is_main) as folder:
+            result = run_baseline(folder, inputs.config.baseline, inputs)
+        for note in result.notes[len(inputs.data.notes) :]:
+            display.info(note)
+    else:
+        trainer = build(settle({MAIN: inputs}, display))
+        task = trainer.first
+        if task.note is not None:
+            display.info(task.note)
+        config = task.inputs.config
+        with (
+            opened_folder(config, is_main=is_main) as folder,
+            stop_on_signal() as stop,
+            tracked(task.accelerator, config),
+        ):
+            fit(folder, trainer, stop, display, callbacks, resume=config.training.resume)
+            result = finish(folder, task, display if with_baselines else None)
+            task.accelerator.end_training()
+        if "calibration" in result.train:
+            display.info(result.notes[-1])
+    display.info(f"done: {one_line(result.scores)}; saved in {folder}")
+    for sentence in result.warnings:
+        display.warning(sentence)
+    return result
+
+
+def build(inputs: Mapping[str, RunInputs], *, shared: TrainingConfig | None = None) -> Trainer:
+    """Build all that trains. `shared`: the settings of all tasks, which then get models around one encoder."""
+    models: dict[str, Any] = {}
+    objectives = {name: new_objective(one) for name, one in inputs.items()}
+    for name, one in inputs.items():
+        models[name] = building.new_model(one, objectives[name], share_encoder_of=next(iter(models.values()), None))
+    frozen = {name: freeze_encoder(one, models[name]) for name, one in inputs.items()}
+    model = models[MAIN] if shared is None else SharedModel(models)
+    used_ids = np.concatenate([building.used_token_ids(one) for one in inputs.values()])
+    embeddings = VocabularySubset(model.encoder, used_ids)
+    planners = {name: building.build_planner(one, models[name]) for name, one in inputs.items()}
+    if shared is not None:
+        inputs = building.with_steps_of_tasks(inputs, planners, shared)
+    first = next(iter(inputs.values()))
+    accelerator = first.accelerator
+    plain_optimizer = new_optimizer(first.config.training, model, processes=accelerator.num_processes)
+    wrapped = {name: accelerator.prepare_model(one) for name, one in models.items()}
+    optimizer = accelerator.prepare_optimizer(plain_optimizer)
+    tasks = {
+        name: TaskTrainer(
+            inputs=one,
+            model=models[name],
+            wrapped=wrapped[name],
+            objective=objectives[name],
+            planner=planners[name],
+            schedule=LearningRateSchedule.of(one.config.training, building.count_steps(one, planners[name])),
+            optimizer=optimizer,
+            embeddings=embeddings,
+            evaluator=building.new_evaluator(one, models[name], frozen[name][0]),
+            frozen=frozen[name][0],
+            note=frozen[name][1],
+        )
+        for name, one in inputs.items()
+    }
+    return Trainer(tasks, model)
+
+
+def fit(
+    folder: Path,
+    trainer: Trainer,
+    stop: StopRequest,
+    display: ProgressDisplay,
+    callbacks: Sequence[TrainingCallback] = (),
+    *,
+    resume: bool,
+) -> None:
+    """Train to the end, with `resume` from the newest undamaged checkpoint; tasks take turns, a step each."""
+    checkpointer = checkpoint.Checkpointer(folder, trainer)
+    is_resumed = resume and checkpointer.restore(display)
+    log = open_log(folder, trainer.first.state, display) if trainer.first.accelerator.is_main_process else None
+    trainer.connect(stop, log, display, callbacks)
+    if not is_resumed:
+        trainer.start_classifiers(display)
+    turns, loops = trainer.turns(), {name: epochs(task) for name, task in trainer.tasks.items()}
+    display.start(trainer.total_steps, trainer.steps_done)
+    try:
+        with kept_memory():
+            while not trainer.is_finished and not trainer.stop.requested:
+                name = turns[trainer.steps_done]
+                is_due = next(loops[name], False)  # a loop that was stopped while it made labels yields nothing
+                if trainer.should_save(trainer.tasks[name], is_due=is_due):
+                    checkpointer.save()
+            checkpointer.save()
+    finally:
+        for loop in loops.values():
+            loop.close()
+        display.stop()
+    if not trainer.is_finished:
+        raise Interrupted(str(folder), trainer.steps_done)
+
+
+def epochs(task: TaskTrainer) -> Generator[bool]:
+    """Train on one task to its end; yield after each optimiser step whether a checkpoint is due."""
+    state = task.state
+    if task.begin():
+        task.evaluate()
+        yield True
+    with task.planner.generator.on_train(), contextlib.suppress(PlanCancelled):
+        while not task.is_finished and not task.stop.requested:
+            plan = task.plan_epoch()
+            steps = task.batches(plan)
+            for group in steps[state.step_in_epoch :]:
+                task.log(training_step(task, plan, group))
+                is_epoch_end = state.step_in_epoch == len(steps)
+                if is_epoch_end:
+                    task.end_epoch()
+                is_best = task.should_evaluate(is_epoch_end=is_epoch_end) and task.evaluate()
+                yield is_best or task.should_save(is_epoch_end=is_epoch_end) or state.stopped_early
+                if task.is_finished or task.stop.requested:
+                    break
+
+
+def training_step(task: TaskTrainer, plan: EpochPlan, group: list[np.ndarray]) -> dict[str, float]:
+    """Do one optimiser step over a group of batches; return its loss, learning rates and gradient norm."""
+    began, step = time.perf_counter(), task.state.step
+    set_learning_rate(task.optimizer, task.schedule.factor(step))
+    denominators = task.denominators(plan, group)
+    sums_3 = torch.zeros(3, device=task.accelerator.device)
+    for number, samples in enumerate(group):
+        with task.one_batch(number, is_last=number + 1 == len(group)):
+            sums_3 += forward_backward(task, plan, samples, denominators)
+    loss = task.mean_loss(sums_3, denominators, plan, group)
+    norm = task.clip(plan, group)
+    task.optimizer.step()
+    task.optimizer.zero_grad(set_to_none=True)
+    task.count_step(plan, group, loss, time.perf_counter() - began)
+    return {"loss": loss, **task.schedule.rates(step), "grad_norm": norm}
+
+
+def forward_backward(
+    task: TaskTrainer, plan: EpochPlan, samples: np.ndarray, denominators: Denominators
+) -> torch.Tensor:
+    """Compute the loss of a batch and its gradients; return the sums of `Objective.sums`."""
+    batch = task.batch(plan, samples)
+    output = task.wrapped(**batch.inputs)
+    sums_3 = task.objective.sums(output, batch.labels_B, batch.token_labels_BT, batch.weights_B) * batch.share
+    # Processes average their gradients; the factor turns that into the sum over all rows.
+    task.accelerator.backward(denominators.combine(sums_3) * task.accelerator.num_processes)
+    if batch.share:
+        task.planner.generator.on_backward(batch.rows, batch.inputs, output.logits)
+    return sums_3.detach()
+
+
+def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = None) -> RunResult:
+    """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run finished."""
+    inputs, training, evaluator, state, model = task.inputs, task.training, task.evaluator, task.state, task.model
+    task.free_optimizer_memory()
+    task.embeddings.expand(task.decay())
+    final_step = checkpoint.load_best(folder, task)
+    # Before adapters are merged, which changes the counts.
+    counts, lora = count_parameters(model), model.config.lora
+    adapters = merge_adapters(model)
+    scale_note = fit_output_scale(
+        model,
+        inputs.features["train"],
+        inputs.labels,
+        pad_token_id=evaluator.pad_token_id,
+        accelerator=inputs.accelerator,
+        batch_size=evaluator.batch_size,
+    )
+    splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
+    as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
+    calibration = calibrate(
+        evaluator,
+        splits,
+        temperature=training.calibrate == "temperature",
+        thresholds=training.thresholds == "f1",
+        reuse=as_scored,
+    )
+    if calibration is not None:
+        model.config.update(calibration.settings())
+    scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
+    labels = task.planner.tensors()
+    baselines: dict[str, Any] | None = None
+    warnings: list[str] = []
+    if display is not None and inputs.accelerator.is_main_process:
+        seconds = state.seconds + state.label_seconds
+        baselines, warnings = compare_with_baselines(inputs, evaluator, seconds=seconds, display=display)
+    found = {} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}
+    notes = (scale_note, None if calibration is None else calibration.sentence())
+    result = RunResult(
+        scores={split: dict(part) for split, part in scores.items()},
+        train=task.facts(final_step, counts) | found,
+        best=state.best,
+        config=to_dict(inputs.config),
+        seed=training.seed,
+        versions=versions(),
+        data_fingerprint=inputs.fingerprint,
+        notes=[*inputs.data.notes, *(note for note in notes if note is not None)],
+        baselines=baselines,
+        warnings=warnings,
+    )
+    if inputs.accelerator.is_main_process:
+        if adapters is not None:
+            checkpoint.save_adapters(folder / checkpoint.ADAPTER_FOLDER, adapters, task, lora)
+        checkpoint.save_final_model(folder, task, labels)
+        data = replace(inputs.data, label_space=evaluator.label_space)
+        write_results(folder, inputs, data, result, {split: evaluator.logits[split] for split in splits})
+    log_final(inputs.accelerator, result.scores, state.step)
+    return result

@@ -1,0 +1,511 @@
+"""How a run trains: the steps of one task, and several tasks around one encoder. `run.py` calls these by name.
+
+Tasks with one encoder take turns, a step each. A task gets steps in proportion to its rows to a power below 1, so that
+large tasks do not drown small ones; all tasks together have as many steps as they would have alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from attentune.config import TrainingConfig
+from attentune.data.batching import bucketed_order, pad_batch
+from attentune.data.splits import row_groups
+from attentune.inference.evaluator import ModelEvaluator
+from attentune.models.counting import ParameterCounts
+from attentune.models.fused import fused_layers
+from attentune.models.vocabulary_subset import VocabularySubset
+from attentune.nn.compiled.memory import peak_memory_bytes, return_freed_memory
+from attentune.seeding import seed_global
+from attentune.token_labels.plan import EpochPlan
+from attentune.token_labels.planner import EpochPlanner
+from attentune.training.building import count_steps_per_epoch, rows_per_batch, task_schedule
+from attentune.training.callbacks import (
+    JsonLog,
+    JsonLogCallback,
+    ProgressCallback,
+    ProgressDisplay,
+    TrackerCallback,
+    TrainingCallback,
+    TrainingState,
+)
+from attentune.training.frozen_encoder import FrozenStates
+from attentune.training.linear_probe import ProbeRows, is_probed, start_classifier
+from attentune.training.objective import (
+    Denominators,
+    Objective,
+    count_nonfinite,
+    nonfinite_value_error,
+    nonfinite_weights_error,
+)
+from attentune.training.optimizer import (
+    AdamWL2SP,
+    LearningRateSchedule,
+    bare_optimizer,
+    clip_gradients,
+    embedding_weight_decay,
+)
+from attentune.training.prepare import RunInputs, chosen, row_facts
+from attentune.training.signals import StopRequest
+
+
+class JointStop:
+    """A stop request that all processes take up after the same step, once one of them has it."""
+
+    def __init__(self, own: StopRequest, processes: int) -> None:
+        self._own, self._is_alone, self._is_agreed = own, processes == 1, False
+
+    @property
+    def requested(self) -> bool:
+        return self._own.requested if self._is_alone else self._is_agreed
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this process has a stop request."""
+        return self._own.requested
+
+    def agree(self) -> None:
+        """Have this process stop, as another one or itself has a stop request."""
+        self._own.requested = self._is_agreed = True
+
+
+class PlanCancelled(Exception):
+    """A stop was requested while an epoch was being planned; nothing of that epoch has been done."""
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The samples of one forward pass, on the device."""
+
+    rows: np.ndarray  # the training row of each sample
+    inputs: dict[str, Tensor]  # what the model is called with
+    labels_B: Tensor
+    token_labels_BT: Tensor | None
+    weights_B: Tensor | None  # the rows' weights; None if all are 1
+    share: float  # 1; or 0 in a process without samples, which computes one to stay in step with the others
+
+
+@dataclass(kw_only=True)
+class TaskTrainer:
+    """What one task is trained with, and how far it is."""
+
+    inputs: RunInputs  # the data and settings that it was built from
+    model: Any  # the model itself, without Accelerate's wrapper
+    wrapped: nn.Module  # the model as prepared by Accelerate
+    objective: Objective
+    planner: EpochPlanner  # plans each epoch's samples and token labels
+    schedule: LearningRateSchedule
+    optimizer: Any  # prepared by Accelerate; of all tasks with this encoder
+    embeddings: VocabularySubset  # of the encoder
+    evaluator: ModelEvaluator  # scores splits with the model
+    frozen: FrozenStates | None = None  # hidden states of a frozen encoder, where they are cached
+    note: str | None = None  # how the encoder trains, for the user; None if there is nothing special
+    state: TrainingState = field(default_factory=TrainingState)
+    callbacks: Sequence[TrainingCallback] = ()
+    stop: JointStop = field(default_factory=lambda: JointStop(StopRequest(), 1))
+    # Returns the factor by which weight decay has shrunk the embeddings of unused tokens.
+    decay: Callable[[], float] = field(init=False)
+    _nonfinite_at_start: int = field(default=0, init=False)
+    _last_rows: Callable[[], list[str]] = field(default=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.decay = self.own_decay
+
+    def own_decay(self) -> float:
+        """Return the factor of this task's steps alone."""
+        weight_decay = embedding_weight_decay(self.inputs.config.training)
+        return self.schedule.decay_factor(self.state.step, weight_decay=weight_decay)
+
+    @property
+    def training(self) -> TrainingConfig:
+        """The training settings."""
+        return self.inputs.config.training
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Provides devices, processes and precision."""
+        return self.inputs.accelerator
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps are done, or early stopping has ended them."""
+        return self.state.step >= self.schedule.total_steps or self.state.stopped_early
+
+    @functools.cached_property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in most epochs."""
+        return count_steps_per_epoch(self.inputs, self.planner)
+
+    @functools.cached_property
+    def _labels(self) -> np.ndarray:
+        return self.inputs.targets
+
+    @functools.cached_property
+    def _weights(self) -> np.ndarray | None:
+        return None if self.inputs.weights is None else self.inputs.weights.astype(np.float32)
+
+    def start_classifier(self) -> str | None:
+        """Fit the classifier before the first step, if settings or head say so; return a note for the user.
+
+        A resumed run must not call it: its checkpoint has the classifier, and with L2-SP the starts.
+        """
+        if not is_probed(self.model, linear_probe=self.training.linear_probe):
+            return None
+        inputs = self.inputs
+        train = inputs.data.splits["train"]
+        note = start_classifier(
+            self.model,
+            ProbeRows(
+                inputs.features["train"],
+                inputs.targets if inputs.is_regression else inputs.labels,
+                inputs.data.label_space,
+                lambda rows: row_groups(train.take(rows), near=False),
+                inputs.weights,
+            ),
+            self.objective,
+            pad_token_id=inputs.tokenizer.pad_token_id,
+            accelerator=inputs.accelerator,
+            seed=inputs.config.training.seed,
+        )
+        if isinstance(bare := bare_optimizer(self.optimizer), AdamWL2SP):
+            bare.set_starts()
+        return note
+
+    def begin(self) -> bool:
+        """Prepare the first step; return whether the weights are to be scored before it."""
+        self.wrapped.train()
+        # Pretrained weights may contain some, in embeddings of tokens that no row has.
+        self._nonfinite_at_start = count_nonfinite(self.wrapped)
+        is_scored = self.state.step > 0 or self.state.last_scored_step >= 0
+        # The solution of the linear probe is a candidate for the best weights.
+        is_wanted = is_probed(self.model, linear_probe=self.training.linear_probe) and not is_scored
+        return is_wanted and self.training.eval_strategy != "no" and not self.stop.requested
+
+    def plan_epoch(self) -> EpochPlan:
+        """Return the epoch's plan: a new one, or the checkpoint's if the run was interrupted within the epoch."""
+        state = self.state
+
+        def on_rows(rows: int) -> None:
+            for callback in self.callbacks:
+                callback.on_prediction_step(rows)
+            # With several processes, which wait for each other here, the stop takes effect after the next step.
+            if self.stop.requested:
+                raise PlanCancelled
+
+        if state.step_in_epoch > 0:
+            return self.planner.resume_epoch(state.epoch)
+        began = time.perf_counter()
+        plan = self.planner.begin_epoch(state.epoch, on_rows)
+        seconds = time.perf_counter() - began
+        state.label_seconds += seconds
+        facts = {**plan.facts, "seconds": round(seconds, 3)} if plan.facts else {}
+        state.epoch_labels = facts | dict.fromkeys(("token_loss_sum", "token_hits", "token_ones", "token_count"), 0)
+        for callback in self.callbacks:
+            callback.on_epoch_begin(state)
+        return plan
+
+    def batches(self, plan: EpochPlan) -> list[list[np.ndarray]]:
+        """Return the samples of the epoch's batches, in one list for each optimiser step."""
+        features, rows = plan.tokens(self.inputs.features["train"], np.arange(len(plan)))
+        batches = bucketed_order(
+            features.padded_lengths[rows],
+            rows_per_batch(self.inputs),
+            seed=self.training.seed,
+            epoch=self.state.epoch,
+            by_tokens=self.training.batch_by == "tokens",
+        )
+        size = self.training.gradient_accumulation_steps
+        return [batches[start : start + size] for start in range(0, len(batches), size)]
+
+    def denominators(self, plan: EpochPlan, group: list[np.ndarray]) -> Denominators:
+        """Return what the losses of one optimiser step are divided by, so that accumulation changes nothing."""
+        samples, epoch_labels = np.concatenate(group), self.state.epoch_labels
+        tokens, ones = (0, 0) if plan.token_labels is None else plan.token_labels.counts(samples)
+        if tokens:
+            epoch_labels["token_count"] += tokens
+            epoch_labels["token_ones"] += ones
+        time_in_epochs = self.state.step / self.steps_per_epoch
+        return self.objective.denominators(self._labels[plan.rows[samples]], tokens, time_in_epochs)
+
+    @contextlib.contextmanager
+    def one_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
+        """Seed dropout for a batch of the current step; gradients are summed over processes after the last one."""
+        # The key holds all that dropout may depend on, so no generator's state has to be saved.
+        seed_global("dropout", self.training.seed, self.state.step, number, self.accelerator.process_index)
+        with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
+            yield
+
+    def batch(self, plan: EpochPlan, samples: np.ndarray) -> TrainingBatch:
+        """Return this process's part of these samples as tensors."""
+        samples = samples[self.accelerator.process_index :: self.accelerator.num_processes]
+        is_empty = len(samples) == 0
+        samples = np.zeros(1, dtype=np.int64) if is_empty else samples
+        rows, labels, device = plan.rows[samples], plan.token_labels, self.accelerator.device
+        batch = pad_batch(
+            *plan.tokens(self.inputs.features["train"], samples),
+            pad_token_id=self.inputs.tokenizer.pad_token_id,
+            mask_token_id=self.inputs.tokenizer.mask_token_id,
+            masked=None if plan.masked is None else [plan.masked[sample] for sample in samples],
+            samples=samples,
+            token_labels=None if labels is None else [labels.sample(sample) for sample in samples],
+        )
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
+        if self.frozen is not None:
+            inputs["encoded_BTD"] = self.frozen.batch(rows, inputs["input_ids"].shape[1])
+        return TrainingBatch(
+            rows=rows,
+            inputs=inputs,
+            labels_B=torch.from_numpy(self._labels[rows]).to(device),
+            token_labels_BT=None if batch.token_labels is None else batch.token_labels.to(device),
+            weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]).to(device),
+            share=0.0 if is_empty else 1.0,
+        )
+
+    def mean_loss(self, sums_3: Tensor, denominators: Denominators, plan: EpochPlan, group: list[np.ndarray]) -> float:
+        """Return the loss over all rows of a step, from `Objective.sums` of this process; refuse NaN and infinity."""
+        sums_3, state = self._reduced(sums_3), self.state
+        value = float(denominators.combine(sums_3))
+        if not math.isfinite(value):
+            raise nonfinite_value_error("the loss", value, state.step + 1, self._row_names(plan, group))
+        state.task_loss_sum += float(sums_3[0]) / denominators.target
+        if denominators.tokens:
+            state.epoch_labels["token_loss_sum"] += float(sums_3[1])
+            state.epoch_labels["token_hits"] += int(sums_3[2])
+        return value
+
+    def _reduced(self, sums_3: Tensor) -> Tensor:
+        """Sum over all processes, which also learn whether one of them has a stop request."""
+        if self.accelerator.num_processes == 1:
+            return sums_3
+        wanted_1 = sums_3.new_full((1,), float(self.stop.is_wanted))
+        sums_4 = self.accelerator.reduce(torch.cat([sums_3, wanted_1]), reduction="sum")
+        if sums_4[3] > 0:
+            self.stop.agree()
+        return sums_4[:3]
+
+    def clip(self, plan: EpochPlan, group: list[np.ndarray]) -> float:
+        """Clip the gradients' norm, and return it; refuse NaN and infinity."""
+        # The optimiser's own list: walking through the model's modules takes a millisecond.
+        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+        norm = clip_gradients(self.accelerator, self.optimizer, parameters, self.training.max_grad_norm)
+        # Overflows are normal with fp16: the scaler skips the step and lowers its scale.
+        if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
+            raise nonfinite_value_error("the gradient's norm", norm, self.state.step + 1, self._row_names(plan, group))
+        return norm
+
+    def count_step(self, plan: EpochPlan, group: list[np.ndarray], loss: float, seconds: float) -> None:
+        """Add one optimiser step to the state."""
+        features, rows = plan.tokens(self.inputs.features["train"], np.concatenate(group))
+        state = self.state
+        state.step += 1
+        state.step_in_epoch += 1
+        state.tokens += int(features.lengths[rows].sum())
+        state.loss_sum += loss
+        state.loss_steps += 1
+        state.seconds += seconds
+        self._last_rows = functools.partial(self._row_names, plan, group)
+
+    def _row_names(self, plan: EpochPlan, group: list[np.ndarray]) -> list[str]:
+        return [self.inputs.row_name(int(row)) for samples in group for row in plan.rows[samples]]
+
+    def log(self, logs: dict[str, float]) -> None:
+        """Tell the callbacks of a step, and every `logging_steps` of the mean loss."""
+        state = self.state
+        for callback in self.callbacks:
+            callback.on_step_end(state, logs)
+        if state.step % self.training.logging_steps == 0 or state.step == self.schedule.total_steps:
+            logs = {**logs, "loss": state.loss_sum / state.loss_steps}
+            if state.epoch_labels.get("token_count"):
+                logs["task_loss"] = state.task_loss_sum / state.loss_steps
+            for callback in self.callbacks:
+                callback.on_log(state, logs)
+            state.loss_sum, state.task_loss_sum, state.loss_steps = 0.0, 0.0, 0
+
+    def end_epoch(self) -> None:
+        """Tell the callbacks, and move on to the next epoch."""
+        for callback in self.callbacks:
+            callback.on_epoch_end(self.state)
+        self.state.epoch, self.state.step_in_epoch, self.state.epoch_labels = self.state.epoch + 1, 0, {}
+
+    def should_evaluate(self, *, is_epoch_end: bool) -> bool:
+        """Whether the weights are to be scored after this step."""
+        strategy, step = self.training.eval_strategy, self.state.step
+        return strategy != "no" and (
+            step == self.schedule.total_steps
+            or (strategy == "epoch" and is_epoch_end)
+            or (strategy == "steps" and step % (self.training.eval_steps or 1) == 0)
+        )
+
+    def should_save(self, *, is_epoch_end: bool) -> bool:
+        """Whether a checkpoint is due after this step."""
+        every, step = self.training.save_steps, self.state.step
+        return step == self.schedule.total_steps or (is_epoch_end if every is None else step % every == 0)
+
+    def evaluate(self) -> bool:
+        """Score the validation splits, update the state, and return whether these are the best scores so far."""
+        self.check_weights()
+        state, metric = self.state, self.inputs.metric
+        began = time.perf_counter()
+        return_freed_memory()  # scoring's tensors have other sizes than those of training
+        with self.embeddings.whole(self.decay()):
+            scores = self.evaluator.score(self.inputs.validation)
+        return_freed_memory()
+        state.evaluation_seconds += time.perf_counter() - began
+        value = next(iter(scores.values()))[metric.name]
+        is_best = state.update_best(metric, value, self.training.early_stopping_threshold)
+        patience = self.training.early_stopping_patience
+        state.stopped_early = patience is not None and state.scores_without_gain >= patience
+        is_last = state.step == self.schedule.total_steps or state.stopped_early
+        for callback in self.callbacks:
+            callback.on_evaluate(state, scores, is_last=is_last)
+        return is_best
+
+    def check_weights(self) -> None:
+        """Check the weights before they are evaluated or saved: there may be no next step whose loss would show it."""
+        count = count_nonfinite(self.wrapped) - self._nonfinite_at_start
+        if count > 0:
+            raise nonfinite_weights_error(count, self.state.step, self._last_rows())
+
+    def resume_fingerprint(self) -> dict[str, Any]:
+        """Return what must be equal for a run to be resumed, as plain values."""
+        encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
+        return {**self.inputs.resume_fingerprint(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
+
+    def free_optimizer_memory(self) -> None:
+        """Drop gradients and moments, three times the size of the trained weights; for the time after the last step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        bare_optimizer(self.optimizer).state.clear()
+
+    def facts(self, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
+        """Return what `run.json` says of the training."""
+        inputs, state = self.inputs, self.state
+        return {
+            "seconds": round(state.seconds, 3),
+            "tokens": state.tokens,
+            "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+            "peak_memory_bytes": peak_memory_bytes(inputs.accelerator.device),
+            "evaluation_seconds": round(state.evaluation_seconds, 3),
+            "label_seconds": round(state.label_seconds, 3),
+            "rows": len(inputs.labels),
+            **row_facts(inputs.data.splits["train"]),
+            "steps": state.step,
+            "steps_per_epoch": self.steps_per_epoch,
+            "steps_first_epoch": count_steps_per_epoch(inputs, self.planner, 0),
+            "final_step": final_step,
+            "stopped_early": state.stopped_early,
+            "precision": inputs.precision,
+            "fused_layers": fused_layers(self.model),
+            "device": inputs.accelerator.device.type,
+            "processes": inputs.accelerator.num_processes,
+            "parameters": counts.total.parameters,
+            "trainable_parameters": counts.total.trainable,
+            "added_parameters": counts.total.parameters - counts.parts["encoder"].parameters,
+        }
+
+
+class SharedModel(nn.Module):
+    """One encoder and the models of all tasks around it; each weight has one name."""
+
+    def __init__(self, models: Mapping[str, Any]) -> None:
+        super().__init__()
+        first = next(iter(models.values()))
+        self.encoder = first.encoder
+        self.blur = first.blur
+        self.tasks = nn.ModuleDict(models)
+
+
+@dataclass
+class Trainer:
+    """The tasks of a run: one, or several around one encoder, which take turns."""
+
+    tasks: dict[str, TaskTrainer]  # all have the same optimiser, embeddings and accelerator
+    model: Any  # the model of the only task, or a `SharedModel`
+    stop: JointStop = field(init=False)  # set by `connect`, as the log is
+    log: JsonLog | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        for task in self.tasks.values():
+            task.decay = self.decay
+
+    @property
+    def first(self) -> TaskTrainer:
+        """The first task, or the only one."""
+        return next(iter(self.tasks.values()))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the encoder is shared by tasks (or could be: of the one task of `multi_task`)."""
+        return isinstance(self.model, SharedModel)
+
+    @property
+    def bare_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser without Accelerate's wrapper."""
+        return bare_optimizer(self.first.optimizer)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of all tasks."""
+        return sum(task.schedule.total_steps for task in self.tasks.values())
+
+    @property
+    def steps_done(self) -> int:
+        """Optimiser steps of all tasks so far."""
+        return sum(task.state.step for task in self.tasks.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all tasks are at their end."""
+        return all(task.is_finished for task in self.tasks.values())
+
+    def decay(self) -> float:
+        """Return the factor by which the steps of all tasks have shrunk the embeddings of unused tokens."""
+        return math.prod(task.own_decay() for task in self.tasks.values())
+
+    def start_classifiers(self, display: ProgressDisplay) -> None:
+        """Fit the classifiers before the first step, if settings or heads say so."""
+        for name, task in self.tasks.items():
+            began = time.perf_counter()
+            if (note := task.start_classifier()) is not None:
+                display.info(f"{name}: {note}" if self.is_shared else note)
+                task.state.seconds += time.perf_counter() - began
+
+    def connect(
+        self, stop: StopRequest, log: JsonLog | None, display: ProgressDisplay, callbacks: Sequence[TrainingCallback]
+    ) -> None:
+        """Have the tasks obey a stop request and tell log, tracker, progress bar and further callbacks."""
+        self.stop, self.log = JointStop(stop, self.first.accelerator.num_processes), log
+        for name, task in self.tasks.items():
+            named = name if self.is_shared else None
+            is_tracked = task.training.report_to != "none"
+            task.stop = self.stop
+            task.callbacks = [
+                *([] if log is None else [JsonLogCallback(log, named)]),
+                *([TrackerCallback(task.accelerator)] if is_tracked else []),
+                ProgressCallback(display, lambda: self.steps_done, named),
+                *callbacks,
+            ]
+
+    def turns(self) -> list[str]:
+        """Return the task of each optimiser step."""
+        steps = {name: task.schedule.total_steps for name, task in self.tasks.items()}
+        return task_schedule(steps, self.first.training.seed)
+
+    def should_save(self, task: TaskTrainer, *, is_due: bool) -> bool:
+        """Whether a checkpoint is due after a turn of a task, which itself says `is_due`."""
+        if not self.is_shared:
+            return is_due
+        epochs = max(1.0, chosen(task.training.num_train_epochs))
+        every = task.training.save_steps or max(1, round(self.total_steps / epochs))
+        return self.steps_done > 0 and self.steps_done % every == 0
