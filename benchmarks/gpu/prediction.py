@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attentune.nn.cpu.memory import forget_peak_memory, peak_memory_bytes
+from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 
 from attentune.data.dataset import TextRows
 from attentune.explain.scorer import Settings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attentune.nn.cpu.memory import forget_peak_memory, peak_memory_bytes
+from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,

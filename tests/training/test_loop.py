@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attentune.training.runer as trainer_module
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import attentune.training.trainer as trainer_module
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.inference.evaluator import Evaluator

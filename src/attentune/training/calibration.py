@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.config import DataConfig
+from attentune.config import DataConfig, TrainingConfig
 from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.evaluator import Evaluator
@@ -25,12 +25,13 @@ from attentune.training.run_folder import locked_folder
 
 
 def calibrate(
-    evaluator: Evaluator, splits: Sequence[str], *, temperature: bool, thresholds: bool, reuse: bool
+    evaluator: Evaluator, splits: Sequence[str], training: TrainingConfig, *, reuse: bool
 ) -> Calibration | None:
     """Fit temperature and thresholds on the calibration rows, and measure the calibration error of other splits.
 
     The evaluator then has the calibrated logits of these splits, and predicts by the thresholds.
     """
+    temperature, thresholds = training.calibrate == "temperature", training.thresholds == "f1"
     rows = evaluator.splits.get(CALIBRATION)
     if not (temperature or thresholds) or rows is None or rows.labels is None:
         return None

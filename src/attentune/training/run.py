@@ -267,14 +267,7 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
     )
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
-    calibration = calibrate(
-        evaluator,
-        splits,
-        temperature=training.calibrate == "temperature",
-        thresholds=training.thresholds == "f1",
-        reuse=as_scored,
-    )
-    if calibration is not None:
+    if (calibration := calibrate(evaluator, splits, training, reuse=as_scored)) is not None:
         model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
     labels = task.planner.tensors()
