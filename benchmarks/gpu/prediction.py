@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 
 from attentune.data.dataset import TextRows
 from attentune.explain.scorer import Settings
@@ -20,6 +19,7 @@ from attentune.explain.texts import explain_rows
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.models.precision import has_fast_bf16
+from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from benchmarks.common import lines_of

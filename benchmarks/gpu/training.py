@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -29,6 +28,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from attentune.models.loading import quiet
 from attentune.models.precision import has_fast_bf16
+from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
 from attentune.training.run import train
 from benchmarks.common import interleaved, lines_of
