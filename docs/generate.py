@@ -91,12 +91,12 @@ def shown(value: object) -> str:
 
 def meaning(name: str, facts: dict) -> str:
     """Return the help text of a setting with its bounds, its choices and a link."""
-    text, low, high = facts["help"].rstrip("."), facts.get("minimum"), facts.get("maximum")
+    text, low, high = facts["help"], facts.get("minimum"), facts.get("maximum")
     if high is not None:
         text += f"; {low} to {high}"
     elif low is not None and low >= 0:
         text += f"; {'above' if facts.get('open') else 'at least'} {low}"
-    text += "."
+    text += "" if text.endswith(".") else "."
     if facts.get("choices"):
         plugin = " or of a [plug-in](plugins.md)" if facts.get("plugins") else ""
         text += f" One of {', '.join(f'`{choice}`' for choice in facts['choices'])}{plugin}."
