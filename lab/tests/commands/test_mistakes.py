@@ -14,7 +14,11 @@ MISTAKES = [
     ("faithfulness RUN --erasures blur", "erasures: got 'blur', expected some of mask, delete, attention."),
     ("faithfulness RUN --max-samples 0", "--max_samples: got '0', expected a whole number of at least 1."),
     ("faithfulness RUN --demo --task cola", "--demo: uses synthetic reviews; leave out data.task."),
-    ("faithfulness RUN --demo", "predicts bad, good; expected a run of single texts, negative or positive"),
+    (
+        "faithfulness RUN --demo --split test",
+        "predicts bad, good; expected a run of single texts, negative or positive",
+        "split: got 'test', expected one of the demo's: validation, challenge",
+    ),
     ("faithfulness RUN --split dev", "split: got 'dev', expected train, validation or test."),
     ("label RUN --max_samples many", "--max_samples: got 'many'"),
     ("layers RUN --figure_file layers.txt", "ends in .png"),

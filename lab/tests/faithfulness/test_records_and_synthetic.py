@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attentune.data.dataset import LabelSpace
-from attentune.errors import ConfigError, StorageError
+from attentune.errors import StorageError
 from attentune.explain.faithfulness import FaithfulnessResult, measure_faithfulness
 from attentune.inference.predictor import Predictor
 from attentune_lab.faithfulness.eraser_records import write_records
@@ -101,10 +101,3 @@ def test_places_in_an_order() -> None:
     order = np.array([4, 2, 7, 1])
     assert places_of(order, np.array([2, 4]), np.array([1])) == (1.0, 1.0, 1.5, 0.0)
     assert places_of(order, np.array([1, 2]), np.array([4])) == (0.0, 0.5, 3.0, 1.0)
-
-
-def test_the_demo_needs_a_run_of_its_classes(run: Predictor, demo_run: Predictor) -> None:
-    with pytest.raises(ConfigError, match="predicts bad, good; expected a run of single texts, negative or positive"):
-        synthetic_rows(run, 4, "challenge")
-    with pytest.raises(ConfigError, match="split: got 'test', expected one of the demo's: validation, challenge"):
-        synthetic_rows(demo_run, 4, "test")

@@ -221,8 +221,3 @@ def test_an_embedded_encoder_has_values_of_its_own():
         for encoder in ("embedded", "bert-base-uncased")
     }
     assert rates == {"embedded": {5e-5, 1e-4}, "bert-base-uncased": {1e-5, 2e-5}}
-
-
-def test_an_unknown_name():
-    with pytest.raises(ConfigError, match=r"'ssa-table-4': there is no such recipe. Did you mean 'ssa-table-[23]'"):
-        load_recipe("ssa-table-4")
