@@ -134,7 +134,7 @@ def test_a_head_of_other_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     with torch.no_grad():
         run.model.classifier.bias.add_(0.1)
     save_model(run.model, run.tokenizer, tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"fitted to other weights.*attentune explain --fit"):
+    with pytest.raises(CheckpointError, match=r"fitted to other weights.*attentune explain"):
         _ = Predictor.load(tmp_path / "run").attribution_head
 
 
@@ -159,7 +159,7 @@ def test_damaged_files_are_told(tiny: Tiny, tmp_path: Path, damage: str) -> None
     else:
         settings = json.loads((tmp_path / "run" / SETTINGS).read_text())
         (tmp_path / "run" / SETTINGS).write_text(json.dumps(settings | {"layers": [0, 999]}))
-    with pytest.raises(CheckpointError, match=r"cannot be loaded.*Fit it again: attentune explain --fit"):
+    with pytest.raises(CheckpointError, match=r"cannot be loaded.*Fit it again: attentune explain"):
         _ = Predictor.load(tmp_path / "run").attribution_head
 
 
