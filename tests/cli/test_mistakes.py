@@ -176,7 +176,7 @@ def test_all_mistakes_are_told_at_once(attentune, place, monkeypatch):
     flags = "--lerning_rate 1 --seed x --preset nope --max_length 2 --set model.head.knd=cls --set foo"
     status, out, err = attentune(*words_of(f"TRAIN {flags}"))
     assert (status, out) == (2, "")
-    told = ("--lerning_rate:", "--set foo:", "preset:", "model.head.knd:", "training.seed:", "data.max_length:")
+    told = ("--lerning_rate:", "--set foo:", "preset:", "model.head.knd:", "data.max_length:", "training.seed:")
     assert [line.split()[:2] for line in err.splitlines()] == [["attentune:", name.split()[0]] for name in told]
 
 
