@@ -19,6 +19,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
+from attentune.data.dates import date_columns
 from attentune.data.labels import LabelReader, label_columns, label_setting
 from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, has_return, no_content, quote
 from attentune.data.text_files import separator_hint
@@ -319,7 +320,8 @@ def read_rows(
             " keeps such a label as a class.)"
         )
     pairs = None if columns.pair is None else used.texts(columns.pair)
-    return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines), notes
+    dates = date_columns(used, but=(columns.text, columns.pair, *columns.labels))
+    return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, dates=dates), notes
 
 
 def dropped_note(source: str, lines: Sequence[int], reason: str) -> str:

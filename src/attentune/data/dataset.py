@@ -128,6 +128,7 @@ class TextRows:
     sources: tuple[str, ...] | None = None  # the source of each row; None if it is `source` for all
     targets: np.ndarray | None = None  # (N, C) float64, what training compares predictions with instead of the labels
     kept: tuple[tuple[str, ...], ...] = ()  # the cells of further columns of the file, which are only copied, as texts
+    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the cells of the columns of dates, by name
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -169,6 +170,7 @@ class TextRows:
             sources=pick(self.sources),
             targets=None if self.targets is None else self.targets[places],
             kept=tuple(map(pick, self.kept)),
+            dates={name: pick(cells) for name, cells in self.dates.items()},
         )
 
     def fingerprint(self) -> str:

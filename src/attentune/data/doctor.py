@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, shown_label
+from attentune.data.dates import dates_in_common
 from attentune.data.doctor_report import (
     FINDING_KINDS,
     DoctorReport,
@@ -516,19 +517,20 @@ def _small(name: str, split: SplitReport) -> Finding:
 
 
 # Chance alone fires once in a thousand comparisons, and less with a least difference: in points of a share, as a ratio
-# of median lengths, and in points of unseen words above what a tenth of train has.
-_P, _LEAST_SHARE, _LEAST_RATIO, _LEAST_UNSEEN = 0.001, 0.05, 1.25, 0.05
+# of median lengths, in points of unseen words above what a tenth of train has, and in points of the rows up to a date.
+_P, _LEAST_SHARE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 1.25, 0.05, 0.1
 _FEWEST_ROWS, _MOST_ROWS = 20, 5000
 _WORD = re.compile(r"\w+")
 
 
 def difference_findings(name: str, rows: TextRows, train: TextRows, space: LabelSpace) -> list[Finding]:
-    """Compare a split with train; at most one finding each on labels, lengths and vocabulary."""
+    """Compare a split with train; at most one finding each on labels, lengths, vocabulary and time."""
+    time = _time(name, rows, train)
     if min(len(rows), len(train)) < _FEWEST_ROWS:
-        return []
+        return time
     found = [] if rows.labels is None or train.labels is None else _labels(name, rows.labels, train.labels, space)
     here, there = _words(rows), _words(train)
-    return [*found, *_lengths(name, here, there), *_vocabulary(name, here, there)]
+    return [*found, *_lengths(name, here, there), *_vocabulary(name, here, there), *time]
 
 
 _CURE = (
@@ -601,6 +603,32 @@ def _vocabulary(name: str, here: list[list[str]], there: list[list[str]]) -> lis
         f" {percent(float(second.mean()))} do not occur in the rest"
     )
     return [_finding("vocabulary-shift", name, message)]
+
+
+def _time(name: str, rows: TextRows, train: TextRows) -> list[Finding]:
+    from scipy.stats import ks_2samp
+
+    found = dates_in_common(rows.dates, train.dates)
+    if found is None:
+        return []
+    column, here, there = found
+    # Numbers; a few rows suffice where no dates are shared.
+    test = ks_2samp(here.astype(np.int64), there.astype(np.int64))
+    if test.pvalue >= _P or test.statistic < _LEAST_EARLIER:
+        return []
+    ends = [np.sort(dates)[[0, len(dates) // 2, -1]] for dates in (here, there)]
+    is_years = all((dates == dates.astype("datetime64[Y]")).all() for dates in (here, there))
+    # The first unit in which they differ.
+    shown = [[np.datetime_as_string(dates, unit).tolist() for dates in ends] for unit in ("Y", "M", "D", "s")]
+    first, second = next(pair for pair in shown[not is_years :] if pair[0][1] != pair[1][1] or pair is shown[-1])
+    message = f"the texts are from {first[0]} to {first[2]}, those of train from {second[0]} to {second[2]}"
+    if ends[0][0] <= ends[1][2] and ends[1][0] <= ends[0][2]:
+        message += f", half of them up to {first[1]} and {second[1]}"
+    cure = (
+        "Subjects and words change with time: a score there holds for texts of that time. If the model will see later"
+        " texts, test on the latest and train on all others; if not, draw both from the same time."
+    )
+    return [_finding("time-shift", name, f"{message} (column {column!r})", cure)]
 
 
 # Texts that are looked at, with so many letters. Of English data sets, 0.83 and more of the texts are recognised.

@@ -33,6 +33,7 @@ FINDING_KINDS = (
     "label-shift",
     "length-shift",
     "vocabulary-shift",
+    "time-shift",
     "imbalance",
     "small",
     "duplicates",
