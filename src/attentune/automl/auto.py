@@ -86,8 +86,8 @@ from attentune.training.signals import StopRequest, stop_on_signal
 FOLDS_FILE = "folds.safetensors"
 _FORMAT = 1
 _POLL_S = 0.2
-# Workers have this share of the limit to save when the time is up or a stop is requested: at least and at most so long.
-_SAVE_SHARE, _LEAST_SAVE_S, _MOST_SAVE_S = 0.03, 2.0, 10.0
+# Workers have so long to save when the time is up or a stop is requested: the best is delivered within two seconds.
+_SAVE_S = 1.0
 # Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
 _DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
 # The most that is kept for scoring validation and test rows.
@@ -451,7 +451,7 @@ class _Training(AutoWork, Plan):
 
     @property
     def save_s(self) -> float:
-        return max(_LEAST_SAVE_S, min(_MOST_SAVE_S, _SAVE_SHARE * self.options.time_limit_s))
+        return _SAVE_S
 
     @property
     def expected_bytes(self) -> int:
