@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attentune.config import TrainingConfig
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.slots import blur_slot
 
@@ -94,12 +93,3 @@ def _lora_config(settings: dict[str, Any], targets: list[str]) -> Any:
 def _peft() -> Any:
     # Imported by name: transformers scans model code for imports and would require peft for models without adapters.
     return importlib.import_module("peft")
-
-
-def lora_settings(training: TrainingConfig) -> dict[str, Any] | None:
-    """Return rank, alpha and dropout of the encoder's adapters; None without adapters."""
-    if training.lora_rank is None:
-        return None
-    check_peft()
-    alpha = 2.0 * training.lora_rank if training.lora_alpha is None else training.lora_alpha
-    return {"rank": training.lora_rank, "alpha": alpha, "dropout": training.lora_dropout}

@@ -18,7 +18,7 @@ from attentune.inference.scoring import make_accelerator
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model, encoder_size, is_english_only, load_tokenizer
 from attentune.models.fused import use_fused_layers
-from attentune.models.lora import lora_settings
+from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.seeding import numpy_generator
@@ -93,7 +93,7 @@ def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any 
         seed=config.training.seed,
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
-        lora=lora_settings(config.training),
+        lora=_lora_settings(config.training),
         score_scale=inputs.score_scale,
     )
     if share_encoder_of is not None:
@@ -209,3 +209,12 @@ def with_steps_of_tasks(
     return {
         name: one.with_training(replace(one.config.training, max_steps=steps[name])) for name, one in inputs.items()
     }
+
+
+def _lora_settings(training: TrainingConfig) -> dict[str, Any] | None:
+    """Return rank, alpha and dropout of the encoder's adapters; None without adapters."""
+    if training.lora_rank is None:
+        return None
+    check_peft()
+    alpha = 2.0 * training.lora_rank if training.lora_alpha is None else training.lora_alpha
+    return {"rank": training.lora_rank, "alpha": alpha, "dropout": training.lora_dropout}
