@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.runs.space import load_space
-from attentune.token_labels.masking import random_mask
+from attentune.token_labels.corruption import random_mask
 from attentune.token_labels.planner import EpochPlanner
 from attentune.training.objective import Objective
 from helpers.interrupted import run
@@ -154,8 +154,6 @@ SESAME = {
 }
 GRIDS = {
     "ssa": GRID,
-    "ssa-co": {name: values for name, values in GRID.items() if name != "model.token_gate.beta"},
-    "bert-mask": {name: values for name, values in GRID.items() if name.startswith(("training.", "labels."))},
     "bert": SESAME,
     "sesame": {"model.blur.sigma": (0.01, 0.1, 0.3, 0.5)},
 }

@@ -26,7 +26,7 @@ from attentune.automl.thresholds import (
 )
 from attentune.data.dataset import LabelSpace
 from attentune.metrics.metrics import METRICS, predictions_of
-from attentune.stats.decisions import predict_labels
+from attentune.stats.verdict import predict_labels
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 ORDERED = LabelSpace("ordinal", ("a", "b", "c", "d"))

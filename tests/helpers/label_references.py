@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attentune.seeding import derive_key, numpy_generator, seed_global
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.masking import random_mask, random_spans, spread_copies
+from attentune.token_labels.corruption import random_mask, random_spans, spread_copies
 
 
 def row_inputs(source: LabelSource, row: int, places: Iterable[int] = ()) -> dict[str, Tensor]:

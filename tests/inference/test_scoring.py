@@ -9,8 +9,7 @@ import torch
 from accelerate import PartialState
 
 from attentune.data.tokenization import Features, encode_rows
-from attentune.inference.evaluator import ModelEvaluator
-from attentune.inference.scoring import make_accelerator, predict_logits
+from attentune.inference.scoring import ModelEvaluator, make_accelerator, predict_logits
 from attentune.testing.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import TWO, Built, build, logits_of, rows_of
 

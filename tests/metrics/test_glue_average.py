@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attentune.metrics.glue_average import GLUE_TASKS, glue_average, task_score
+from attentune.metrics.metrics import GLUE_TASKS, glue_average, task_score
 
 # BERT-base of the SESAME paper's table 1, with second metrics that are made up.
 SCORES = {

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from attentune.config import ModelConfig
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows, token_spans
-from attentune.models.architectures import special_token_ids
 from attentune.models.build import load_tokenizer
-from attentune.models.loading import Tokenizer
+from attentune.models.loading import Tokenizer, special_token_ids
 from helpers.tiny_models import rows_of
 from helpers.written import texts
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attentune.stats.decisions import class_probabilities, predict_labels
+from attentune.stats.verdict import class_probabilities, predict_labels
 
 LOGITS = np.array([[0.5, -1.25, 2.0], [3.0, 3.0, -4.0], [-700.0, 0.0, 800.0]], dtype=np.float32)
 

@@ -10,7 +10,7 @@ import torch
 from attentune.errors import ConfigError
 from attentune.token_labels import attribution as attributions
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.masking import spread_copies
+from attentune.token_labels.corruption import spread_copies
 from helpers.label_references import (
     answer,
     attribution_key,

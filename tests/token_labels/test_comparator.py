@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.dataset import LabelSpace
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import PredictionComparator
 
 CLASSES = PredictionComparator(LabelSpace("classification", ("a", "b", "c")))
 STARS = PredictionComparator(LabelSpace("ordinal", ("one", "two", "three")))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from attentune.config import LabelsConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features, TokenWords
-from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.corruption import Corruption, are_forms
 from attentune.token_labels.plan import EpochPlan
 

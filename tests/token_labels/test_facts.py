@@ -8,8 +8,7 @@ import pytest
 
 from attentune.data.dataset import LabelSpace
 from attentune.seeding import numpy_generator
-from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.plan import shuffled
 from helpers.label_sources import (
     BagOfWordsScorer,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.token_labels.masking import copy_numbers, random_mask, random_spans, spread_copies
+from attentune.token_labels.corruption import copy_numbers, random_mask, random_spans, spread_copies
 from helpers.label_sources import features_of
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from attentune.config import LabelsConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
-from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
 from attentune.token_labels.registry import build_generator
 from helpers.label_sources import BagOfWordsScorer, features_of

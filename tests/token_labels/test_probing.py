@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attentune.token_labels import flip as leave_one_out
-from attentune.token_labels.masking import spread_copies
+from attentune.token_labels.corruption import spread_copies
 from helpers.label_references import leave_one_out_labels, ordinary, probing_labels, released_samples
 from helpers.label_sources import KINDS, Tiny, bag_source, generator, tiny_source, watched
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.token_labels import masking
-from attentune.token_labels.masking import random_spans
+from attentune.token_labels.corruption import random_spans
 from helpers.label_references import released_spans
 from helpers.label_sources import features_of
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from attentune.token_labels.attribution import TrainingPredictions
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.flip import predict_masked_copies
-from attentune.token_labels.training_pass import TrainingPredictions
 from helpers.label_references import probing_labels, released_samples
 from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watched
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from attentune.config import TrainingConfig, load_config
 from attentune.training.prepare import (
     RunSize,
+    _describe,
     choose_settings,
     chosen,
     default_batch_size,
     default_epochs,
     default_learning_rate,
     default_loss,
-    describe,
 )
 from attentune.training.run_folder import RULED
 
@@ -77,7 +77,7 @@ def test_given_settings_are_kept() -> None:
         load_best_model_at_end=False,
     )
     assert choose_settings(given_ones, size()) == given_ones
-    assert describe(given_ones, given_ones) is None
+    assert _describe(given_ones, given_ones) is None
 
 
 def test_a_run_of_many_epochs_is_scored_and_saved_ten_times() -> None:
@@ -131,7 +131,7 @@ def test_more_rows_never_mean_more_epochs(rows: int, rows_per_step: int) -> None
 
 def test_the_choice_is_described() -> None:
     settled = choose_settings(TrainingConfig(learning_rate=1e-5), size(300))
-    assert describe(TrainingConfig(learning_rate=1e-5), settled) == (
+    assert _describe(TrainingConfig(learning_rate=1e-5), settled) == (
         "chosen by rows, text length and encoder: num_train_epochs 32, per_device_train_batch_size 16,"
         " load_best_model_at_end true"
     )

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import attentune.training.trainer as trainer_module
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.inference.evaluator import Evaluator
+from attentune.inference.scoring import Evaluator
 from attentune.results import RunResult
 from attentune.training.callbacks import JsonLogCallback, ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders

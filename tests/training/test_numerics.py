@@ -107,7 +107,7 @@ def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
 def test_outputs_that_are_no_numbers_are_not_scored(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    import attentune.inference.evaluator as evaluator_module
+    import attentune.inference.scoring as evaluator_module
 
     original = evaluator_module.predict_logits
 

@@ -16,7 +16,7 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
-from attentune.cli.text_rows import read_file_rows
+from attentune.cli.output import read_file_rows
 
 SUMMARY = "list the token labels that a run was trained on, and the importance it predicts"
 _EXAMPLES = """examples:

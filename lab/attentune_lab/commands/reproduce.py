@@ -7,8 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import Parser, add_config_flags, names_in, overrides_of, seed_numbers
+from attentune.cli.flags import (
+    Parser,
+    add_config_flags,
+    add_executor_flags,
+    executor_options,
+    names_in,
+    overrides_of,
+    seed_numbers,
+)
 from attentune.cli.output import table
 from attentune.errors import ConfigError
 from attentune_lab.reproduction.recipe import EMBEDDED, Request, load_recipe, parse_search, recipe_names, select_tasks

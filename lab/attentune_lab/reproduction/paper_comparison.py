@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attentune.metrics.glue_average import GLUE_TASKS, glue_average
+from attentune.metrics.metrics import GLUE_TASKS, glue_average
 from attentune.report.document import Section, Table
 from attentune.runs.records import RunRecord
 from attentune_lab.reproduction.recipe import AVERAGES, AX, BETWEEN, NO_TASK, RATIO, SECONDS, TEST, Published, Recipe

@@ -19,8 +19,7 @@ from attentune.explain.explanation import HeadAttention
 from attentune.explain.texts import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
-from attentune.models.build import build_model, load_tokenizer
-from attentune.models.counting import count_parameters
+from attentune.models.build import build_model, count_parameters, load_tokenizer
 from attentune.report.document import Figure, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.report.tokens import heads_figure

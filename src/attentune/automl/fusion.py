@@ -29,7 +29,7 @@ from attentune.errors import ConfigError
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.stats.calibration import fit_temperature
-from attentune.stats.decisions import predict_labels
+from attentune.stats.verdict import predict_labels
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
 _MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more

@@ -13,8 +13,8 @@ from attentune.baselines.base import Baseline
 from attentune.baselines.registry import load_baseline
 from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
-from attentune.inference.evaluator import Evaluator
 from attentune.inference.predictor import ModelPredictor, Predictor, TextsRead, saved_config
+from attentune.inference.scoring import Evaluator
 
 
 @dataclass(frozen=True)

@@ -207,9 +207,8 @@ def _training_rows(data: Any) -> Any:
 
 def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
     from attentune.cli.output import progress_lines
-    from attentune.labels.files import check_ending
     from attentune.labels.label_check import check_labels
-    from attentune.labels.marks import write_errors
+    from attentune.labels.marks import check_ending, write_errors
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)

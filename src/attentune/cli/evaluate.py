@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_columns, check_named
+from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
 from attentune.cli.flags import (
     ROW_SETTINGS,
     Parser,
@@ -20,7 +19,7 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
-from attentune.cli.text_rows import tell_cut_texts
+from attentune.cli.output import tell_cut_texts
 
 _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_columns, check_named
+from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
 from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts, tell_cut_texts
+from attentune.cli.output import add_text_flags, check_text_flags, read_texts, tell_cut_texts
 from attentune.explain.explanation import check_method_names
 
 _EXAMPLES = """examples:

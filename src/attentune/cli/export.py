@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import add_best_flag, check_named, use_best
 from attentune.cli.flags import Parser
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError

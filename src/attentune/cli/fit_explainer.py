@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_named
+from attentune.cli.early_checks import add_best_flag, check_named, use_best
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, whole_number
 
 _EXAMPLES = """examples:

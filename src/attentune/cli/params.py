@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     else:
         model = _saved_model(parsed, problems)
 
-    from attentune.models.counting import count_parameters
+    from attentune.models.build import count_parameters
     from attentune.results import to_json
 
     counts = count_parameters(model)

@@ -10,14 +10,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.early_checks import check_columns, check_named
+from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
 from attentune.cli.flags import Parser, add_precision_flag, names_in
-from attentune.cli.output import destination, row_bar
-from attentune.cli.text_rows import (
+from attentune.cli.output import (
     add_text_flags,
     check_text_flags,
+    destination,
     read_text_chunks,
+    row_bar,
     tell_cut_texts,
     tell_job,
     tell_notes,

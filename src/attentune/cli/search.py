@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.early_checks import check_data, check_files_of_rows, check_output_folder
-from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import (
     MOST_USED,
     Parser,
     add_config_flags,
+    add_executor_flags,
     add_train_file,
+    executor_options,
     overrides_of,
     whole_number,
     with_section,

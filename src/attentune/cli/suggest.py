@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
-from attentune.cli.text_rows import read_file_rows
+from attentune.cli.output import read_file_rows
 
 _EXAMPLES = """examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     check_columns(parsed.input_file, data)
 
     from attentune.inference.predictor import Predictor
-    from attentune.labels.files import check_ending, rows_text, write_rows
+    from attentune.labels.marks import check_ending, rows_text, write_rows
     from attentune.labels.suggest import suggest_texts
 
     if parsed.output_file is not None:

@@ -16,9 +16,9 @@ import numpy as np
 
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.evaluator import Evaluator
 from attentune.inference.fusion import Fusion, mean_logits
 from attentune.inference.predictor import ModelPredictor, Predictor, saved_config
+from attentune.inference.scoring import Evaluator
 from attentune.io.files import read_json, write_text
 from attentune.results import check_fields, to_json
 

@@ -25,8 +25,7 @@ from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.evaluator import Evaluator, ModelEvaluator
-from attentune.inference.scoring import make_accelerator
+from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
 from attentune.models.attribution_heads import load_attribution_head

@@ -28,8 +28,7 @@ from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
 from attentune.nn.losses import NO_LABEL
-from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
 from attentune.training.objective import build_objective

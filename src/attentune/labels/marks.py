@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,42 @@ from attentune.data.files import read_table
 from attentune.data.tables import Table
 from attentune.data.text_formats import FileOptions, open_bytes
 from attentune.errors import ConfigError, DataError
-from attentune.labels.files import check_ending, write_rows
+from attentune.io.files import write_text
 from attentune.labels.label_check import LabelCheck
+
+ENDINGS = (".csv", ".tsv", ".jsonl")
+
+
+def check_ending(path: str, flag: str = "--output_file") -> None:
+    """Check that a file's name ends in .csv, .tsv or .jsonl."""
+    if Path(path).suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(ENDINGS)}.")
+
+
+def write_rows(path: str, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows; see `rows_text`."""
+    check_ending(path)
+    write_text(path, rows_text(names, lines, Path(path).suffix.lower()))
+
+
+def rows_text(names: Sequence[str], lines: Sequence[Mapping[str, Any]], ending: str) -> str:
+    """Format rows."""
+    if ending == ".jsonl":
+        return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
+    buffer = io.StringIO()
+    # Older versions of Python do not quote a carriage return by themselves, so that all texts are quoted.
+    separator = "\t" if ending == ".tsv" else ","
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(names)
+    writer.writerows([_field(line.get(name)) for name in names] for line in lines)
+    return buffer.getvalue()
+
+
+def _field(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return json.dumps(cell, ensure_ascii=False, default=str)
+
 
 KEEP, FIX, REMOVE = "keep", "fix", "remove"
 MARKS = (KEEP, FIX, REMOVE)

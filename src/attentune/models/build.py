@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,6 @@ from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.io.files import read_json, sha256_of
-from attentune.models.architectures import (
-    check_is_encoder,
-    is_pooler_weight,
-    pair_separators,
-    pooler_dense,
-    readable_positions,
-    special_token_ids,
-)
 from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.encoder_list import (
     EMBEDDED,
@@ -38,14 +31,70 @@ from attentune.models.encoder_list import (
 )
 from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.inspection import CONVERT, check_size, problem_in, problem_in_settings
-from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
+from attentune.models.loading import (
+    Tokenizer,
+    check_is_encoder,
+    is_pooler_weight,
+    loading,
+    pair_separators,
+    pooler_dense,
+    prepare_tokenizer,
+    quiet,
+    readable_positions,
+    special_token_ids,
+)
 from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.saving import check_undamaged, model_type
 from attentune.models.windows import SPECIAL
-from attentune.nn.classifiers import ScaledOutput
+from attentune.nn.attention_block import attention_matrices, unused_matrices
+from attentune.nn.classifiers import ScaledOutput, projection_weights
 from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
+
+PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of parameters."""
+
+    parameters: int  # all of them; shared ones count once
+    trainable: int  # those with gradients
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """The parameters of a model.
+
+    Source: matrices are what table 2 of task-specific attention (Jia 2024) counts.
+    """
+
+    parts: dict[str, Count]  # by encoder and slot
+    total: Count  # of the whole model
+    attention_matrices: int  # weights in the matrices of the head's attention blocks
+    unused_matrices: int  # of these, what the poster counts but no model of ours has, as its program never applies it
+    projection_matrix: int  # weights of the projection before a dot product, without its bias
+
+
+def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:
+    """Count a model's parameters; a frozen encoder's are not trainable."""
+    by_part: dict[str, list[nn.Parameter]] = {part: [] for part in PARTS}
+    for name, parameter in model.named_parameters():
+        by_part[name.split(".")[0]].append(parameter)
+    return ParameterCounts(
+        parts={part: _count(parameters) for part, parameters in by_part.items()},
+        total=_count([parameter for parameters in by_part.values() for parameter in parameters]),
+        attention_matrices=attention_matrices(model.head),
+        unused_matrices=unused_matrices(model.head),
+        projection_matrix=projection_weights(model.classifier),
+    )
+
+
+def _count(parameters: list[nn.Parameter]) -> Count:
+    trainable = (parameter.numel() for parameter in parameters if parameter.requires_grad)
+    return Count(sum(parameter.numel() for parameter in parameters), sum(trainable))
+
 
 # Weight and bias of what computes the scores.
 _LAST_LAYERS = [

@@ -13,7 +13,7 @@ from transformers import TextClassificationPipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.stats.decisions import class_probabilities, predict_labels
+from attentune.stats.verdict import class_probabilities, predict_labels
 
 
 class AttentunePipeline(TextClassificationPipeline):

@@ -14,9 +14,8 @@ import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError
-from attentune.metrics.glue_average import GLUE_TASKS, glue_average
 from attentune.metrics.intervals import baseline_score, example_values
-from attentune.metrics.metrics import METRICS
+from attentune.metrics.metrics import GLUE_TASKS, METRICS, glue_average
 from attentune.report.load import RecordedRun
 from attentune.runs.records import Predictions
 from attentune.stats.compare import Runs, compare_all, compare_pairs

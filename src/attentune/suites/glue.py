@@ -20,8 +20,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
 from attentune.metrics.confusion import CONFUSION_SCORES, bootstrap_confusion_interval, confusion_counts
-from attentune.metrics.glue_average import GlueAverage, Scores, glue_average
-from attentune.metrics.metrics import predictions_of
+from attentune.metrics.metrics import GlueAverage, Scores, glue_average, predictions_of
 from attentune.results import RESULT_FILE, RunResult
 from attentune.seeding import numpy_generator
 

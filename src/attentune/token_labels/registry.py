@@ -10,10 +10,8 @@ from attentune.config import LabelsConfig
 from attentune.plugins import part_of
 from attentune.token_labels.attribution import Gradient, IntegratedGradients, Lime
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.corruption import Corruption
-from attentune.token_labels.flip import Flip, LeaveOneOut, ProbabilityDrop
-from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
-from attentune.token_labels.original_ssa import OriginalSSA
+from attentune.token_labels.corruption import Corruption, copy_numbers, random_mask, spread_copies
+from attentune.token_labels.flip import Flip, LeaveOneOut, OriginalSSA, ProbabilityDrop
 from attentune.token_labels.plan import EpochPlan
 
 

@@ -17,7 +17,7 @@ from attentune.baselines.registry import baselines_for, make_baseline
 from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData
 from attentune.errors import ConfigError
-from attentune.inference.evaluator import Evaluator
+from attentune.inference.scoring import Evaluator
 from attentune.io.files import written_together
 from attentune.metrics.intervals import example_values
 from attentune.metrics.metrics import METRICS, predictions_of, score_predictions

@@ -13,8 +13,7 @@ from attentune.config import TrainingConfig
 from attentune.data.doctor import examine
 from attentune.data.doctor_report import summary_lines
 from attentune.data.tokenization import encode_rows
-from attentune.inference.evaluator import ModelEvaluator
-from attentune.inference.scoring import make_accelerator
+from attentune.inference.scoring import ModelEvaluator, make_accelerator
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model, encoder_size, is_english_only, load_tokenizer
 from attentune.models.fused import use_fused_layers
@@ -22,8 +21,7 @@ from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.seeding import numpy_generator
-from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import PredictionComparator
+from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer
 from attentune.token_labels.registry import build_generator
 from attentune.training.callbacks import ProgressDisplay

@@ -14,8 +14,8 @@ import numpy as np
 from attentune.config import DataConfig, TrainingConfig
 from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.evaluator import Evaluator
 from attentune.inference.predictor import Predictor
+from attentune.inference.scoring import Evaluator
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json

@@ -128,9 +128,8 @@ class JsonLog:
 
     def __init__(self, path: Path, *, keep_bytes: int = 0, keep_sha256: str | None = None) -> None:
         self._path = path
-        with storage_errors(path):
-            self._file = path.open("ab", buffering=0)  # unbuffered
-            self._file.truncate(min(keep_bytes, path.stat().st_size))
+        with storage_errors(path), path.open("ab") as file:
+            file.truncate(min(keep_bytes, path.stat().st_size))
             self._digest = hashlib.sha256(path.read_bytes())
         self.is_as_written = keep_sha256 in (None, self._digest.hexdigest())
 
@@ -138,18 +137,15 @@ class JsonLog:
         """Add a line."""
         line = json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n"
         self._digest.update(line)
-        with storage_errors(self._path):
+        with storage_errors(self._path), self._path.open("ab", buffering=0) as file:
             while line:  # a full disk may write a part only
-                line = line[self._file.write(line) :]
+                line = line[file.write(line) :]
 
     def synced(self) -> tuple[int, str]:
         """Flush the file to the disk; return its length and SHA-256."""
-        with storage_errors(self._path):
-            os.fsync(self._file.fileno())
-            return os.fstat(self._file.fileno()).st_size, self._digest.hexdigest()
-
-    def close(self) -> None:
-        self._file.close()
+        with storage_errors(self._path), self._path.open("ab") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size, self._digest.hexdigest()
 
 
 def is_main_rank() -> bool:

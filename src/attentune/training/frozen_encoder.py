@@ -13,7 +13,7 @@ from torch import Tensor
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import default_batch_tokens
-from attentune.models.counting import count_parameters
+from attentune.models.build import count_parameters
 from attentune.models.fused import frozen_weights
 from attentune.training.prepare import RunInputs
 

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from attentune.config import TrainingConfig
 from attentune.data.batching import bucketed_order, pad_batch
 from attentune.data.splits import row_groups
-from attentune.inference.evaluator import ModelEvaluator
-from attentune.models.counting import ParameterCounts
+from attentune.inference.scoring import ModelEvaluator
+from attentune.models.build import ParameterCounts
 from attentune.models.fused import fused_layers
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.compiled.memory import peak_memory_bytes, return_freed_memory

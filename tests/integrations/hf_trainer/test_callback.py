@@ -21,7 +21,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.inference.scoring import score_rows
 from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows
 from attentune.nn.losses import resolve_loss, with_token_loss
-from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
+from attentune.token_labels.corruption import copy_numbers, random_mask, spread_copies
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of, write_reviews
 
 Tiny = Callable[..., Path]

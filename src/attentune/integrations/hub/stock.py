@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from attentune.models.architectures import is_pooler_weight
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.loading import is_pooler_weight
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.classifiers import ScaledOutput
 
