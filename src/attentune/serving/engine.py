@@ -103,7 +103,8 @@ class Batcher(Generic[Item, Result]):
                 return
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
 
     def _next_batch(self) -> list[tuple[_Request[Item, Result], Sequence[Item]]]:
         """Take the first items of the queue, by request."""

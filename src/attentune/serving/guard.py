@@ -158,8 +158,11 @@ def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
 
     async def timed() -> Message:
         nonlocal is_complete
-        try:  # after the body, the next message is the disconnect, which may come at any time
-            message = await (receive() if is_complete else asyncio.wait_for(receive(), timeout_s))
+        # After the body, the next message is the disconnect, which may come at any time. `asyncio.wait_for` of Python
+        # 3.11 loses a cancellation that comes with the message; the request would then wait for its client for ever.
+        try:
+            async with asyncio.timeout(None if is_complete else timeout_s):
+                message = await receive()
         except TimeoutError:
             raise BodyTimeoutError(timeout_s) from None
         is_complete = is_complete or not message.get("more_body", False)
