@@ -128,12 +128,13 @@ def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(
     run(tmp_path, tiny("bert"), preset="bert-mask", training__precision="fp32", training__num_train_epochs=1)
     train = rows[0]
     assert labels == [train.labels[row] for _, row in seen]
+    features = train.features["train"]
     count, plain, masked = len(train.labels), 0, 0
     for ids, row in seen:
-        begin, end = train.features.starts[row : row + 2]
-        own, special = train.features.ids[begin:end].tolist(), train.features.special[begin:end]
+        begin, end = features.starts[row : row + 2]
+        own, special = features.ids[begin:end].tolist(), features.special[begin:end]
         places = [place for place, (one, other) in enumerate(zip(ids, own, strict=True)) if one != other]
-        assert all(ids[place] == train.mask_token_id and not special[place] for place in places)
+        assert all(ids[place] == train.tokenizer.mask_token_id and not special[place] for place in places)
         assert len(places) in (0, max(1, round(0.3 * int((~special).sum()))))
         plain, masked = plain + (not places), masked + bool(places)
     assert (plain, masked) == (count, count)

@@ -123,8 +123,8 @@ def observed_on(work: Workload, preset: str, rows: str) -> tuple[Observed, Obser
     on_cpu = Observed(expected)
     on_cpu.run()
     found = build(config_of(work, preset, rows, use_cpu=work.device.type == "cpu"))
-    if found.loop.accelerator.device.type != work.device.type:
-        raise RuntimeError(f"ran on {found.loop.accelerator.device}, expected {work.device}")
+    if found.accelerator.device.type != work.device.type:
+        raise RuntimeError(f"ran on {found.accelerator.device}, expected {work.device}")
     found.model.load_state_dict(weights)
     if not work.is_measurement:
         found.model.encoder.set_attn_implementation("eager")

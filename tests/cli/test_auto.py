@@ -401,9 +401,9 @@ def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the mean of all members delivered, whatever their scores are."""
     fit = delivery.fit_fusion
 
-    def fit_mean(logits: dict[str, Any], labels: Any, space: Any, **options: Any) -> Any:
-        mean = Fusion.weighted("weights", dict.fromkeys(logits, 1.0), space.task_type)
-        return replace(fit(logits, labels, space, **options), fusion=mean)
+    def fit_mean(problem: Any, *options: Any, **more: Any) -> Any:
+        mean = Fusion.weighted("weights", dict.fromkeys(problem.logits, 1.0), problem.space.task_type)
+        return replace(fit(problem, *options, **more), fusion=mean)
 
     monkeypatch.setattr(delivery, "fit_fusion", fit_mean)
 

@@ -79,11 +79,10 @@ def checkpointed(folder: Path) -> Callable[[], list[Path]]:
     ]
 
 
-def worker_at(folder: Path, run: Path) -> int:
-    """Return the id of the process that executes the run in this folder."""
+def worker_at(folder: Path, run: Path) -> int | None:
+    """Return the id of the process that executes the run in this folder; None between two."""
     name = run.relative_to(folder / "runs")
-    (pid,) = holders([folder / ".locks" / "runs" / f"{name}.lock"])
-    return pid
+    return next(iter(holders([folder / ".locks" / "runs" / f"{name}.lock"])), None)
 
 
 def holders(locks: Iterable[Path]) -> set[int]:

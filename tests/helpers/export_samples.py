@@ -29,8 +29,9 @@ def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
 
 
 def blocks() -> list[str]:
-    """Return the Python blocks of the page, in order."""
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """Return the Python blocks of the page from the one with onnxruntime on, in order."""
+    found = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return found[next(place for place, text in enumerate(found) if "onnxruntime" in text) :]
 
 
 def without_torch(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

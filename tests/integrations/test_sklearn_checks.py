@@ -76,7 +76,7 @@ EXPECTED = {
 # Those that only some estimators fail.
 OF_ONE = {
     "AttentuneRegressor": {"check_fit2d_1sample": OTHER_MESSAGE},
-    "AttentuneAuto": {"check_fit2d_1sample": OTHER_MESSAGE, "check_classifiers_regression_target": SCORES},
+    "AttentuneAuto": {"check_classifiers_regression_target": SCORES},
 }
 
 
