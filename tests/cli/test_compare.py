@@ -125,7 +125,7 @@ def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
     assert "is best for train.csv" in text
     assert re.search(r"\((-?[\d.]+)", sentence)[1].lstrip("-") in text, "the difference that the command prints"
     assert "<img " not in text
-    assert text.count("<svg") == 4  # scores by seed, cost, loss and confusion
+    assert text.count("<svg") == 4  # differences, scores by seed, loss and confusion
     assert "objective.alpha" not in text.split("Settings of all")[1]
     for ending in (".md", ".tex", ".csv"):
         assert attentune("report", folder / "comparison", "--output-file", tmp_path / f"r{ending}")[0] == 0
