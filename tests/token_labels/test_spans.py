@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.token_labels import masking
+from attentune.token_labels import corruption
 from attentune.token_labels.corruption import random_spans
 from helpers.label_references import released_spans
 from helpers.label_sources import features_of
@@ -34,7 +34,7 @@ def spans_by_hand(
         [starting[token][1] for token in sorted(starting)],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masking, "numpy_generator", lambda *key: script)
+        patch.setattr(corruption, "numpy_generator", lambda *key: script)
         return random_spans(features_of(row), 0, chance=chance, rm_threshold=rm_threshold, key=(1,)).tolist()
 
 
