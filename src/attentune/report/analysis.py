@@ -71,7 +71,7 @@ class OtherComparison:
 
 @dataclass(frozen=True)
 class AverageCell:
-    """One method's mean score over GLUE tasks, by the rule of `metrics.glue_average`."""
+    """One method's mean score over GLUE tasks, by the rule of `metrics.metrics.glue_average`."""
 
     name: str  # "GLUE average", or what is averaged if tasks are missing
     tasks: tuple[str, ...]  # the averaged tasks

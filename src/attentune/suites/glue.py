@@ -134,7 +134,7 @@ class Submission:
     runs: Mapping[str, str | None]  # the run folder that predicted each file, by file name
     missing: tuple[str, ...] = ()  # the names of required files that are not in the submission
     warnings: tuple[str, ...] = ()  # reasons why the site may reject the submission, one sentence each
-    average: GlueAverage | None = None  # the mean of the runs' validation scores by the rule of `metrics.glue_average`
+    average: GlueAverage | None = None  # the mean of the runs' validation scores by GLUE's rule
 
     def zipped(self) -> bytes:
         """Return the zip archive as bytes; equal contents give equal bytes."""
