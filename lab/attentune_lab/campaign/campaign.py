@@ -37,8 +37,6 @@ from attentune.io.files import read_gzip
 from attentune.nn.compiled.native import processor_name
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
-# Rules were chosen on these.
-DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora")
 # The draws of the protocol. Rows that none of them uses are scored beside the official dev set, up to UNUSED_ROWS.
 PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000

@@ -38,9 +38,8 @@ from attentune.training.signals import StopRequest
 
 # Imported by the server from which workers are forked, in this order.
 _PRELOADED = ["attentune.training.run", "attentune.inference.predictor", "attentune.execution.preloaded"]
-# Workers have this long to save after a stop request; those whose parent is gone have less, and their runs go on from
-# the last checkpoint.
-SAVE_S, _ORPHAN_SAVE_S = 30.0, 1.5
+# Workers whose parent is gone have this long to save; their runs go on from the last checkpoint.
+_ORPHAN_SAVE_S = 1.5
 # Memory that is left to the system and to what grows later.
 _SPARE_SHARE = 0.1
 
