@@ -297,4 +297,6 @@ def _ordered_probabilities(means_N: np.ndarray, labels: np.ndarray, classes: int
     share_NK = above_NK.astype(np.float64)  # of classes that no label has, as in the labels
     share_NK[:, which_K] = model.predict_proba(inputs)[:, 1].reshape(len(labels), -1)
     edge_N = np.ones((len(labels), 1))
-    return -np.diff(np.column_stack([edge_N, share_NK, 0 * edge_N]), axis=1)
+    expected_NC = -np.diff(np.column_stack([edge_N, share_NK, 0 * edge_N]), axis=1)
+    expected_NC[:, np.bincount(labels, minlength=classes) == 0] = 0  # no rounding: a class without rows has no recall
+    return expected_NC
