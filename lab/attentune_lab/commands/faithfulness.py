@@ -78,8 +78,8 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.methods != "all":
         check_method_names(names_in(parsed.methods))
 
-    from attentune.explain.faithfulness import measure_faithfulness
     from attentune.inference.predictor import Predictor
+    from attentune_lab.faithfulness.measure import measure_faithfulness
 
     saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
     rows, truths = _rows(parsed, saved, config.data if data_overrides else None, numbers)
@@ -126,8 +126,8 @@ def _methods(text: str | None, saved: Any) -> tuple[str, ...] | None:
 
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
-    from attentune.explain.faithfulness import Measures
     from attentune.explain.scorer import Settings
+    from attentune_lab.faithfulness.measure import Measures
 
     def given(*names: str) -> dict[str, Any]:
         return {name: numbers[name] for name in names if name in numbers}
@@ -179,7 +179,7 @@ def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
 
 def _tables(report: Any, *, synthetic: Any = None, sanity: Any = None, cost: Any = None) -> list[str]:
     """Format the whole report; methods with signed and unsigned scores are listed separately, best first."""
-    from attentune.explain.faithfulness import RANDOM_BASELINE
+    from attentune_lab.faithfulness.measure import RANDOM_BASELINE
 
     texts = f"{report.rows} texts"
     if report.left_out:

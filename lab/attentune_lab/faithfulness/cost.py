@@ -12,7 +12,6 @@ from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness import Progress
 from attentune.explain.gradient import PassCounter
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import PREDICTED, Scorer, Settings
@@ -20,6 +19,7 @@ from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by
 from attentune.nn.compiled.memory import kept_memory
+from attentune_lab.faithfulness.measure import Progress
 
 LENGTHS = (16, 32, 64, 128, 256)
 BATCHES = (1, 32)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import StorageError
-from attentune.explain.faithfulness import SHARES, FaithfulnessResult, ProbabilityDrops
 from attentune.io.files import storage_errors, write_text
+from attentune_lab.faithfulness.measure import SHARES, FaithfulnessResult, ProbabilityDrops
 
 # ERASER uses the share of tokens that annotators marked; without annotations this share is used.
 WHOLE_SHARE = 0.2

@@ -14,7 +14,6 @@ from torch import nn
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Attribution, Explainer
-from attentune.explain.faithfulness import Progress, agreements, mean_interval
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import ModelPredictor
@@ -22,6 +21,7 @@ from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
 from attentune.stats.estimate import Interval
+from attentune_lab.faithfulness.measure import Progress, agreements, mean_interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:

@@ -14,9 +14,9 @@ import numpy as np
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
-from attentune.explain.faithfulness import FaithfulnessResult, mean_interval
 from attentune.inference.predictor import Predictor
 from attentune.stats.estimate import Interval
+from attentune_lab.faithfulness.measure import FaithfulnessResult, mean_interval
 from attentune_lab.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
 
 SHORTCUT_STRENGTH = 0.8

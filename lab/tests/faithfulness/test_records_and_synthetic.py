@@ -10,9 +10,9 @@ import pytest
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import StorageError
-from attentune.explain.faithfulness import FaithfulnessResult, measure_faithfulness
 from attentune.inference.predictor import Predictor
 from attentune_lab.faithfulness.eraser_records import write_records
+from attentune_lab.faithfulness.measure import FaithfulnessResult, Measures, measure_faithfulness
 from attentune_lab.faithfulness.synthetic import (
     decisive_tokens,
     evidence_of,
@@ -21,11 +21,8 @@ from attentune_lab.faithfulness.synthetic import (
     synthetic_rows,
 )
 from attentune_lab.synthetic import KINDS
-from explain.test_measure import QUICK, found, run
 from helpers.explain_references import aopc
 from helpers.explain_runs import tiny_run
-
-__all__ = ["found", "run"]
 
 # Records
 
@@ -74,9 +71,9 @@ def demo_run(tiny) -> Predictor:
     return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
 
 
-def test_planted_tokens_spell_the_words_that_decide(demo_run: Predictor) -> None:
+def test_planted_tokens_spell_the_words_that_decide(quick: Measures, demo_run: Predictor) -> None:
     rows, truths = synthetic_rows(demo_run, 24, "challenge")
-    measures = dataclasses.replace(QUICK, beam=0, erasures=("mask",))
+    measures = dataclasses.replace(quick, beam=0, erasures=("mask",))
     found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
     evidence = evidence_of(found, truths)
     for row, truth in enumerate(truths):

@@ -1,5 +1,5 @@
 """Explanations of predictions: one importance score per word.
 
 Start with `texts.explain_texts`. `methods` has the attribution methods by name, `explainer` applies one to rows of a
-saved run, `explanation` maps scores to words, and `faithfulness` measures how faithful they are to the model.
+saved run, and `explanation` maps scores to words.
 """

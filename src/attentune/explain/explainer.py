@@ -419,7 +419,7 @@ def check_method(name: str, saved: Predictor) -> None:
 def default_method(saved: Predictor) -> str:
     """Return the method that is used if none is named: fast-shap if the run has a fitted head, else leave-one-out.
 
-    Leave-one-out works on every run; which methods are how faithful says docs/faithfulness.md.
+    Leave-one-out works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
     """
     has_head = isinstance(saved, ModelPredictor) and saved.attribution_head is not None
     return "fast-shap" if has_head else "leave-one-out"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness import ERASURES, Eraser, without_tokens
 from attentune.testing.tiny import FAMILIES
+from attentune_lab.faithfulness.measure import ERASURES, Eraser, without_tokens
 from helpers.explain_references import OneText, chances
 from helpers.explain_runs import rows_for, tiny_run
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness import (
+from attentune_lab.faithfulness.measure import (
     ERASURES,
     SHARES,
     Eraser,

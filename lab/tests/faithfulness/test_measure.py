@@ -10,25 +10,19 @@ import numpy as np
 import pytest
 
 from attentune.errors import ConfigError, DataError
-from attentune.explain.faithfulness import ERASURES, FaithfulnessResult, Measures, default_methods, measure_faithfulness
 from attentune.explain.methods import METHODS
-from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
+from attentune_lab.faithfulness.measure import (
+    ERASURES,
+    FaithfulnessResult,
+    Measures,
+    default_methods,
+    measure_faithfulness,
+)
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
-QUICK = Measures(settings=Settings(steps=4), draws=3, beam=2, beam_tokens=6)
 NAMES = ("leave-one-out", "gradient", "ssa")
-
-
-@pytest.fixture(scope="module")
-def run(tiny: Tiny) -> Predictor:
-    return tiny_run(tiny())
-
-
-@pytest.fixture(scope="module")
-def found(run: Predictor) -> FaithfulnessResult:
-    return measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
 
 
 def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: FaithfulnessResult) -> None:
@@ -74,17 +68,17 @@ def test_the_normalised_form_is_of_short_texts_and_a_share(found: FaithfulnessRe
         assert own.naopc_comprehensiveness.value == 0 or own.naopc_comprehensiveness.value <= 1.2
 
 
-def test_without_a_beam_there_is_no_normalised_form(run: Predictor) -> None:
-    measures = dataclasses.replace(QUICK, beam=0, erasures=("delete",))
+def test_without_a_beam_there_is_no_normalised_form(quick: Measures, run: Predictor) -> None:
+    measures = dataclasses.replace(quick, beam=0, erasures=("delete",))
     scores = measure_faithfulness(run, rows_for("classification"), methods=("ssa",), measures=measures).report.scores
     assert [own.naopc_comprehensiveness for own in scores] == [None, None]
 
 
 def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(
-    run: Predictor, found: FaithfulnessResult
+    quick: Measures, run: Predictor, found: FaithfulnessResult
 ) -> None:
     run.model.train()
-    again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
+    again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=quick)
     assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing
     assert run.model.training
     assert hooks_of(run.model) == 0
@@ -92,9 +86,9 @@ def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(
 
 
 @pytest.mark.parametrize("kind", ["pair", "bi-encoder", "ordinal"])
-def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> None:
+def test_pairs_and_ordered_classes_can_be_measured(quick: Measures, tiny: Tiny, kind: str) -> None:
     run = tiny_run(tiny(), kind)
-    report = measure_faithfulness(run, rows_for(kind), methods=("gradient",), measures=QUICK).report
+    report = measure_faithfulness(run, rows_for(kind), methods=("gradient",), measures=quick).report
     assert report.rows == 4
     assert all(np.isfinite(own.comprehensiveness.value) for own in report.scores)
 
