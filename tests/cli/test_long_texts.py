@@ -12,7 +12,6 @@ import pytest
 from transformers import pipeline
 
 from attentune.inference.predictor import Predictor, predict
-from attentune.token_labels.listing import list_tokens
 from helpers.samples import BAD, FILLER, GOOD
 
 FLAGS = ("--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu", "--precision", "fp32", "--quiet")
@@ -84,7 +83,6 @@ def test_words_beyond_the_first_window_are_scored(attentune, files: Path, traine
     scores = [token["score"] for token in json.loads(out)["tokens"]]
     assert len(scores) == 30
     assert np.abs(scores[-3:]).max() > 0
-    assert any(token["label"] is not None for line in list_tokens(trained, max_samples=2) for token in line["tokens"])
 
 
 @pytest.mark.integration

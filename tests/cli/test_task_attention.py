@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attentune.token_labels.listing import list_tokens
+from attentune.token_labels.plan import LABELS_FILE, load_labels
 from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
@@ -58,14 +59,8 @@ def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert any(line.get("labels", {}).get("token_loss") for line in log)
     assert attentune("evaluate", run)[0] == 0
-    lines = list(list_tokens(run, max_samples=8))
-    assert len(lines) == 8
-    for line in lines:
-        for token in line["tokens"]:
-            assert line[token["in"]][token["start"] : token["end"]] == token["text"]
-            assert 0 < token["score"] < 1
-        assert {token["in"] for token in line["tokens"]} == {"text", "pair"}
-    assert any(token["label"] is not None for line in lines for token in line["tokens"])
+    tensors, _ = load_labels(run / LABELS_FILE)
+    assert set(np.unique(tensors["values"])) >= {0.0, 1.0}
 
 
 @pytest.mark.integration

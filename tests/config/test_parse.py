@@ -18,7 +18,7 @@ from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES
 from attentune.nn.token_gate import TOKEN_GATES
-from attentune.token_labels.registry import GENERATORS
+from attentune.token_labels.planner import GENERATORS
 
 
 def leaves(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, Any]]:

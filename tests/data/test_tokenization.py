@@ -15,7 +15,7 @@ from attentune.data.tokenization import Features, encode_rows, encode_with_spans
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
 from attentune.testing.tiny import CORPUS, FAMILIES
-from helpers.tiny_models import rows_of
+from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -57,6 +57,22 @@ def test_rows_are_encoded_as_one_by_one(tokenizers, family: str, pairs: list[str
     check_against_one_by_one(features, tokenizers[family], TEXTS, pairs, max_length)
     assert (features.full_lengths > features.lengths).any()
     assert (features.full_lengths >= features.lengths).all()
+
+
+@every_family
+@pytest.mark.parametrize("max_length", [12, 128])
+def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family: str, max_length: int) -> None:
+    rows = rows_of([FIRST, LONG, "[SEP]  two   spaces"], [SECOND, "é ünïcode", ""])
+    features = encode_rows(rows, tokenizers[family], max_length=max_length)
+    for number, spans in enumerate(token_spans(rows, tokenizers[family], max_length=max_length)):
+        assert [span is None for span in spans] == features.special[features.row(number)].tolist()
+        for where, start, end in filter(None, spans):
+            text = rows.texts[number] if where == "text" else rows.pairs[number]
+            assert 0 <= start <= end <= len(text)  # RoBERTa's token for a space alone spans nothing
+            assert text[start:end] == text[start:end].strip() or text[start:end].isspace()
+        covered = {place for where, start, end in filter(None, spans) if where == "text" for place in range(start, end)}
+        if max_length == 128:
+            assert covered >= {place for place, sign in enumerate(rows.texts[number]) if not sign.isspace()}
 
 
 def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
-from attentune.token_labels.registry import build_generator
+from attentune.token_labels.planner import build_generator
 from helpers.label_sources import BagOfWordsScorer, features_of
 
 # Those that can do without an encoder.

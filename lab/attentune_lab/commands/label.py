@@ -23,7 +23,6 @@ _EXAMPLES = """examples:
   attentune label runs/cola --output_file labels.jsonl           (its training rows, with their token labels)
   attentune label runs/cola --split validation --max_samples 20
   attentune label runs/mine --input_file new.csv
-  attentune label runs/mine --by_class                           (the words that were labelled important, by class)
 
 Each line of JSON: {"id", "text", "gold", "predicted", "tokens": [{"text", "start", "end", "in", "label", "score"}]}.
 label: the token label of the last epoch, from 0 (not important) to 1 (important); null without a label.
@@ -44,9 +43,6 @@ def parser() -> Parser:
     )
     made.add_argument("--split", default="train", help="split: train, validation or test (default: train)")
     made.add_argument("--max_samples", help="use only the first N rows")
-    made.add_argument(
-        "--by_class", action="store_true", help="instead of rows, print each class's words that were labelled important"
-    )
     made.add_argument("--output_file", help="output file (default: standard output)")
     add_precision_flag(made)
     add_config_flags(made, only=ROW_SETTINGS)
@@ -65,18 +61,18 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text
-    from attentune.token_labels.listing import list_tokens
+    from attentune_lab.token_list import list_tokens
 
     saved = Predictor.load(parsed.run)
     rows = _rows(parsed, config.data if named_data else None, saved)
     listed = list_tokens(saved, rows, max_samples=max_samples, precision=parsed.precision)
-    lines = _by_class(listed) if parsed.by_class else _lines(listed)
+    lines = _lines(listed)
     if parsed.output_file is None:
         sys.stdout.writelines(lines)
         return 0
     text = list(lines)
     write_text(parsed.output_file, "".join(text))
-    print(f"{len(text)} {'tables' if parsed.by_class else 'rows'} written to {parsed.output_file}", file=sys.stderr)
+    print(f"{len(text)} rows written to {parsed.output_file}", file=sys.stderr)
     return 0
 
 
@@ -86,21 +82,6 @@ def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     from attentune.results import without_nan
 
     return (json.dumps(without_nan(row), ensure_ascii=False) + "\n" for row in rows)
-
-
-def _by_class(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
-    """Format a table of important words for each class."""
-    from attentune.cli.output import number, table
-    from attentune.token_labels.listing import important_words
-
-    for name, words in important_words(rows).items():
-        entries = [
-            (one.word, f"{one.rows:,}", number(one.important, 2), f"{number(one.low, 2)} to {number(one.high, 2)}",
-             number(one.score, 2))
-            for one in words
-        ]  # fmt: skip
-        header = ("word", "rows", "important", "95 % interval", "mean score")
-        yield f"{name}\n\n{table(header, entries, right=(1, 2, 4))}\n\n"
 
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:

@@ -1,13 +1,159 @@
-"""`attentune label`: token labels as JSON lines, of a run's own rows and of others."""
+"""`attentune label`: rows with their tokens, training labels and learnt importance, as JSON lines."""
 
+from __future__ import annotations
+
+import csv
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attentune.token_labels.listing import list_tokens
-from token_labels.test_listing import run
+import numpy as np
+import pytest
+import torch
 
-__all__ = ["run"]
+from attentune.config import load_config
+from attentune.errors import CheckpointError, ConfigError
+from attentune.inference.predictor import Predictor
+from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.run import train
+from attentune_lab.token_list import list_tokens
+from helpers.samples import settings
+from helpers.tiny_models import FIRST, rows_of
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of ssa-hybrid with gradient labels, which every second epoch has."""
+    folder = tmp_path_factory.mktemp("ssa")
+    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", labels__generator="gradient")
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    return folder / "run"
+
+
+def test_training_rows_come_with_the_labels_that_the_last_epoch_had(run: Path) -> None:
+    lines = list(list_tokens(run))
+    tensors, _ = load_labels(run / LABELS_FILE)
+    labels = [label for line in lines for label in (token["label"] for token in line["tokens"])]
+    stored = tensors["values"]
+    assert sum(label == 1 for label in labels) == int((stored == 1).sum()) > 0
+    assert sum(label == 0 for label in labels) == int((stored == 0).sum()) > 0
+    assert len(lines) == 48
+    first = lines[0]
+    own = tensors["values"][tensors["starts"][0] : tensors["starts"][1]][1:-1]  # without [CLS] and [SEP]
+    assert [token["label"] for token in first["tokens"]] == [None if value < 0 else value for value in own]
+    assert first["gold"] in ("bad", "good")
+    assert first["predicted"] in ("bad", "good")
+
+
+def test_scores_are_those_of_the_model(run: Path) -> None:
+    saved = Predictor.load(run)
+    (line,) = list_tokens(saved, rows_of([FIRST]), precision="fp32")
+    assert line["id"] == rows_of([FIRST]).ids[0]
+    inputs = saved.tokenizer([FIRST], return_tensors="pt")
+    with torch.no_grad():
+        scores = saved.model(**inputs).token_scores[0, 1:-1]
+    np.testing.assert_allclose([token["score"] for token in line["tokens"]], scores, atol=2e-6)
+    assert {token["label"] for token in line["tokens"]} == {None}
+    assert "gold" not in line
+    assert all(FIRST[token["start"] : token["end"]] == token["text"] for token in line["tokens"])
+
+
+def test_long_rows_are_listed_as_far_as_the_model_reads_and_progress_is_told(run: Path) -> None:
+    done: list[int] = []
+    lines = list(list_tokens(run, rows_of([" ".join(["film"] * 99), "a film"] * 20), progress=done.append))
+    assert [len(line["tokens"]) for line in lines] == [30, 2] * 20  # 32 with [CLS] and [SEP]
+    assert sum(done) == 40
+
+
+def test_a_checkpoint_shows_the_labels_in_force_there(run: Path) -> None:
+    checkpoints = sorted(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    first, last = (list(list_tokens(path)) for path in (checkpoints[0], checkpoints[-1]))
+    assert all(token["label"] is None for line in first for token in line["tokens"])
+    assert any(token["label"] is not None for line in last for token in line["tokens"])
+
+
+def test_pairs_and_scores_are_listed_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
+    pairs = [("a dull film", "we saw a film", 1 / 3), ("the music", "the music was fine", 5.0), ("so", "and so", 2.5)]
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("sentence1", "sentence2", "label"), *pairs])
+    overrides = settings(
+        tmp_path,
+        tiny("bert"),
+        preset="ssa-hybrid",
+        labels__generator="gradient",
+        data__train_file=str(tmp_path / "scores.csv"),
+        data__validation_file=str(tmp_path / "scores.csv"),
+        data__task_type="regression",
+    )
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    lines = list(list_tokens(tmp_path / "run"))
+    assert [(line["text"], line["pair"], line["gold"]) for line in lines] == [
+        ("a dull film", "we saw a film", 0.333333),
+        ("the music", "the music was fine", 5.0),
+        ("so", "and so", 2.5),
+    ]
+    for line in lines:
+        assert line["predicted"] == round(line["predicted"], 6)
+        assert {token["in"] for token in line["tokens"]} == {"text", "pair"}
+        for token in line["tokens"]:
+            assert token["text"] == line[token["in"]][token["start"] : token["end"]]
+            assert token["score"] == round(token["score"], 6)
+    alone = rows_of(["the music"], ["so"])
+    (line,) = list_tokens(tmp_path / "run", alone)
+    assert (line["text"], line["pair"]) == ("the music", "so")
+
+
+def test_training_rows_of_a_run_without_labels_have_their_scores(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    with_labels = list(list_tokens(copied, max_samples=2))
+    (copied / LABELS_FILE).unlink()
+    for line, before in zip(list_tokens(copied, max_samples=2), with_labels, strict=True):
+        assert [token["label"] for token in line["tokens"]] == [None] * len(line["tokens"])
+        assert line == before | {"tokens": [token | {"label": None} for token in before["tokens"]]}
+
+
+def test_labels_that_are_not_of_an_epoch_show_none(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    tensors, fingerprint = load_labels(copied / LABELS_FILE)
+    kept = {name: values for name, values in tensors.items() if name not in ("rows", "values", "starts")}
+    save_labels(copied / LABELS_FILE, kept or {"other": np.zeros(1)}, train_fingerprint=fingerprint)
+    assert {token["label"] for line in list_tokens(copied, max_samples=5) for token in line["tokens"]} == {None}
+
+
+def test_labels_are_not_laid_on_other_rows(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    tensors, _ = load_labels(copied / LABELS_FILE)
+    save_labels(copied / LABELS_FILE, tensors, train_fingerprint="of other rows")
+    with pytest.raises(CheckpointError) as error:
+        list(list_tokens(copied))
+    assert str(error.value).endswith(
+        "the training rows that its config.yaml names are not those that it was trained on, so the labels cannot be "
+        "laid on them. Put them back, or name other rows to see the model's scores alone."
+    )
+
+
+def test_a_damaged_file_of_labels_is_named(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    (copied / LABELS_FILE).write_bytes(b"{")
+    with pytest.raises(CheckpointError, match=r"labels\.safetensors: cannot be read"):
+        list(list_tokens(copied))
+
+
+def test_a_run_without_token_head_has_nothing_to_show(tiny: Tiny, tmp_path: Path) -> None:
+    overrides = settings(tmp_path, tiny("bert"), training__max_steps=1)
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    with pytest.raises(ConfigError) as error:
+        list(list_tokens(tmp_path / "run"))
+    assert str(error.value).endswith(
+        "run: has neither token labels nor a token head, so there is nothing to show; train with a preset such as "
+        "ssa-co."
+    )
 
 
 def parsed(text: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
-from attentune.token_labels.registry import build_generator
+from attentune.token_labels.planner import build_generator
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
 from attentune.training.objective import build_objective
 from attentune.training.prepare import RunSize, choose_settings, default_loss, score_scale

@@ -27,6 +27,11 @@ from attentune.token_labels.plan import labels_from_scores
 _CHECKED_SHARE, _CHECKED_ROWS = 0.1, 64
 
 
+def restored_share(source: LabelSource, total: np.ndarray) -> np.ndarray:
+    """Return a process's share of a saved sum: all of it on the first, so that the sum over processes is unchanged."""
+    return total.copy() if source.scorer.part.start == 0 else np.zeros_like(total)
+
+
 class TrainingPredictions:
     """Counts how often training has predicted each row, and how often correctly.
 
@@ -38,7 +43,6 @@ class TrainingPredictions:
         self.reset()
 
     def reset(self) -> None:
-        """Reset all counts."""
         self._seen_N, self._correct_N = np.zeros((2, len(self._source.features)), dtype=np.int32)
 
     def update(self, rows: np.ndarray, logits_BC: Tensor) -> None:
@@ -54,16 +58,12 @@ class TrainingPredictions:
         return scorer.summed(self._seen_N), scorer.summed(self._correct_N)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the state to save in a checkpoint."""
         return dict(zip(("pass_seen", "pass_correct"), self.summed(), strict=True))
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Restore the state that `tensors` returned."""
-        self.reset()
-        if (
-            self._source.scorer.part.start == 0
-        ):  # only the first process restores the counts, so that their sum is unchanged
-            self._seen_N, self._correct_N = tensors["pass_seen"].copy(), tensors["pass_correct"].copy()
+        self._seen_N, self._correct_N = (
+            restored_share(self._source, tensors[name]) for name in ("pass_seen", "pass_correct")
+        )
 
 
 class ReusesTrainingPredictions(LabelGenerator):
@@ -164,11 +164,7 @@ class Gradient(RowLabelGenerator):
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         self._pass.restore(tensors)
-        self._scores = np.zeros_like(self._scores)
-        if (
-            self.source.scorer.part.start == 0
-        ):  # only the first process restores the scores, so that their sum is unchanged
-            self._scores = tensors["gradient_scores"].copy()
+        self._scores = restored_share(self.source, tensors["gradient_scores"])
 
 
 class AttributionLabels(RowLabelGenerator):

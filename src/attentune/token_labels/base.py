@@ -101,25 +101,15 @@ class LabelScorer(Protocol):
 
 @dataclass(frozen=True)
 class LabelSource:
-    """What a generator works on.
+    """What a generator works on."""
 
-    Attributes:
-        features: the training rows' tokens.
-        gold: (N,) class ids or scores of the training rows.
-        comparator: decides which predictions are correct or have changed.
-        scorer: runs the model.
-        mask_token_id: replaces masked tokens.
-        seed: the run's seed.
-        words: returns the words of the training rows; None where they are not known.
-    """
-
-    features: Features
-    gold: np.ndarray
-    comparator: PredictionComparator
-    scorer: LabelScorer
-    mask_token_id: int
-    seed: int
-    words: Callable[[], TokenWords] | None = None
+    features: Features  # the training rows' tokens
+    gold: np.ndarray  # (N,) class ids or scores of the training rows
+    comparator: PredictionComparator  # decides which predictions are correct or have changed
+    scorer: LabelScorer  # runs the model
+    mask_token_id: int  # replaces masked tokens
+    seed: int  # the run's seed
+    words: Callable[[], TokenWords] | None = None  # returns the words of the training rows; None if not known
 
 
 class LabelGenerator:

@@ -22,8 +22,7 @@ from attentune.models.precision import BFloat16Copy
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
-from attentune.token_labels.planner import EpochPlanner, TrainingScorer
-from attentune.token_labels.registry import build_generator
+from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.frozen_encoder import FrozenStates, evaluation_caches
 from attentune.training.linear_probe import is_probed

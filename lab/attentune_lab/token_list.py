@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import predictions_of
-from attentune.stats.estimate import wilson_interval
 from attentune.token_labels.plan import LABELS_FILE, EpochPlan, load_labels
 
 
@@ -27,24 +25,13 @@ def list_tokens(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """List each token's training label and predicted importance.
+    """List each token's training label and predicted importance: of these rows, or of the run's training rows.
 
-    Args:
-        run: a run folder or checkpoint.
-        rows: the rows; by default the run's training rows, which have labels too.
-        max_samples: list only the first so many rows.
-        precision: overrides the run's precision.
-        progress: called with the number of rows after each batch.
-
-    Yields:
-        For each row {"id", "text", "pair" (where there is one), "gold" (where known), "predicted", "tokens"}. Tokens,
-        without special tokens, are {"text", "start", "end", "in" ("text" or "pair"), "label", "score"}. start and end
-        count characters. label is the training label of the last epoch, from 0 to 1 or None; score is the token head's
-        importance from 0 to 1, None without a token head.
-
-    Raises:
-        ConfigError: the run has neither token labels nor a token head.
-        CheckpointError: the run's training rows have changed.
+    `max_samples` takes the first so many rows, `precision` overrides the run's, and `progress` is called with the
+    number of rows after each batch. Yields for each row {"id", "text", "pair" (where there is one), "gold" (where
+    known), "predicted", "tokens"}. Tokens, without special ones, are {"text", "start", "end", "in" ("text" or "pair"),
+    "label", "score"}; start and end count characters. label is the training label of the last epoch, from 0 to 1 or
+    None; score is the token head's importance from 0 to 1, None without a token head.
     """
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("label")
     has_labels = (saved.folder / LABELS_FILE).is_file()
@@ -129,67 +116,3 @@ def _tokens(
         token = {"text": line[where][start:end], "start": start, "end": end, "in": where}
         listed.append(token | {"label": label, "score": score})
     return listed
-
-
-@dataclass(frozen=True)
-class WordImportance:
-    """How often a word was important in the rows of a class."""
-
-    word: str  # the word, lower-cased
-    rows: int  # the number of rows in which it has a training label (or without labels, a score)
-    important: float  # the share of these in which it is important: a label, or without labels a score, of at least 0.5
-    low: float  # the lower bound of the share's 95 % Wilson interval, by which words are ranked
-    high: float  # the upper bound
-    score: float  # its mean importance by the token head; NaN without one
-
-
-def important_words(
-    lines: Iterable[dict[str, Any]], *, least_rows: int = 3, top: int = 15
-) -> dict[str, list[WordImportance]]:
-    """Rank the words of each class by how often they were labelled important."""
-    seen: dict[str, dict[str, list[tuple[float | None, float | None]]]] = {}
-    for line in lines:
-        name = line.get("gold", line["predicted"])
-        of_class = seen.setdefault(name if isinstance(name, str) else "all rows", {})
-        best: dict[str, tuple[float | None, float | None]] = {}
-        for word, label, score in _words(line["tokens"]):
-            before = best.get(word, (None, None))
-            best[word] = _larger(before[0], label), _larger(before[1], score)
-        for word, values in best.items():
-            of_class.setdefault(word, []).append(values)
-    return {name: _ranked(words, least_rows)[:top] for name, words in sorted(seen.items())}
-
-
-def _words(tokens: Iterable[dict[str, Any]]) -> Iterator[tuple[str, float | None, float | None]]:
-    """Join subwords; a word has the largest label and score of its tokens."""
-    text, label, score, end = "", None, None, None
-    for token in tokens:
-        joins = end == (token["in"], token["start"]) and text[-1:].isalnum() and token["text"][:1].isalnum()
-        if not joins:
-            if any(sign.isalnum() for sign in text):
-                yield text, label, score
-            text, label, score = "", None, None
-        text += token["text"].casefold()
-        label, score = _larger(label, token["label"]), _larger(score, token["score"])
-        end = (token["in"], token["end"])
-    if any(sign.isalnum() for sign in text):
-        yield text, label, score
-
-
-def _larger(first: float | None, second: float | None) -> float | None:
-    return max((value for value in (first, second) if value is not None), default=None)
-
-
-def _ranked(words: dict[str, list[tuple[float | None, float | None]]], least_rows: int) -> list[WordImportance]:
-    has_labels = any(label is not None for values in words.values() for label, _ in values)
-    found = []
-    for word, values in words.items():
-        shown = [label if has_labels else score for label, score in values]
-        known = [value for value in shown if value is not None]
-        if len(known) < least_rows:
-            continue
-        hits = sum(value >= 0.5 for value in known)
-        scores = [score for _, score in values if score is not None]
-        mean = sum(scores) / len(scores) if scores else float("nan")
-        found.append(WordImportance(word, len(known), hits / len(known), *wilson_interval(hits, len(known)), mean))
-    return sorted(found, key=lambda one: (-one.low, -one.rows, one.word))
