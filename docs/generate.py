@@ -98,7 +98,7 @@ def meaning(name: str, facts: dict) -> str:
         text += f"; {'above' if facts.get('open') else 'at least'} {low}"
     text += "" if text.endswith(".") else "."
     if facts.get("choices"):
-        plugin = " or of a [plug-in](plugins.md)" if facts.get("plugins") else ""
+        plugin = " or of a [plug-in](architecture.md#parts-from-other-packages)" if facts.get("plugins") else ""
         text += f" One of {', '.join(f'`{choice}`' for choice in facts['choices'])}{plugin}."
     if name in SEE:
         text += f" See [{SEE[name].partition('.')[0].replace('-', ' ')}]({SEE[name]})."

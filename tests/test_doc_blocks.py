@@ -36,7 +36,7 @@ FILES = {
     ("docs/configuration.md", "preset: bert-cls-mean"): "mine.yaml",
     ("docs/comparing.md", "ssa-hybrid:\n  preset"): "methods.yaml",
     ("docs/comparing.md", "preset: ssa-hybrid\nset:"): "space.yaml",
-    ("docs/pairs.md", "classes:"): "orders.yaml",
+    ("docs/data.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("lab/docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
     ("docs/several-processes.md", "# kuberay.yaml"): "kuberay.yaml",
@@ -53,7 +53,7 @@ MORE: dict[str, list[Callable[[Path], None]]] = {
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
     "docs/several-processes.md": [material.write_corpus],
-    "docs/plugins.md": [material.write_plugin],
+    "docs/architecture.md": [material.write_plugin],
 }
 Pages = Callable[[str], Path]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 
 import pytest
 
-from attentune.cli import train
+from attentune.cli.commands import COMMANDS
 from helpers.doc_blocks import ROOT, prose
 
 # The arguments of transformers' run_glue.py and run_classification.py beside TrainingArguments' own.
@@ -43,9 +44,10 @@ def rows(page: str) -> list[tuple[str, str]]:
     return [(line.split(" | ")[0], line.split(" | ", 1)[1]) for line in lines]
 
 
-def ours() -> set[str]:
-    """Every flag of `attentune train`."""
-    return {flag.removeprefix("--") for action in train.parser()._actions for flag in action.option_strings}
+def ours(command: str = "train") -> set[str]:
+    """Every flag of a command."""
+    parser = importlib.import_module(f"attentune.cli.{command}").parser()
+    return {flag.removeprefix("--") for action in parser._actions for flag in action.option_strings}
 
 
 def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
@@ -64,8 +66,9 @@ def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
             assert set(found) <= ours(), first
 
 
-@pytest.mark.parametrize("page", ["which-tool.md", "pairs.md", "small-data.md"])
+@pytest.mark.parametrize("page", ["which-tool.md", "data.md", "small-data.md"])
 def test_flags_named_in_prose_exist(page: str) -> None:
     text = re.sub(r"^\| `--.*? \|", "", prose(ROOT / "docs" / page), flags=re.MULTILINE)
-    known = ours() | {"do_train", "do_eval", "do_predict", "deepspeed", "fsdp", "folds", "seeds", "no_cuda"}
+    theirs = {"do_train", "do_eval", "do_predict", "deepspeed", "fsdp", "no_cuda"}
+    known = theirs.union(*(ours(command) for command in COMMANDS))
     assert set(_FLAG.findall(text)) <= known

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_each_of_the_54_rows_has_a_test_that_exists():
-    page = (ROOT / "docs" / "how-we-read-the-papers.md").read_text(encoding="utf-8")
+    page = (ROOT / "lab" / "docs" / "how-we-read-the-papers.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \|.*\| `([^`]+)::([^`]+)` \|$", page, flags=re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, 55))
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)

@@ -11,21 +11,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LAB_PAGES = sorted((ROOT / "lab" / "docs").glob("*.md"))
-COMMANDS = ("console", "bash", "sh", "shell")
+COMMANDS = ("bash",)
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its kind (console, python, yaml, json, text) and its content."""
+    """A fenced block: its kind (bash, python, yaml, json, text) and its content."""
 
     kind: str
     text: str
 
     def commands(self) -> Iterator[str]:
-        """Yield the commands of a console block: continuation lines are joined, comments and prompts removed."""
+        """Yield the commands of a bash block: continuation lines are joined, comments removed."""
         for line in self.text.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
+            words = shlex.split(line, comments=True)
             if words:
                 yield shlex.join(words)
 

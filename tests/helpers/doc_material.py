@@ -237,13 +237,13 @@ NOT_RUN = {
     "pip install -e '.[embedded]'": "needs the package index",
     "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
     "uv sync --extra embedded --extra dev": "needs the package index",
-    "pip install 'attentune[serve]'": "needs the package index",
+    "pip install '.[serve]'": "needs the package index",
     """curl localhost:8000/predict --json '{"texts": ["The film was lovely.", "What a mess."]}'""": (
         "needs the server of the line before; tests/cli/test_serve.py sends requests"
     ),
     "docker build -t attentune-serve .": "needs docker",
     "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/reviews:/run-folder:ro attentune-serve": "needs docker",
-    "pip install 'attentune[export]'": "needs the package index",
+    "pip install '.[export]'": "needs the package index",
     "hf auth login": "needs an account of the hub",
     "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
         "needs the hub; see tests/integrations/hub/test_push.py"
@@ -252,7 +252,7 @@ NOT_RUN = {
         "needs the hub; see tests/integrations/hub/test_push.py"
     ),
     "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
-    "pip install 'attentune[peft]'": "needs the package index",
+    "pip install '.[peft]'": "needs the package index",
     "pip install jupyterlab": "needs the package index",
     "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",
     ".venv/bin/pre-commit install": "would change the checkout",
