@@ -6,8 +6,8 @@ A package offers a part as an entry point, for example in its `pyproject.toml`:
     layer-max = "my_package.heads:LayerMax"
 
 The part is then a value of its setting (`--head layer-max`). Settings and saved models name it with its package,
-`my-package/layer-max`, so that a run says which package it needs. docs/architecture.md has what each kind of part is called
-with; `attentune.testing` checks it.
+`my-package/layer-max`, so that a run says which package it needs. docs/architecture.md has what each kind of part is
+called with; `attentune.testing` checks it.
 """
 
 from __future__ import annotations
