@@ -132,7 +132,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     Each checkpoint is built once per session (and xdist worker).
     """
-    from attentune.testing.tiny import build_tiny
+    from helpers.tiny import build_tiny
 
     built: dict[tuple[object, ...], Path] = {}
 

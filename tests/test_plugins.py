@@ -14,8 +14,8 @@ from attentune.config import Config, HeadConfig, load_config
 from attentune.errors import ConfigError
 from attentune.inference.predictor import predict
 from attentune.metrics.metrics import METRICS
+from attentune.plugin_checks import check_package, check_part
 from attentune.plugins import full_name, plugin_names
-from attentune.testing import check_package, check_part
 from helpers.plugin_package import BROKEN, EXAMPLE, NAME, PARTS, forget, write_example, write_package
 from helpers.samples import write_reviews
 from helpers.tiny_models import build

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from attentune.testing.tiny import FAMILIES, MAX_POSITIONS, build_tiny
+from helpers.tiny import FAMILIES, MAX_POSITIONS, build_tiny
 
 Tiny = Callable[..., Path]
 

@@ -18,7 +18,6 @@ from attentune.data.dataset import TextRows
 from attentune.demo.domains import LABEL_NAMES, Sentence, split_sentences
 from attentune.models.build import resolve_encoder
 from attentune.seeding import numpy_generator
-from attentune.testing.tiny import build_tiny
 from benchmarks.common import random_encoder
 
 # The embedded encoder, and one of the size of BERT-base with random weights.
@@ -117,7 +116,7 @@ def make_workload(
             device=torch.device("cuda"), encoders=paths, small_encoder=embedded, texts=texts, **sizes, **chosen
         )
     else:
-        tiny = build_tiny("bert", folder / "tiny")
+        tiny = random_encoder(2, hidden_size=32, num_attention_heads=4, intermediate_size=64)
         sizes = {"rows": 32, "batch_size": 8, "epochs": 2, "repeats": 1}
         first = {"encoders": {"tiny": tiny}, "texts": texts[:1]}
         work = Workload(device=torch.device("cpu"), small_encoder=tiny, **first, **sizes, **chosen)

@@ -1,6 +1,6 @@
 """The contract of every part that another package adds to Attentune."""
 
-from attentune.testing import check_package
+from attentune.plugin_checks import check_package
 
 
 def test_contracts(tmp_path):

@@ -7,7 +7,7 @@ A package offers a part as an entry point, for example in its `pyproject.toml`:
 
 The part is then a value of its setting (`--head layer-max`). Settings and saved models name it with its package,
 `my-package/layer-max`, so that a run says which package it needs. docs/architecture.md has what each kind of part is
-called with; `attentune.testing` checks it.
+called with; `attentune.plugin_checks` checks it.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import pytest
 
 from attentune.config import load_config, model_preset_names
 from attentune.inference.predictor import Predictor
-from attentune.testing.tiny import FAMILIES
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.samples import settings
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]

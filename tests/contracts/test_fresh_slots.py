@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, load_config
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SINGLE_HEADS, build, encoded
 
 Tiny = Callable[..., Path]

@@ -21,8 +21,8 @@ from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
-from attentune.testing.tiny import FAMILIES
 from helpers.tiers import diagonal, integration_unless
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded_apart
 
 Tiny = Callable[..., Path]

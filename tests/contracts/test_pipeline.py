@@ -24,7 +24,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import predict
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import save_model
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build
 
 Tiny = Callable[..., Path]

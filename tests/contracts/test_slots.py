@@ -20,8 +20,8 @@ from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
 from attentune.nn.token_gate import TOKEN_GATES
-from attentune.testing.tiny import FAMILIES
 from helpers.tiers import diagonal, integration_unless
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, SINGLE_HEADS, Built, build, encoded, logits_of
 
 Tiny = Callable[..., Path]

@@ -13,7 +13,7 @@ from attentune.config import ModelConfig
 from attentune.data.batching import bucketed_order, budget_order, pad_batch, sorted_order
 from attentune.data.tokenization import encode_rows
 from attentune.models.build import load_tokenizer
-from attentune.testing.tiny import CORPUS, FAMILIES
+from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]

@@ -16,7 +16,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
-from attentune.testing.tiny import CORPUS, FAMILIES
+from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]

@@ -14,7 +14,7 @@ from attentune.data import tokenization as features_module
 from attentune.data.tokenization import Features, encode_rows, encode_with_spans, token_spans
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
-from attentune.testing.tiny import CORPUS, FAMILIES
+from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]

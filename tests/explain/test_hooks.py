@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attentune.explain.gradient import EmbeddingGradientHook
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
 
 Tiny = Callable[..., Path]

@@ -20,12 +20,12 @@ from attentune.explain.explanation import METHOD_NAMES
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
-from attentune.testing.tiny import FAMILIES
 from helpers import explain_references as loops
 from helpers import explain_runs
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for
 from helpers.tiers import covering
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 tiny_run = functools.partial(explain_runs.tiny_run, with_head=True)

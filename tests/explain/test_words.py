@@ -22,7 +22,7 @@ from attentune.explain.explanation import (
     word_spans_by_character,
 )
 from attentune.models.build import load_tokenizer
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]

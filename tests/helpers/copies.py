@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentune.testing.tiny import CORPUS
+from helpers.tiny import CORPUS
 from helpers.tiny_models import FIRST, LONG, SECOND, build, encoded
 
 Tiny = Callable[..., Path]

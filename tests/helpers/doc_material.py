@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from attentune.testing import tiny
+from helpers import tiny
 from helpers.samples import BAD, FILLER, GOOD, write_reviews
 
 WORDS = (*GOOD, *BAD, *FILLER)

@@ -16,9 +16,9 @@ from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features, encode_rows
 from attentune.inference.scoring import make_accelerator
-from attentune.testing.tiny import CORPUS
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
 from attentune.token_labels.planner import TrainingScorer, build_generator
+from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]

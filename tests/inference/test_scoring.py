@@ -10,7 +10,7 @@ from accelerate import PartialState
 
 from attentune.data.tokenization import Features, encode_rows
 from attentune.inference.scoring import ModelEvaluator, make_accelerator, predict_logits
-from attentune.testing.tiny import CORPUS, FAMILIES
+from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import TWO, Built, build, logits_of, rows_of
 
 Tiny = Callable[..., Path]

@@ -10,7 +10,7 @@ import torch
 
 from attentune.models import attention
 from attentune.models.attention import LONG, PLAIN, attention_by, use_own_attention
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import Built, build, encoded
 
 Tiny = Callable[..., Path]

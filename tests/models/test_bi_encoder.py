@@ -16,7 +16,7 @@ from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.precision import BFloat16Copy
 from attentune.models.saving import load_model, save_model
 from attentune.nn.attention_block import CrossAttentionBlock, TransformerBlock
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
 
 Tiny = Callable[..., Path]

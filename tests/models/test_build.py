@@ -17,7 +17,7 @@ from attentune.models.build import build_model, load_tokenizer, pooler_is_traine
 from attentune.models.loading import pooler_dense, readable_positions
 from attentune.models.saving import label_space_of
 from attentune.nn.heads import Pooler
-from attentune.testing.tiny import FAMILIES, MAX_POSITIONS
+from helpers.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import FIRST, LONG, TWO, build, encoded, logits_of
 
 Tiny = Callable[..., Path]

@@ -9,7 +9,7 @@ import pytest
 
 from attentune.errors import ConfigError
 from attentune.models.encoder_list import EncoderFacts, encoder_facts, known_encoders
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 
 # What the published config.json of each encoder has that the defaults of its family do not.
 _ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}

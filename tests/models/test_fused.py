@@ -15,8 +15,8 @@ from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
 from attentune.models.fused import frozen_weights, fused_layers, keep_bf16_weights, use_fused_layers
 from attentune.models.precision import bf16_copy
-from attentune.testing.tiny import FAMILIES
 from helpers.native import needs_native
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
 
 pytestmark = needs_native

@@ -9,8 +9,8 @@ import torch
 from attentune.config import TokenGateConfig
 from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.models.precision import BFloat16Copy
-from attentune.testing.tiny import FAMILIES
 from helpers.copies import answers, close, made
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -8,8 +8,8 @@ import torch
 
 from attentune.config import TokenGateConfig
 from attentune.models.precision import int8_copy
-from attentune.testing.tiny import FAMILIES
 from helpers.copies import answers, close, made
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 

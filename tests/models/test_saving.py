@@ -14,7 +14,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model, save_model
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
 
 Tiny = Callable[..., Path]

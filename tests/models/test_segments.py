@@ -10,7 +10,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.saving import load_model, save_model
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 
 PAIR = TextRows(("0",), ("the cat sat",), ("a dog ran home",), None, "test")
 

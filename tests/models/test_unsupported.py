@@ -23,7 +23,7 @@ from transformers import (
 from attentune.config import LayerMixConfig, ModelConfig
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.build import load_tokenizer
-from attentune.testing.tiny import FAMILIES, MAX_POSITIONS
+from helpers.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]

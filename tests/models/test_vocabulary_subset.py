@@ -11,13 +11,13 @@ from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
 from attentune.models.slots import drop_pooler
 from attentune.models.vocabulary_subset import VocabularySubset
-from attentune.testing.tiny import FAMILIES
 from attentune.training.optimizer import (
     LearningRateSchedule,
     build_optimizer,
     embedding_weight_decay,
     set_learning_rate,
 )
+from helpers.tiny import FAMILIES
 
 STEPS = 6
 SCHEDULE = LearningRateSchedule(learning_rate=1e-2, total_steps=STEPS)

@@ -18,7 +18,7 @@ from attentune.errors import ConfigError
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.saving import load_model, save_model
 from attentune.models.windows import find_windows, window_starts
-from attentune.testing.tiny import FAMILIES
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 TWO = LabelSpace("classification", ("bad", "good"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attentune.config import HeadConfig, TokenGateConfig
-from attentune.testing.tiny import FAMILIES
 from helpers.label_references import answer, is_right, labels_of_scores, ordinary, probing_labels, rise_scores
 from helpers.label_sources import Tiny, generator, observe_rows, tiny_source
+from helpers.tiny import FAMILIES
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 

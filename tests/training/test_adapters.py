@@ -22,11 +22,11 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.lora import merge_adapters
-from attentune.testing.tiny import FAMILIES
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
 from helpers.samples import write_reviews
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import TWO, build, encoded
 
 Tiny = Callable[..., Path]

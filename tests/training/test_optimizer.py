@@ -17,7 +17,6 @@ from transformers import (
 )
 
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
-from attentune.testing.tiny import FAMILIES
 from attentune.training.optimizer import (
     LearningRateSchedule,
     build_optimizer,
@@ -28,6 +27,7 @@ from attentune.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
-from attentune.testing.tiny import FAMILIES
 from attentune_lab.faithfulness.measure import ERASURES, Eraser, without_tokens
 from helpers.explain_references import OneText, chances
 from helpers.explain_runs import rows_for, tiny_run
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 

@@ -22,8 +22,8 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
 from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
 from attentune.metrics.metrics import probabilities_of
-from attentune.testing.tiny import FAMILIES
 from helpers.export_samples import save_run
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, encoded, rows_of
 
 Tiny = Callable[..., Path]

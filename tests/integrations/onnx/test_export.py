@@ -21,11 +21,11 @@ from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.integrations.onnx import export as writing
 from attentune.integrations.onnx.export import export_run
-from attentune.testing.tiny import FAMILIES
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.export_samples import blocks, save_run, without_torch
 from helpers.samples import settings
+from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]

@@ -7,7 +7,9 @@ Metrics: perfect predictions score best. Label generators: plans depend on seed,
 
 from __future__ import annotations
 
+import itertools
 import math
+import string
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoConfig, AutoModel, BertTokenizer
 
 from attentune.config import Config, ModelConfig, load_config
 from attentune.data.batching import pad_batch
@@ -28,11 +31,22 @@ from attentune.nn.heads import needs_pairs
 from attentune.nn.layer_mix import minimum_layers
 from attentune.nn.losses import loss_task_types, row_losses
 from attentune.plugins import GROUPS, full_name, load_plugin, plugin_names
-from attentune.testing.tiny import CORPUS, build_tiny
 from attentune.training.run import train
 
 # One family with each kind of position: learned, relative and rotary.
-ENCODERS = ("bert", "deberta-v2", "modernbert")
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 16,
+        "position_biased_input": False,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+    },
+    "modernbert": {"global_attn_every_n_layers": 2, "local_attention": 8},
+}
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _TEXTS = (
     "The movie was not unwatchable.",
     "Birds are singing outside my window, and the train leaves at 7:45 although nobody knows why; it is cold.",
@@ -52,13 +66,9 @@ _NEEDS = ("classes", "two classes", "an order", "sets", "classes or sets")
 def check_package(package: str, folder: str | Path | None = None) -> list[str]:
     """Check all parts of an installed package; return their names.
 
-    Args:
-        package: the name of the distribution, as for pip.
-        folder: where tiny encoders and runs are written; by default a temporary folder.
-
-    Raises:
-        AssertionError: a part does not do what its kind must do; the message says which and what.
-        ConfigError: the package has no parts, or one cannot be imported.
+    `package` is the name of the distribution, as for pip. Tiny encoders and runs are written to `folder`, by default a
+    temporary one. An AssertionError says which part does not do what its kind must do, a ConfigError that the package
+    has no parts or that one cannot be imported.
     """
     found = [(group, name) for group in GROUPS for name in plugin_names(group) if name.startswith(f"{package}/")]
     if not found:
@@ -71,31 +81,50 @@ def check_package(package: str, folder: str | Path | None = None) -> list[str]:
 
 
 def check_part(group: str, name: str, folder: str | Path | None = None) -> None:
-    """Check one part.
-
-    Args:
-        group: one of `attentune.plugins.GROUPS`.
-        name: its name, with or without its package.
-        folder: as for `check_package`.
-
-    Raises:
-        AssertionError, ConfigError: as for `check_package`.
-    """
+    """Check one part of a group of `attentune.plugins.GROUPS`, named with or without its package."""
     try:
         name = full_name(group, name)
     except ValueError as error:
         raise ConfigError(f"{name}: got a part of {group}, expected {error}") from error
     if group == "attentune.losses":
         _check_loss(name)
-    elif group == "attentune.metrics":
+        return
+    if group == "attentune.metrics":
         _check_metric(name)
-    else:
-        with tempfile.TemporaryDirectory() as temporary:
-            place = Path(temporary if folder is None else folder)
-            if group == "attentune.label_generators":
-                _check_generator(name, place)
-            else:
-                _check_model_part(group, name, place)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        check = _check_generator if group == "attentune.label_generators" else _check_model_part
+        check(group, name, Path(temporary if folder is None else folder))
+
+
+def build_tiny(family: str, folder: str | Path, *, layers: int = 3) -> Path:
+    """Write a tiny encoder of a family of `ENCODERS`, with random weights and a WordPiece tokenizer; return its folder.
+
+    Words are read letter by letter.
+    """
+    signs = string.ascii_lowercase + string.digits + string.punctuation
+    pieces = [*_SPECIAL, *signs, *(f"##{sign}" for sign in signs)]
+    tokenizer = BertTokenizer(vocab={piece: index for index, piece in enumerate(pieces)}, model_max_length=160)
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "cls_token_id", "sep_token_id")}
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=160,
+        initializer_range=0.2,  # instead of the default 0.02: outputs must clearly depend on the input
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        **ids,
+        **ENCODERS[family],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return Path(folder)
 
 
 def _require(holds: bool, name: str, what: str) -> None:
@@ -190,10 +219,8 @@ def _check_gradients(built: _Built, what: str, *, own: str) -> None:
 
 
 def _check_repeats(built: _Built, what: str) -> None:
-    first, second = built.logits(*_TEXTS), built.logits(*_TEXTS)
-    _require(
-        torch.equal(first, second), what, "evaluation gives other logits the second time: it must be deterministic."
-    )
+    same = torch.equal(built.logits(*_TEXTS), built.logits(*_TEXTS))
+    _require(same, what, "evaluation gives other logits the second time: it must be deterministic.")
 
 
 def _check_saving(built: _Built, what: str, folder: Path) -> None:
@@ -201,11 +228,8 @@ def _check_saving(built: _Built, what: str, folder: Path) -> None:
     save_model(built.model, built.tokenizer, folder)
     model, tokenizer = load_model(folder)
     loaded = replace(built, model=model.eval(), tokenizer=tokenizer)
-    _require(
-        torch.equal(loaded.logits(*_TEXTS), built.logits(*_TEXTS)),
-        what,
-        "a saved and loaded model gives other logits: keep all state in parameters and buffers.",
-    )
+    same = torch.equal(loaded.logits(*_TEXTS), built.logits(*_TEXTS))
+    _require(same, what, "a saved and loaded model gives other logits: keep all state in parameters and buffers.")
 
 
 # Losses and metrics.
@@ -249,34 +273,20 @@ def _check_metric(name: str) -> None:
 # Label generators.
 
 
-def _check_generator(name: str, folder: Path) -> None:
+def _check_generator(group: str, name: str, folder: Path) -> None:
     encoder = build_tiny("bert", folder / "bert-generator")
-    texts = [part.strip() for line in CORPUS.splitlines() for part in line.split(". ")][:24]
     file = folder / "rows.csv"
-    lines = [f'"{text.replace(chr(34), chr(39))}",{("no", "yes")[place % 2]}' for place, text in enumerate(texts)]
+    nouns, verbs, ends = ("film", "plot", "cast", "score"), ("was", "seemed"), ("dull", "great", "slow")
+    lines = [
+        f"the {' '.join(words)},{('no', 'yes')[words[2] == 'great']}" for words in itertools.product(nouns, verbs, ends)
+    ]
     file.write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
-    weights = []
-    for number, seed in enumerate((1, 1, 2)):
-        run = folder / f"run-{number}"
-        config = load_config(overrides=_training(name, encoder, file, run) | {"training.seed": seed})
-        train(config)
-        weights.append(load_model(run)[0].state_dict())
-    same = [all(torch.equal(weights[0][key], other[key]) for key in weights[0]) for other in weights[1:]]
-    _require(
-        same[0], name, "two runs with one seed end with other weights: choices must depend on seed, epoch and row only."
-    )
-    _require(not same[1], name, "two seeds end with the same weights.")
-
-
-def _training(name: str, encoder: Path, file: Path, run: Path) -> dict[str, Any]:
-    """Return the settings of two short epochs with a token head."""
-    return {
+    settings: dict[str, Any] = {
         "model.name_or_path": str(encoder),
         "model.token_gate.kind": "ssa",
         "labels.generator": name,
         "data.train_file": str(file),
-        "data.max_length": 32,
-        "training.output_dir": str(run),
+        "data.max_length": 64,
         "training.overwrite_output_dir": True,
         "training.num_train_epochs": 2,
         "training.learning_rate": 1e-3,
@@ -284,3 +294,14 @@ def _training(name: str, encoder: Path, file: Path, run: Path) -> dict[str, Any]
         "training.use_cpu": True,
         "training.baselines": "none",
     }
+    weights = []
+    for number, seed in enumerate((1, 1, 2)):
+        run = folder / f"run-{number}"
+        config = load_config(overrides=settings | {"training.output_dir": str(run), "training.seed": seed})
+        train(config)
+        weights.append(load_model(run)[0].state_dict())
+    same = [all(torch.equal(weights[0][key], other[key]) for key in weights[0]) for other in weights[1:]]
+    _require(
+        same[0], name, "two runs with one seed end with other weights: choices must depend on seed, epoch and row only."
+    )
+    _require(not same[1], name, "two seeds end with the same weights.")
