@@ -83,7 +83,7 @@ lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 
 .PHONY: screenshots
 screenshots: $(STAMP)  ## make the pictures of pages in docs/images/ with Chromium; look at them before you commit
-	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m helpers.screenshots
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python docs/screenshots.py
 
 .PHONY: bench
 bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/

@@ -25,9 +25,21 @@ import pytest
 
 from attentune.cli.main import main
 from attentune.config import load_config
-from helpers import doc_material as material
-from helpers.doc_blocks import COMMANDS, LAB_PAGES, PAGES, ROOT, Block, all_commands, blocks, name_of
-from helpers.doc_material import NOT_RUN, PYTHON, added, smaller
+from helpers import doc_blocks as material
+from helpers.doc_blocks import (
+    COMMANDS,
+    LAB_PAGES,
+    NOT_RUN,
+    PAGES,
+    PYTHON,
+    ROOT,
+    Block,
+    added,
+    all_commands,
+    blocks,
+    name_of,
+    smaller,
+)
 from helpers.plugin_package import forget
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]

@@ -31,8 +31,8 @@ from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay
-from helpers.ensembles import saved_ensemble, saved_model, write_run_config
 from helpers.samples import settings
+from helpers.tiny_runs import saved_ensemble, saved_model, write_run_config
 
 QUIET = ProgressDisplay(quiet=True)
 SPACES = {

@@ -10,7 +10,7 @@ from attentune.automl.budget import BudgetPlan, EncoderSpeed, SpeedModel
 from attentune.automl.portfolio import Member
 from attentune.automl.schedule import FIRST, MemberState, Schedule
 from attentune.runs.records import RecordStore
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 FOLDS = (1, 2, 3, 4, 5)
 

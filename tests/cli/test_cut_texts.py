@@ -14,7 +14,7 @@ from attentune.baselines.registry import make_baseline
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.inference.predictor import Predictor
-from helpers.ensembles import saved_ensemble, saved_model
+from helpers.tiny_runs import saved_ensemble, saved_model
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

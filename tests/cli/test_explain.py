@@ -275,7 +275,7 @@ def test_the_column_costs_no_pass(run: Path) -> None:
 
 @pytest.mark.integration
 def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
-    from helpers.explain_runs import rows_for, tiny_run
+    from helpers.tiny_runs import rows_for, tiny_run
 
     pairs = rows_for("pair")
     _, column = predict_explained(tiny_run(tiny(), "pair"), pairs)

@@ -22,10 +22,9 @@ from attentune.baselines.registry import make_baseline
 from attentune.config import DataConfig, ModelConfig
 from attentune.data.load import load_data
 from attentune.inference.predictor import predict
-from helpers.ensembles import saved_ensemble, saved_model, write_run_config
-from helpers.explain_runs import SPACES, TEXTS
 from helpers.samples import write_reviews
 from helpers.served import asked
+from helpers.tiny_runs import SPACES, TEXTS, saved_ensemble, saved_model, write_run_config
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

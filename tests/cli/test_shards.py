@@ -24,8 +24,8 @@ from attentune.data import unlabelled as data_parts
 from attentune.data.dataset import LabelSpace
 from attentune.data.tables import ChunkLimit
 from attentune.models.saving import save_model
-from helpers.disks import Disk
 from helpers.doc_blocks import ROOT, blocks
+from helpers.interrupted import Disk
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
 

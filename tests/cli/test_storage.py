@@ -14,7 +14,7 @@ from attentune.errors import StorageError
 from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
-from helpers.disks import Disk
+from helpers.interrupted import Disk
 from helpers.samples import write_reviews
 
 FULL, READ_ONLY = "the disk is full; free some space", "read-only"

@@ -23,7 +23,7 @@ from attentune.data.tables import ChunkLimit
 from attentune.inference import streaming
 from attentune.inference.predictor import predict_rows
 from attentune.models.saving import save_model
-from helpers.disks import Disk
+from helpers.interrupted import Disk
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]

@@ -10,7 +10,7 @@ import pytest
 from attentune.config.schema import DataConfig
 from attentune.data.doctor import examine
 from attentune.data.load import load_data
-from helpers.doctor_samples import make_rows, make_task
+from helpers.samples import make_rows, make_task
 
 SHIFTS = ("label-shift", "length-shift", "vocabulary-shift")
 

@@ -10,7 +10,7 @@ import pytest
 from attentune.data.doctor import examine
 from attentune.data.doctor_report import full_lines
 from attentune.seeding import numpy_generator
-from helpers.doctor_samples import distinct, find, make_rows, make_task
+from helpers.samples import distinct, find, make_rows, make_task
 
 
 def test_clean_data_has_no_findings() -> None:

@@ -11,7 +11,7 @@ import pytest
 from attentune.data.dataset import TextRows
 from attentune.data.doctor import examine
 from attentune.data.doctor_report import FINDING_KINDS, full_lines, percent, summary_lines
-from helpers.doctor_samples import make_rows, make_task
+from helpers.samples import make_rows, make_task
 
 
 def test_warnings_come_first_and_the_gravest_of_them_before_the_rest() -> None:

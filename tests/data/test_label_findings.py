@@ -11,7 +11,7 @@ from attentune.data.doctor import examine
 from attentune.data.doctor_report import full_lines
 from attentune.metrics.metrics import METRICS
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
-from helpers.doctor_samples import distinct, find, make_rows, make_task
+from helpers.samples import distinct, find, make_rows, make_task
 
 
 @pytest.mark.parametrize("train_labels", [[0, 0, 1], [1, 1, 0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attentune.data.doctor import examine
-from helpers.doctor_samples import find, make_rows, make_task
+from helpers.samples import find, make_rows, make_task
 
 TEXTS = {
     "German": "Leider ist die Qualität sehr schlecht, das Produkt ist nach {} Tagen kaputt gegangen",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.data.splits import ALIKE, differing_words, near_duplicates, near_groups
-from helpers.doctor_samples import make_rows
+from helpers.samples import make_rows
 
 
 def jaccard(first: str, second: str) -> float:

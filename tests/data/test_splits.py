@@ -13,7 +13,7 @@ from attentune.data.splits import (
     stratified_sample,
     stratified_split,
 )
-from helpers.doctor_samples import make_rows
+from helpers.samples import make_rows
 
 class_labels = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int64))
 

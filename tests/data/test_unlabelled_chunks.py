@@ -24,8 +24,7 @@ from attentune.data.tables import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.data.text_files import Dialect, parse_delimited
 from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
-from helpers.bad_files import BAD_FILES, as_parquet
-from helpers.written import KINDS, tables, written
+from helpers.bad_files import BAD_FILES, KINDS, as_parquet, tables, written
 
 CLASSES, SCORES = LabelSpace("classification", ("bad", "good")), LabelSpace("regression")
 SEVERAL = LabelSpace("multi_label", ("a", "b"))

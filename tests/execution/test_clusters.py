@@ -24,7 +24,7 @@ from helpers import tasks
 from helpers.comparisons import is_alive, wait_for
 from helpers.samples import settings
 from helpers.slurm import running_slurm
-from helpers.small_runs import RUNS, names, noted, sleeping_plan
+from helpers.tasks import RUNS, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.integration
 LOCAL, ONE_NODE = "submitit", "slurm with one node"

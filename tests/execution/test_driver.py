@@ -21,7 +21,7 @@ from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
 from attentune.runs.worker import RunTask, execute_run
 from attentune.training.signals import StopRequest
-from helpers.small_runs import RUNS, names, noted, sleeping_plan, small_record
+from helpers.tasks import RUNS, names, noted, sleeping_plan, small_record
 
 
 @dataclass

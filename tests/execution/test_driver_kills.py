@@ -23,9 +23,9 @@ from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
 from attentune.training.signals import StopRequest
 from helpers.comparisons import is_alive
-from helpers.disks import Disk
+from helpers.interrupted import Disk
 from helpers.slurm import running_slurm
-from helpers.small_runs import LOG, names, noted, sleeping_plan
+from helpers.tasks import LOG, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.slow
 # More runs than kills, as a busy machine ends some before their kill comes. On a cluster each starts a process that
@@ -125,7 +125,7 @@ from attentune.execution.executor import ExecutorOptions
 from attentune.execution import make_executor
 from attentune.training.signals import StopRequest
 from execution.test_driver_kills import RUN_S, runs_of
-from helpers.small_runs import sleeping_plan
+from helpers.tasks import sleeping_plan
 folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))
 plan = sleeping_plan(folder, runs_of(options), seconds=RUN_S)
 with only_driver(folder):

@@ -15,7 +15,7 @@ from attentune.runs.records import RecordStore
 from attentune.runs.worker import RunTask, _train_alone, execute_run
 from attentune.training.signals import Interrupted, StopRequest
 from helpers.samples import settings
-from helpers.small_runs import RUNS, noted, sleeping_plan
+from helpers.tasks import RUNS, noted, sleeping_plan
 
 RUN = RUNS[0]
 

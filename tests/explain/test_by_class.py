@@ -20,8 +20,8 @@ from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, wo
 from attentune.explain.explanation import Explanation, Subword
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import bootstrap_interval, wilson_interval
-from helpers.ensembles import write_run_config
 from helpers.samples import BAD, GOOD
+from helpers.tiny_runs import write_run_config
 
 
 def explained(label: str | float, **scores: float) -> Explanation:

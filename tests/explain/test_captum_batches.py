@@ -12,8 +12,8 @@ from attentune.explain.explainer import Explainer
 from attentune.explain.scorer import Settings
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
-from helpers.explain_runs import KINDS, rows_for, tiny_run
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import KINDS, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

@@ -17,10 +17,9 @@ from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import predict_rows
 from helpers import explain_references as loops
-from helpers.ensembles import saved_ensemble
 from helpers.explain_references import OneText
-from helpers.explain_runs import TEXTS, rows_for, tiny_run
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import TEXTS, rows_for, saved_ensemble, tiny_run
 
 SETTINGS = Settings(seed=3, steps=6, samples=24, contrast="maybe")
 MAYBE = 1

@@ -21,8 +21,8 @@ from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.models.attribution_heads import SETTINGS, WEIGHTS
 from attentune.models.saving import save_model
 from attentune.seeding import numpy_generator
-from helpers.explain_runs import rows_for, tiny_run
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 WORDS = (

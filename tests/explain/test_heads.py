@@ -14,7 +14,7 @@ from attentune.errors import ConfigError
 from attentune.explain.texts import head_attention
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
-from helpers.explain_runs import hooks_of, rows_for, tiny_run
+from helpers.tiny_runs import hooks_of, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

@@ -13,10 +13,9 @@ from attentune.explain.explainer import answer, answer_masked, words_read
 from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict_rows
-from helpers.ensembles import saved_ensemble
-from helpers.explain_runs import TEXTS
 from helpers.tiers import covering
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import TEXTS, saved_ensemble
 
 TEXT, PAIR = "Nobody plays, nobody!", "The plot  never moves"
 

@@ -21,14 +21,14 @@ from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
 from helpers import explain_references as loops
-from helpers import explain_runs
+from helpers import tiny_runs
 from helpers.explain_references import OneText
-from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for
 from helpers.tiers import covering
 from helpers.tiny import FAMILIES
+from helpers.tiny_runs import KINDS, SPACES, hooks_of, rows_for
 
 Tiny = Callable[..., Path]
-tiny_run = functools.partial(explain_runs.tiny_run, with_head=True)
+tiny_run = functools.partial(tiny_runs.tiny_run, with_head=True)
 SETTINGS = Settings(seed=3, steps=6, samples=24)
 LOOPS: dict[str, Callable[[OneText], np.ndarray]] = {
     "fast-shap": loops.fast_shap,
@@ -246,7 +246,7 @@ def test_other_slots_can_be_explained(tiny: Tiny, name: str, options: dict[str, 
 
 
 def test_a_run_without_token_gate_is_told_what_works(tiny: Tiny) -> None:
-    run = explain_runs.tiny_run(tiny(), gate=False)
+    run = tiny_runs.tiny_run(tiny(), gate=False)
     explainer = Explainer(run, rows_for("classification", 1))
     with pytest.raises(ConfigError) as raised:
         explainer.attributions("ssa")
@@ -258,7 +258,7 @@ def test_a_run_without_token_gate_is_told_what_works(tiny: Tiny) -> None:
 
 
 def test_a_run_without_a_fitted_head_is_told_how_to_get_one(tiny: Tiny) -> None:
-    explainer = Explainer(explain_runs.tiny_run(tiny()), rows_for("classification", 1))
+    explainer = Explainer(tiny_runs.tiny_run(tiny()), rows_for("classification", 1))
     with pytest.raises(ConfigError) as raised:
         explainer.attributions("fast-shap")
     assert str(raised.value) == (

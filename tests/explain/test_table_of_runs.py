@@ -19,8 +19,8 @@ from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts, fit_explainer
 from attentune.inference.predictor import Predictor
 from attentune.training.run import train
-from helpers.ensembles import saved_ensemble
 from helpers.samples import FILLER, settings
+from helpers.tiny_runs import saved_ensemble
 
 PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
 LABELS = {

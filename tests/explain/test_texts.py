@@ -21,8 +21,8 @@ from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, predict
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings
+from helpers.tiny_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 QUICK: dict[str, Any] = {"samples": 8, "steps": 2}

@@ -16,10 +16,9 @@ from attentune.explain.explanation import Explanation, word_spans
 from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, predict
-from helpers.ensembles import saved_ensemble
-from helpers.explain_runs import KINDS, SPACES, TEXTS, tiny_run
 from helpers.tiers import covering
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import KINDS, SPACES, TEXTS, saved_ensemble, tiny_run
 
 Tiny = Callable[..., Path]
 ALL_KINDS = (*KINDS, "multi_label")

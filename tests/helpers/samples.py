@@ -1,12 +1,18 @@
-"""Small labelled files and settings for training in tests."""
+"""Small labelled files, settings for training on them, and small tasks for the checks of data."""
 
 from __future__ import annotations
 
 import csv
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.doctor_report import DoctorReport, Finding
 
 GOOD, BAD = ("good", "lovely", "fine", "great"), ("bad", "awful", "dull", "poor")
 FILLER = ("the", "film", "was", "very", "a", "story", "and", "so", "music", "we", "saw", "it", "in", "town")
@@ -65,3 +71,44 @@ def trainer_of(config: Any) -> Any:
 
     display = ProgressDisplay(quiet=True)
     return build(settle({MAIN: load_inputs(prepare_rows(config), display)}, display)).first
+
+
+# Small tasks for the checks of data, and findings of a report
+
+
+def make_rows(
+    texts: Sequence[str],
+    labels: Sequence[float] | None = None,
+    pairs: Sequence[str] | None = None,
+    *,
+    source: str = "data.csv",
+    lines: bool = False,
+) -> TextRows:
+    if labels is not None:
+        labels = np.asarray(labels, dtype=np.float64 if any(isinstance(v, float) for v in labels) else np.int64)
+    return TextRows(
+        ids=tuple(f"r{place}" for place in range(len(texts))),
+        texts=tuple(texts),
+        pairs=None if pairs is None else tuple(pairs),
+        labels=labels,
+        source=source,
+        lines=tuple(range(2, len(texts) + 2)) if lines else None,
+    )
+
+
+def make_task(
+    splits: dict[str, TextRows],
+    *,
+    task_type: str = "classification",
+    names: tuple[str, ...] = ("no", "yes"),
+    metrics: tuple[str, ...] = ("accuracy",),
+) -> TaskData:
+    return TaskData("toy", LabelSpace(task_type, () if task_type == "regression" else names), metrics, splits)
+
+
+def find(report: DoctorReport, kind: str) -> list[Finding]:
+    return [finding for finding in report.findings if finding.kind == kind]
+
+
+def distinct(count: int, prefix: str = "text") -> list[str]:
+    return [f"{prefix} {place}" for place in range(count)]

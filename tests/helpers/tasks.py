@@ -1,12 +1,32 @@
-"""Tasks for executors."""
+"""Tasks for executors, runs of a comparison that only sleep, and runs that several processes train together.
+
+`python -m helpers.tasks FOLDER ENCODER` trains a long one of the last kind, as a worker does that is to be killed.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from attentune.config import Config, load_config, to_dict, to_flat
+from attentune.errors import DataError
+from attentune.execution.launch import train_in_processes
+from attentune.results import RunResult
+from attentune.runs.driver import FixedPlan
+from attentune.runs.grid import Run, RunGrid
+from attentune.runs.manifest import MANIFEST_FILE
+from attentune.runs.records import RunRecord
+from attentune.runs.worker import RunTask
+from attentune.training.run import train
+from attentune.training.signals import StopRequest
+from helpers.samples import settings
 
 HELD: list[Any] = []
 
@@ -77,3 +97,111 @@ def add_line(folder: str, name: str, seconds: float, *, stop: Any) -> str:
     with (Path(folder) / name).open("a") as file:
         file.write("done\n")
     return name
+
+
+# Runs of a comparison that train nothing: made-up records, and runs that only sleep in the worker processes. A sleeping
+# run appends "began RUN PID" and "ended RUN PID" to the file `log` in the comparison's folder.
+
+RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 7) for method in ("bert", "sesame"))
+LOG = "log"
+
+
+def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, seconds: float = 1.0) -> RunRecord:
+    """Return a synthetic record, without training."""
+    return RunRecord(
+        run=run,
+        status=status,
+        metric="accuracy",
+        score=score,
+        scores={"validation": {"accuracy": score}},
+        train={},
+        best=None,
+        config={},
+        seed=run.seed,
+        versions={},
+        data_fingerprint={"train": f"{run.task} {run.size} {run.seed}"},
+        wall_seconds=seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """A trainer that sleeps."""
+
+    folder: str  # the comparison's folder
+    seconds: float  # how long
+
+    def __call__(self, run: Run, config: Config) -> RunResult:
+        self._note(f"began {run.name}")
+        time.sleep(self.seconds)
+        self._note(f"ended {run.name}")
+        scores = {"validation": {"accuracy": run.seed / 100}}
+        settings = to_dict(config)
+        return RunResult(scores, {}, best=None, config=settings, seed=run.seed, versions={}, data_fingerprint={})
+
+    def _note(self, text: str) -> None:
+        with (Path(self.folder) / LOG).open("ab", buffering=0) as lines:  # one write, so that lines do not mix
+            lines.write(f"{text} {os.getpid()}\n".encode())
+
+
+@dataclass
+class SleepingPlan(FixedPlan):
+    """Runs that sleep."""
+
+    seconds: float = 0.0
+
+    def task(self, run: Run) -> RunTask:
+        folder = str(self.folder.absolute())
+        return RunTask(folder, MANIFEST_FILE, run, to_flat(Config()), Sleep(folder, self.seconds))
+
+
+def sleeping_plan(folder: Path, runs: Sequence[Run] = RUNS, *, seconds: float = 0.0) -> SleepingPlan:
+    """Make a comparison's folder with runs that sleep."""
+    folder.mkdir(exist_ok=True)
+    (folder / MANIFEST_FILE).touch()
+    return SleepingPlan(folder, RunGrid(tuple(runs), {}, {}), seconds=seconds)
+
+
+def noted(folder: Path, what: str) -> Counter[str]:
+    """Return how often each run began or ended."""
+    lines = [line.split() for line in (folder / LOG).read_text().splitlines()] if (folder / LOG).exists() else []
+    return Counter(name for word, name, _ in lines if word == what)
+
+
+def names(runs: Sequence[Run] = RUNS) -> set[str]:
+    return {run.name for run in runs}
+
+
+# Runs that several processes train together
+SHORT = {"training__per_device_train_batch_size": 4, "training__save_steps": 4, "training__num_train_epochs": 4}
+LONG = {"training__num_train_epochs": 200}
+
+
+def train_quietly(config: Config) -> RunResult:
+    """Train, as a worker does."""
+    return train(config, with_baselines=False)
+
+
+def fail_run(config: Config) -> RunResult:
+    raise DataError("no such rows", path="somewhere.csv", line=3)
+
+
+def end_at_once(config: Config) -> RunResult:
+    os._exit(7)
+
+
+def config_of(folder: Path, encoder: Path, **changes: object) -> Config:
+    """Return the settings of a run of 24 steps in folder/run."""
+    return load_config(overrides=settings(folder, encoder, **{**SHORT, **changes}))
+
+
+def launched(trainer, config: Config, stop: StopRequest | None = None) -> RunResult:
+    """Train a run in two processes."""
+    folder = Path(str(config.training.output_dir))
+    return train_in_processes(trainer, (config,), folder=folder, processes=2, threads=1, stop=stop or StopRequest())
+
+
+if __name__ == "__main__":
+    from helpers.tasks import train_quietly as trainer  # by the name that the processes import it by
+
+    launched(trainer, config_of(Path(sys.argv[1]), Path(sys.argv[2]), **LONG))

@@ -12,10 +12,9 @@ from safetensors.numpy import load_file
 
 from attentune.runs.records import Run
 from attentune.training.checkpoint import checkpoint_folders
-from helpers.hostile_folders import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES, Poison, both
+from helpers.hostile_folders import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES, Poison, both, watched
 from helpers.made_records import predictions, write_record
 from helpers.samples import ground
-from helpers.watched import watched
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.hostile_folders import MODEL, RUN
+from helpers.hostile_folders import MODEL, RUN, watched
 from helpers.samples import ground
-from helpers.watched import watched
 
 pytestmark = pytest.mark.integration
 

@@ -21,9 +21,8 @@ from attentune.inference.ensemble import EnsemblePredictor, save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
-from helpers.ensembles import saved_ensemble, saved_model
-from helpers.explain_runs import SPACES, TEXTS, rows_for
 from helpers.samples import write_reviews
+from helpers.tiny_runs import SPACES, TEXTS, rows_for, saved_ensemble, saved_model
 
 SPACE = dataclasses.asdict(SPACES["classification"])
 TOPICS = LabelSpace("multi_label", ("a", "b", "c"), thresholds=(0.4, 0.5, 0.6))

@@ -14,8 +14,8 @@ from attentune.errors import ConfigError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import Predictor
 from attentune.integrations.sklearn import AttentuneAuto
-from helpers.ensembles import saved_ensemble
 from helpers.samples import BAD, FILLER, GOOD
+from helpers.tiny_runs import saved_ensemble
 
 WORDS = np.random.default_rng(0)
 

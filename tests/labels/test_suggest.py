@@ -19,9 +19,8 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.labels.suggest import badge, disagreement, last_features, margins, suggest_texts
 from attentune.metrics.metrics import probabilities_of
 from attentune.seeding import numpy_generator
-from helpers.ensembles import saved_ensemble, saved_model
-from helpers.explain_runs import SPACES
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import SPACES, saved_ensemble, saved_model
 
 TEXTS = ["a fine film", "a dull story", "we saw it in town", "a fine film", "so very bad", "the train leaves"]
 

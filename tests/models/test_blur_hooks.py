@@ -14,7 +14,7 @@ from attentune.config import BlurConfig
 from attentune.models.attention import PLAIN, use_own_attention
 from attentune.models.precision import BFloat16Copy
 from attentune.nn.compiled.attention import FastDropout, use_fast_dropout
-from helpers.blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
+from helpers.references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import LONG, build, encoded
 

@@ -10,7 +10,7 @@ from torch import nn
 from attentune.config import load_config
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.slots import BlurHooks
-from helpers.blur_references import HEADS, LAYERS, PLACES, TEXTS, Tiny, blurred, check, distance, hidden_of, hooks_of
+from helpers.references import HEADS, LAYERS, PLACES, TEXTS, Tiny, blurred, check, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
 

@@ -17,7 +17,7 @@ from attentune.nn.attention_block import (
     attention_matrices,
     unused_matrices,
 )
-from helpers.attention_references import attention_of, cross_attention_block_of, texts_of, transformer_block_of
+from helpers.references import attention_of, cross_attention_block_of, texts_of, transformer_block_of
 
 KEY_LENGTHS = (4, 2, 1)
 MASK_NT = torch.tensor([[place < length for place in range(4)] for length in KEY_LENGTHS])

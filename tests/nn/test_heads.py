@@ -17,7 +17,7 @@ from attentune.nn.heads import (
     SelfAttentionHead,
     build_head,
 )
-from helpers.attention_references import cross_attention_block_of, texts_of, transformer_block_of
+from helpers.references import cross_attention_block_of, texts_of, transformer_block_of
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)

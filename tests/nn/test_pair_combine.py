@@ -16,7 +16,7 @@ from attentune.nn.classifiers import (
     build_classifier,
     projection_weights,
 )
-from helpers.attention_references import linear_of
+from helpers.references import linear_of
 
 
 def texts(rows: int = 3, size: int = 5) -> torch.Tensor:

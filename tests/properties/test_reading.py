@@ -17,7 +17,7 @@ from attentune.data.labels import LabelReader, map_labels
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import DataError, LabelError
-from helpers.written import KINDS, letters, names, tables, texts, written
+from helpers.bad_files import KINDS, letters, names, tables, texts, written
 
 
 @pytest.fixture(scope="module")

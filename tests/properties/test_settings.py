@@ -21,7 +21,7 @@ from attentune.results import RunResult
 from attentune.runs.records import RunRecord
 from attentune.training.callbacks import TrainingState
 from attentune.training.checkpoint import verify_checkpoint
-from helpers.written import texts
+from helpers.bad_files import texts
 
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none())
 values = st.recursive(

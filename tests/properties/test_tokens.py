@@ -14,8 +14,8 @@ from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.models.build import load_tokenizer
 from attentune.models.loading import Tokenizer, special_token_ids
+from helpers.bad_files import texts
 from helpers.tiny_models import rows_of
-from helpers.written import texts
 
 some_texts = st.lists(texts, min_size=1, max_size=5)
 

@@ -13,7 +13,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.report.best_run import best_run
 from attentune.runs.grid import Run
 from attentune.runs.records import RecordStore
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 SCORES = {"bert": (0.60, 0.70, 0.65), "sesame": (0.80, 0.95, 0.85), "ssa-co": (0.83, 0.82, 0.84)}
 

@@ -23,7 +23,7 @@ from attentune.report.charts import (
     rows_figure,
     save_figure,
 )
-from helpers.figures import SIGNATURES
+from helpers.made_records import SIGNATURES
 
 GROUPS = ("lexical overlap", "subsequence", "constituent")
 

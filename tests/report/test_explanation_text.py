@@ -15,9 +15,9 @@ from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
 from attentune.report.explanations import summary_line, terminal_text
 from attentune.report.highlight import hex_tone, segments, tone, visible
-from helpers.explain_runs import tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import tiny_run
 
 Tiny = Callable[..., Path]
 

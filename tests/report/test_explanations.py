@@ -14,9 +14,9 @@ from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
 from attentune.report.explanations import render_explanations, write_explanations
 from attentune.report.highlight import visible
-from helpers.explain_runs import rows_for, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 VOID = ("meta", "input")

@@ -14,10 +14,10 @@ from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows, head_attention
 from attentune.report.highlight import hex_tone
 from attentune.report.tokens import draw_explanations, draw_heads
-from helpers.explain_runs import TEXTS, rows_for, tiny_run
-from helpers.figures import SIGNATURES, record_figures
 from helpers.hostile_texts import HOSTILE
+from helpers.made_records import SIGNATURES, record_figures
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import TEXTS, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

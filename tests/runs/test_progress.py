@@ -9,7 +9,7 @@ import pytest
 
 from attentune.runs.grid import Run
 from attentune.runs.progress import RunTimes, as_duration, group_of
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 
 def run(task: str = "cola", size: int | None = 250, method: str = "bert", seed: int = 1) -> Run:

@@ -16,7 +16,7 @@ from attentune.results import RunResult
 from attentune.runs.grid import Run
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of, unpaired
 from helpers.interrupted import die, killed
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 RUN = Run("cola", 250, "bert", 3)
 LOG = [

@@ -15,7 +15,7 @@ from attentune.runs.search_settings import SearchSettings
 from attentune.runs.timing import RowSize, epochs_of, planned_runs
 from helpers.comparisons import command
 from helpers.samples import settings
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 
 def test_passes_follow_from_the_settings():

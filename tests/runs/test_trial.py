@@ -18,7 +18,7 @@ from attentune.runs.study import SearchStudy
 from attentune.runs.worker import execute_run
 from attentune.training.signals import StopRequest
 from helpers.samples import settings
-from helpers.small_runs import small_record
+from helpers.tasks import small_record
 
 
 def plan_of(folder: Path, encoder: Path, space: Space, sampler_config: SamplerConfig, **changes: object) -> SearchPlan:

@@ -24,8 +24,7 @@ from attentune.serving.backend import ExplainOptions, Row, RunBackend, StoppedEr
 from attentune.serving.engine import Engine
 from attentune.serving.guard import Guard, JsonErrors, check_key
 from attentune.serving.limits import RequestError, ServerLimits
-from helpers.ensembles import saved_ensemble
-from helpers.explain_runs import TEXTS, hooks_of, tiny_run
+from helpers.tiny_runs import TEXTS, hooks_of, saved_ensemble, tiny_run
 
 Tiny = Callable[..., Path]
 KEY = "a key-less-than-none".replace(" ", "-")

@@ -19,10 +19,10 @@ from attentune.inference.predictor import Predictor, predict
 from attentune.report.highlight import visible
 from attentune.serving.limits import ServerLimits
 from helpers.browser import Page, browser_page, problems
-from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.served import Served, serving
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import TEXTS, tiny_run
 
 pytestmark = pytest.mark.slow  # Chromium is needed
 

@@ -24,10 +24,9 @@ from attentune.serving import backend as backend_module
 from attentune.serving.api import api_app
 from attentune.serving.backend import RunBackend
 from attentune.serving.limits import ServerLimits
-from helpers.ensembles import saved_ensemble
-from helpers.explain_runs import TEXTS, hooks_of, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
+from helpers.tiny_runs import TEXTS, hooks_of, saved_ensemble, tiny_run
 
 Tiny = Callable[..., Path]
 LIMITS = ServerLimits(characters=200, rows=50, body_mb=1)

@@ -17,8 +17,8 @@ import pytest
 from attentune.errors import ConfigError
 from attentune.serving.guard import _with_timeout, allowed_hosts, host_name
 from attentune.serving.server import address, bound_socket
-from helpers.explain_runs import TEXTS, tiny_run
 from helpers.served import serving
+from helpers.tiny_runs import TEXTS, tiny_run
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from attentune.training.checkpoint import (
     write_checkpoint,
 )
 from attentune.training.run import train
-from helpers.interrupted import assert_same, outcome
-from helpers.kills import METHOD, at_steps, ending, forked, train_in
+from helpers.interrupted import METHOD, assert_same, at_steps, ending, forked, outcome, train_in
 from helpers.samples import settings
 
 FILES = (

@@ -24,8 +24,7 @@ from attentune.runs.records import RecordStore
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from attentune.training.tasks import train_tasks
-from helpers.interrupted import assert_same, outcome
-from helpers.kills import at_steps, ending, forked, train_in
+from helpers.interrupted import assert_same, at_steps, ending, forked, outcome, train_in
 from helpers.samples import settings, write_reviews
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.interrupted import log_of, outcome
-from helpers.kills import (
+from helpers.interrupted import (
     ENDED_AT_ONCE,
     FINISHED,
     POLITE,
@@ -29,6 +28,8 @@ from helpers.kills import (
     ending,
     file_events,
     forked,
+    log_of,
+    outcome,
     signals_at,
     train_in,
 )

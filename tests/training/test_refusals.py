@@ -21,9 +21,19 @@ from attentune.errors import CheckpointError, StorageError
 from attentune.training.callbacks import JsonLog
 from attentune.training.checkpoint import Checkpointer, checkpoint_folders
 from helpers.comparisons import start, wait_for
-from helpers.disks import Disk
-from helpers.interrupted import assert_same, outcome
-from helpers.kills import FINISHED, METHOD, check_resumes, check_whole, ending, forked, make_rows, train_in
+from helpers.interrupted import (
+    FINISHED,
+    METHOD,
+    Disk,
+    assert_same,
+    check_resumes,
+    check_whole,
+    ending,
+    forked,
+    make_rows,
+    outcome,
+    train_in,
+)
 from helpers.samples import settings
 
 Reference = tuple[Path, dict[str, object]]

@@ -1,26 +1,35 @@
-"""A run that was killed and resumed ends with the same weights, bit for bit, as one that was not."""
+"""A run that was killed and resumed ends with the same weights and labels, bit for bit, as one that was not."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+import attentune.training.card as card_module
 import attentune.training.checkpoint as checkpoint_module
 import attentune.training.run as run_module
 from attentune.config import load_config
+from attentune.token_labels.planner import EpochPlanner, TrainingScorer
+from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from helpers.interrupted import assert_same, die, die_after_step, killed, outcome, run
-from helpers.samples import settings
+from helpers.interrupted import LABELS_FILE, assert_same, die, die_after_step, killed, log_of, outcome, run
+from helpers.samples import settings, write_reviews
 
-METHOD = {
+Tiny = Callable[..., Path]
+Method = Callable[..., None]
+Reference = Callable[[str], tuple[Path, dict[str, object]]]
+MASKED: dict[str, Any] = {
     "labels__generator": "masked-rows",
     "labels__ratio": 0.5,
     "training__gradient_accumulation_steps": 2,
@@ -30,36 +39,145 @@ METHOD = {
     "training__eval_steps": 3,
     "training__early_stopping_patience": 5,
 }
+# 6 batches of 8 an epoch, 3 steps of two each.
+RATES: dict[str, Any] = {
+    "training__gradient_accumulation_steps": 2,
+    "training__num_train_epochs": 3,
+    "training__save_steps": 2,
+    "training__eval_strategy": "steps",
+    "training__eval_steps": 3,
+    "training__load_best_model_at_end": True,
+}
+# 6 steps an epoch, so step 8 stands within the second epoch, 12 at its end, 16 within the third.
+LABELS: dict[str, Any] = {
+    "preset": "ssa-co",
+    "training__num_train_epochs": 3,
+    "training__learning_rate": 3e-4,
+    "training__eval_strategy": "no",
+    "training__save_steps": 4,
+    "training__save_total_limit": 9,
+}
+FLIP = LABELS | {"labels__generator": "flip", "labels__ratio": 1.0}
+RELEASED = {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3, "training__seed": 2}
+FROZEN = RATES | {"training__freeze_encoder": True}
+ORDERED = {"data__task_type": "ordinal", "data__label_names": ("bad", "good"), "objective__loss": "corn"}
+METHODS: dict[str, dict[str, Any]] = {
+    "masked rows": MASKED,
+    "another seed": MASKED | {"training__seed": 7},
+    "own rate": RATES | {"training__encoder_learning_rate": 1e-4},
+    "frozen and kept": FROZEN,
+    "frozen in each step": FROZEN | {"labels__generator": "masked-rows"},
+    "frozen with a gate": FROZEN | {"preset": "ssa-hybrid"},
+    "pearson": RATES | {"data__task_type": "regression", "objective__loss": "pearson"},
+    "corn": RATES | ORDERED | {"objective__ordinal_prediction": "expected-value"},
+    "flip": FLIP | {"labels__reuse_predictions": True},
+    "flip, all predicted again": FLIP,
+    "released": LABELS | RELEASED | {"labels__generator": "released", "labels__reuse_predictions": True},
+    "gradient": LABELS | {"labels__generator": "gradient"},
+}
+LABELLERS = ("flip", "flip, all predicted again", "released", "gradient")
+
+
+@pytest.fixture
+def trained(tiny: Tiny, tmp_path: Path) -> Method:
+    """`trained("pearson", **changes)`: a run in `tmp_path/run`."""
+    return lambda method, **changes: train_method(tmp_path, tiny("bert"), method, **changes)
+
+
+def train_method(folder: Path, encoder: Path, method: str, **changes: Any) -> None:
+    """Train on reviews; for scores with 1 and 4.5 in the place of bad and good."""
+    if method == "pearson" and not (folder / "train.csv").exists():
+        for seed, (name, rows) in enumerate((("train", 48), ("validation", 20)), start=1):
+            file = write_reviews(folder / f"{name}.csv", rows, seed=seed)
+            file.write_text(file.read_text().replace(",good", ",4.5").replace(",bad", ",1"))
+    run(folder, encoder, **METHODS[method] | changes)
 
 
 @pytest.fixture(scope="module")
-def reference(tiny, tmp_path_factory) -> tuple[Path, dict[str, object]]:
-    folder = tmp_path_factory.mktemp("reference")
-    run(folder, tiny("bert"), **METHOD)
-    return folder, outcome(folder / "run")
+def reference(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """`reference("pearson")`: the folder of a run that nobody disturbed, and its outcome."""
+    made: dict[str, tuple[Path, dict[str, object]]] = {}
+
+    def get(method: str) -> tuple[Path, dict[str, object]]:
+        if method not in made:
+            folder = tmp_path_factory.mktemp("reference")
+            train_method(folder, tiny("bert"), method)
+            made[method] = folder / "run", outcome(folder / "run")
+        return made[method]
+
+    return get
 
 
-def resumed_outcome(folder: Path, encoder: Path) -> dict[str, object]:
-    run(folder, encoder, **METHOD, training__resume=True)
-    return outcome(folder / "run")
-
-
-def test_the_same_command_twice_gives_identical_results(tiny, tmp_path, reference):
-    run(tmp_path, tiny("bert"), **METHOD)
-    assert_same(outcome(tmp_path / "run"), reference[1])
+def test_the_same_command_twice_gives_identical_results(trained: Method, tmp_path: Path, reference: Reference) -> None:
+    trained("masked rows")
+    assert_same(outcome(tmp_path / "run"), reference("masked rows")[1])
 
 
 @pytest.mark.integration
-def test_another_seed_gives_other_weights(tiny, tmp_path, reference):
-    run(tmp_path, tiny("bert"), **METHOD, training__seed=7)
-    assert outcome(tmp_path / "run")["weights"] != reference[1]["weights"]
+def test_the_runs_are_not_all_the_same(reference: Reference) -> None:
+    """Without which the other tests here would prove less."""
+    weights = [reference(method)[1]["weights"] for method in METHODS]
+    assert len(set(weights)) == len(weights)
 
 
-@pytest.mark.parametrize("step", [1, 2, 5, 8, 14])
-def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
-    die_after_step(monkeypatch, step, lambda: run(tmp_path, tiny("bert"), **METHOD))
+@pytest.mark.integration
+@pytest.mark.parametrize("method", LABELLERS)
+def test_labels_were_made_and_say_something(reference: Reference, method: str) -> None:
+    """Without which the other tests here would prove nothing."""
+    folder, _ = reference(method)
+    facts = [line["labels"] for line in log_of(folder) if "labels" in line]
+    assert len(facts) == 3
+    for epoch in (1, 2):
+        assert 0 < facts[epoch]["correct"] < facts[epoch]["probed"]
+        assert min(facts[epoch]["ones"], facts[epoch]["zeros"]) > 5
+        assert 0 < facts[epoch]["token_loss"] < 5
+    assert [path.name for path in checkpoint_folders(folder)] == [f"checkpoint-{step}" for step in (4, 8, 12, 16, 18)]
+    made = {step: load_file(folder / f"checkpoint-{step}" / LABELS_FILE) for step in (8, 12, 16, 18)}
+    for first, second, same in ((8, 12, True), (12, 16, False), (16, 18, True)):
+        assert np.array_equal(made[first]["values"], made[second]["values"]) == same
+    for name, values in load_file(folder / LABELS_FILE).items():
+        assert np.array_equal(values, made[18][name])
+    counts = [int((made[step]["values"] >= 0).sum()) for step in (8, 16)]
+    assert counts == [facts[epoch]["ones"] + facts[epoch]["zeros"] for epoch in (1, 2)]
+
+
+@pytest.mark.integration
+def test_the_log_tells_both_rates(reference: Reference) -> None:
+    lines = [line for line in log_of(reference("own rate")[0]) if "loss" in line]
+    assert len(lines) == 9
+    for line in lines:
+        assert line["encoder_learning_rate"] == pytest.approx(0.1 * line["learning_rate"], rel=1e-12)
+    assert max(line["learning_rate"] for line in lines) == 1e-3
+    for method in ("frozen and kept", "pearson"):
+        assert not [line for line in log_of(reference(method)[0]) if "encoder_learning_rate" in line]
+
+
+# Killed
+
+# Of the runs with labels, step 5: the first epoch, without labels made by asking. 10 and 17: within an epoch whose
+# labels came with the checkpoint. 12: at an epoch's end, before its line in the log and its checkpoint. 13: after it.
+STEPS = {
+    **dict.fromkeys(("own rate", "frozen and kept", "frozen in each step", "frozen with a gate"), (1, 4, 8)),
+    **dict.fromkeys(("pearson", "corn"), (1, 4, 8)),
+    **{"flip": (5, 10, 12, 13, 17), "released": (5, 10, 13), "gradient": (5, 10, 12, 13)},
+}
+KILLS = [
+    *(("masked rows", step) for step in (1, 2, 5, 8, 14)),
+    *(pytest.param(one, step, marks=pytest.mark.integration) for one, steps in STEPS.items() for step in steps),
+]
+
+
+@pytest.mark.parametrize(("method", "step"), KILLS)
+def test_killed_after_a_step(
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str, step: int
+) -> None:
+    die_after_step(monkeypatch, step, lambda: trained(method))
     assert not (tmp_path / "run" / "run.json").exists()
-    assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
+    every, kept = METHODS[method]["training__save_steps"], checkpoint_folders(tmp_path / "run")
+    saved = (step - 1) // every * every
+    assert int(kept[-1].name.split("-")[1] if kept else 0) in (saved, saved + 1)  # scored ones are saved, too
+    trained(method, training__resume=True)
+    assert_same(outcome(tmp_path / "run"), reference(method)[1])
 
 
 # Calls within one save: the manifest, flushed files, the flushed folder, the rename, the removal of old checkpoints.
@@ -68,10 +186,12 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
     ("function", "call"),
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
-def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, call):
+def test_killed_during_a_save(
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, function: str, call: int
+) -> None:
     original, calls = getattr(checkpoint_module, function), []
 
-    def count_then_die(*arguments):
+    def count_then_die(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == call:
             die()
@@ -79,45 +199,56 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_module, function, count_then_die)
-        ended_by = killed(lambda: run(tmp_path, tiny("bert"), **METHOD))
-    assert ended_by == signal.SIGKILL
+        assert killed(lambda: trained("masked rows")) == signal.SIGKILL
     for folder in checkpoint_folders(tmp_path / "run"):
         assert verify_checkpoint(folder) is None, "a folder with a checkpoint's name is whole"
-    assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
+    trained("masked rows", training__resume=True)
+    assert_same(outcome(tmp_path / "run"), reference("masked rows")[1])
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".writing")]
 
 
 @pytest.mark.integration
-def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
-    import attentune.training.card as card_module
-
+@pytest.mark.parametrize("method", ["masked rows", "pearson", "frozen and kept"])
+def test_killed_twice_while_finishing(
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """After the scale has been fitted, before it is saved: it is fitted anew, not twice."""
     with monkeypatch.context() as patched:
         patched.setattr(card_module, "predictions_csv", lambda *arguments: die())
-        assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD)) == signal.SIGKILL
-        assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD, training__resume=True)) == signal.SIGKILL
-    assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
+        assert killed(lambda: trained(method)) == signal.SIGKILL
+        assert killed(lambda: trained(method, training__resume=True)) == signal.SIGKILL
+    trained(method, training__resume=True)
+    assert_same(outcome(tmp_path / "run"), reference(method)[1])
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
-@pytest.mark.parametrize("how", ["cut", "changed", "removed"])
-def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, reference, monkeypatch, capfd, name, how):
-    die_after_step(monkeypatch, 7, lambda: run(tmp_path, tiny("bert"), **METHOD))
-    torn = checkpoint_folders(tmp_path / "run")[-1] / name
-    content = torn.read_bytes()
-    if how == "removed":
-        torn.unlink()
-    else:
-        torn.write_bytes(content[:-3] if how == "cut" else content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-    train(load_config(overrides=settings(tmp_path, tiny("bert"), **METHOD, training__resume=True)))
-    assert_same(outcome(tmp_path / "run"), reference[1])
-    assert "skipped" in capfd.readouterr().err
+@pytest.mark.parametrize("method", ["flip", "released", "gradient"])
+def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
+    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """So the checkpoint must carry them: the model has moved on since they were made."""
+    shutil.copytree(reference(method)[0], tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    for step in (12, 16, 18):
+        shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
+    monkeypatch.setattr(EpochPlanner, "restore", lambda self, tensors: None)
+    resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
+    train(load_config(overrides=resume), display=ProgressDisplay(quiet=True))
+    got, expected = outcome(tmp_path / "run"), reference(method)[1]
+    assert got["checkpoints"] == expected["checkpoints"]
+    assert got["weights"] != expected["weights"]
+    assert got["log"] != expected["log"]
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypatch):
+# Stopped
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
     training_step = run_module.training_step
 
-    def step_then_interrupt(task, plan, group):
+    def step_then_interrupt(task: Any, plan: Any, group: Any) -> Any:
         logs = training_step(task, plan, group)
         if task.state.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
@@ -126,31 +257,43 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(run_module, "training_step", step_then_interrupt)
         with pytest.raises(Interrupted, match="attentune train --resume --output_dir"):
-            run(tmp_path, tiny("bert"), **METHOD)
+            trained("masked rows")
     assert (tmp_path / "run" / "checkpoint-5").is_dir()
-    got = resumed_outcome(tmp_path, tiny("bert"))
-    assert_same({**got, "checkpoints": reference[1]["checkpoints"]}, reference[1])
-
-
-def test_a_finished_run_is_not_trained_again(tiny, tmp_path, reference):
-    folder, expected = reference
-    began = time.time()
-    run(folder, tiny("bert"), **METHOD, training__resume=True)
-    assert (folder / "run" / "model.safetensors").stat().st_mtime < began
-    assert_same(outcome(folder / "run"), expected)
+    trained("masked rows", training__resume=True)
+    assert_same(without_checkpoints(outcome(tmp_path / "run")), without_checkpoints(reference("masked rows")[1]))
 
 
 @pytest.mark.integration
-def test_the_command_line_killed_from_outside(tiny, tmp_path, reference):
-    values = settings(tmp_path, tiny("bert"), **METHOD)
-    flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "attentune.cli.main", "train", "--quiet", *flags]
-    process = subprocess.Popen(command)
-    deadline = time.time() + 120
-    while not list(tmp_path.glob("run/checkpoint-*")) and time.time() < deadline and process.poll() is None:
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    bare = [sys.executable, "-m", "attentune.cli.main", "train", "--quiet", "--resume", "--output_dir"]
-    subprocess.run([*bare, str(tmp_path / "run")], check=True)
-    assert_same(outcome(tmp_path / "run"), reference[1])
+@pytest.mark.parametrize("method", ["flip", "released"])
+def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    ticks, tick = [], TrainingScorer.tick
+
+    def interrupted_tick(self: TrainingScorer, rows: int) -> None:
+        ticks.append(rows)
+        if len(ticks) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        tick(self, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingScorer, "tick", interrupted_tick)
+        with pytest.raises(Interrupted):
+            trained(method)
+    assert len(ticks) == 1
+    assert checkpoint_folders(tmp_path / "run")[-1].name == "checkpoint-6"  # the end of the first epoch
+    trained(method, training__resume=True)
+    assert_same(without_checkpoints(outcome(tmp_path / "run")), without_checkpoints(reference(method)[1]))
+
+
+def without_checkpoints(found: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in found.items() if name != "checkpoints"}
+
+
+def test_a_finished_run_is_not_trained_again(tiny: Tiny, reference: Reference) -> None:
+    folder, expected = reference("masked rows")
+    began = time.time()
+    overrides = settings(folder.parent, tiny("bert"), **METHODS["masked rows"], training__resume=True)
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    assert (folder / "model.safetensors").stat().st_mtime < began
+    assert_same(outcome(folder), expected)

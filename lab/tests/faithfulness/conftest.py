@@ -10,7 +10,7 @@ import pytest
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
 from attentune_lab.faithfulness.measure import FaithfulnessResult, Measures, measure_faithfulness
-from helpers.explain_runs import rows_for, tiny_run
+from helpers.tiny_runs import rows_for, tiny_run
 
 
 @pytest.fixture(scope="session")

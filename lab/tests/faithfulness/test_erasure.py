@@ -14,8 +14,8 @@ from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
 from attentune_lab.faithfulness.measure import ERASURES, Eraser, without_tokens
 from helpers.explain_references import OneText, chances
-from helpers.explain_runs import rows_for, tiny_run
 from helpers.tiny import FAMILIES
+from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

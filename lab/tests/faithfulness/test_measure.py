@@ -19,7 +19,7 @@ from attentune_lab.faithfulness.measure import (
     default_methods,
     measure_faithfulness,
 )
-from helpers.explain_runs import hooks_of, rows_for, tiny_run
+from helpers.tiny_runs import hooks_of, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 NAMES = ("leave-one-out", "gradient", "ssa")

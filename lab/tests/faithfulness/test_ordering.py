@@ -25,7 +25,7 @@ from attentune_lab.faithfulness.measure import (
     top_counts,
 )
 from helpers.explain_references import OneText, chances
-from helpers.explain_runs import rows_for, tiny_run
+from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

@@ -22,7 +22,7 @@ from attentune_lab.faithfulness.synthetic import (
 )
 from attentune_lab.synthetic import KINDS
 from helpers.explain_references import aopc
-from helpers.explain_runs import tiny_run
+from helpers.tiny_runs import tiny_run
 
 # Records
 

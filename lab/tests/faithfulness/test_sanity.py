@@ -13,8 +13,8 @@ from attentune.explain.scorer import Settings
 from attentune_lab.faithfulness.cost import PLAIN, measure_cost, of_length
 from attentune_lab.faithfulness.measure import agreements
 from attentune_lab.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head
-from helpers.explain_runs import hooks_of, rows_for, tiny_run
 from helpers.tiny import FAMILIES
+from helpers.tiny_runs import hooks_of, rows_for, tiny_run
 
 
 def found(*scores: float) -> Attribution:

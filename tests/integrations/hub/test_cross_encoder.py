@@ -17,8 +17,8 @@ from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
-from helpers.export_samples import save_run
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, rows_of
+from helpers.tiny_runs import save_run
 
 Tiny = Callable[..., Path]
 PAIRS = [(FIRST, SECOND), (LONG, FIRST), (SECOND, "[SEP] is text"), ("", "a"), (LONG * 3, "short")]

@@ -24,8 +24,8 @@ from attentune.integrations.hub.sentences import export_for_sentences, linear_he
 from attentune.metrics.metrics import probabilities_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from helpers.export_samples import save_run
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
+from helpers.tiny_runs import save_run
 
 Tiny = Callable[..., Path]
 # XLM-R's tokenizer reads special tokens in a text as such when it is loaded from a folder, so none are among these.

@@ -22,9 +22,9 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
 from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
 from attentune.metrics.metrics import probabilities_of
-from helpers.export_samples import save_run
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, encoded, rows_of
+from helpers.tiny_runs import save_run
 
 Tiny = Callable[..., Path]
 # What the head of each family's class has between its two linear layers decides which of our heads it can hold.

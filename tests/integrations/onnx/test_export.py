@@ -23,10 +23,10 @@ from attentune.integrations.onnx import export as writing
 from attentune.integrations.onnx.export import export_run
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from helpers.export_samples import blocks, save_run, without_torch
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
+from helpers.tiny_runs import blocks, save_run, without_torch
 
 Tiny = Callable[..., Path]
 PAIRED = ("bi-encoder-concat", "bi-encoder-cosine", "bi-encoder-mean", "task-attention")

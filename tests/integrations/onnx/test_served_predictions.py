@@ -12,8 +12,8 @@ import pytest
 
 from attentune import predict
 from attentune.data.dataset import LabelSpace
-from helpers.export_samples import blocks, save_run, without_torch
 from helpers.tiny_models import TWO
+from helpers.tiny_runs import blocks, save_run, without_torch
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ import attentune
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.integrations.onnx.export import export_run
-from helpers.export_samples import save_run
 from helpers.tiny_models import FIRST, SECOND
+from helpers.tiny_runs import save_run
 
 pytestmark = pytest.mark.slow
 PACKAGE = "@huggingface/transformers@4"

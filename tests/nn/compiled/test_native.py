@@ -12,7 +12,7 @@ import pytest
 
 from attentune.nn.compiled import native
 from attentune.nn.compiled.native import NativeError, unavailable_reason
-from helpers.disks import Disk
+from helpers.interrupted import Disk
 from helpers.native import needs_native
 
 

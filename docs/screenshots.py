@@ -1,6 +1,6 @@
 """Makes the screenshots of the documentation: `make screenshots`. Look at them before they are committed.
 
-`python -m helpers.screenshots report` or `serve` makes those of one page.
+`PYTHONPATH=tests python docs/screenshots.py report` or `serve` makes those of one page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attentune.inference.predictor import Predictor
 from helpers.browser import Page, browser_page
 from helpers.served import serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 # The run of the page of `attentune serve`, trained on 400 sentences of the demo, and a text of the same kind.
 PRESET = "ssa-hybrid"

@@ -1,7 +1,12 @@
-"""Builds runs to explain, in memory: tiny encoders whose predictions differ between texts."""
+"""Builds untrained runs: in memory, with predictions that differ between texts, saved, and saved ensembles of them."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from attentune.config import Config, HeadConfig
+from attentune.config import Config, DataConfig, HeadConfig, to_yaml
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.inference.ensemble import save_ensemble
+from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.models.attribution_heads import outputs_of
+from attentune.models.saving import save_model
 from attentune.nn.attribution_head import AttributionHead
 from helpers.tiny_models import build, rows_of
 
@@ -94,3 +102,92 @@ def hooks_of(model: Any) -> int:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
     return sum(getattr(hook, "__module__", "") != "transformers.utils.output_capturing" for hook in hooks)
+
+
+# Saved runs and ensembles
+
+MEMBERS = {"bert": 2, "roberta": 1}  # encoders, and runs of each
+
+
+def write_run_config(
+    folder: Path, model: dict[str, Any] | None = None, *, data: DataConfig | None = None, **training: Any
+) -> None:
+    """Write a `config.yaml` with these settings of model and training."""
+    config = replace(ON_CPU, data=data or ON_CPU.data, model=replace(ON_CPU.model, **(model or {})))
+    config = replace(config, training=replace(config.training, **training))
+    (folder / "config.yaml").write_text(to_yaml(config))
+
+
+def saved_model(
+    folder: Path, encoder: Path, space: LabelSpace, *, is_pair: bool = False, seed: int = 1, **model: Any
+) -> Path:
+    """Save an untrained model as a run folder."""
+    folder.mkdir(parents=True)
+    built, tokenizer = build(encoder, label_space=space, is_pair=is_pair, max_length=64, seed=seed, **model)
+    save_model(built, tokenizer, folder)
+    write_run_config(folder)
+    return folder
+
+
+def saved_members(
+    folder: Path, tiny: Callable[[str], Path], space: LabelSpace, *, is_pair: bool, members: dict[str, int]
+) -> dict[str, Sequence[Path]]:
+    """Save the runs of members that are called like their encoders."""
+    return {
+        name: [
+            saved_model(folder / f"members/{name}/fold-{k}", tiny(name), space, is_pair=is_pair, seed=10 * k)
+            for k in range(1, runs + 1)
+        ]
+        for name, runs in members.items()
+    }
+
+
+def saved_ensemble(
+    folder: Path,
+    tiny: Callable[[str], Path],
+    kind: str = "classification",
+    *,
+    data: DataConfig | None = None,
+    members: dict[str, int] | None = None,
+    space: LabelSpace | None = None,
+) -> Path:
+    """Save an ensemble with the weights 0.75 and 0.25 as a run folder; `kind` as in `helpers.tiny_runs`."""
+    space, is_pair, folder = space or SPACES[kind], kind == "pair", Path(folder)
+    names = members or MEMBERS
+    runs = saved_members(folder, tiny, space, is_pair=is_pair, members=names)
+    weights = dict(zip(names, (0.75, 0.25), strict=False))
+    save_ensemble(folder, runs, Fusion.weighted("weights", weights, space.task_type), space, is_pair)
+    write_run_config(folder, data=data)
+    return folder
+
+
+# Runs to export, and the code of the documentation on export
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "exporting.md"
+
+
+def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
+    """Save a model from `tiny_models.build`, without the settings of a run; return its folder."""
+    model, tokenizer = build(checkpoint, **options)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if not name.startswith("encoder."):
+                weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    folder.mkdir(parents=True)
+    save_model(model, tokenizer, folder)
+    return folder
+
+
+def blocks() -> list[str]:
+    """Return the Python blocks of the page from the one with onnxruntime on, in order."""
+    found = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return found[next(place for place, text in enumerate(found) if "onnxruntime" in text) :]
+
+
+def without_torch(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process that cannot import PyTorch, transformers or Attentune."""
+    barred = "import sys\nfor name in ('torch', 'transformers', 'attentune'):\n    sys.modules[name] = None\n"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", barred + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
