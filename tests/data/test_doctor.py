@@ -1,15 +1,25 @@
-"""Problems in texts that the doctor detects, inserted into small data."""
+"""Problems that the doctor detects, inserted into small data; and the report's order, lines and JSON."""
 
 from __future__ import annotations
 
+import datetime
+import json
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import full_lines
+from attentune.config.schema import DataConfig
+from attentune.data.dataset import TextRows
+from attentune.data.doctor import CHECKS, examine, full_lines, percent, summary_lines
+from attentune.data.load import load_data
 from attentune.seeding import numpy_generator
+from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 from helpers.samples import distinct, find, make_rows, make_task
 
 
@@ -22,10 +32,12 @@ def test_clean_data_has_no_findings() -> None:
     report = examine(make_task(splits), token_lengths={"train": np.full(40, 9)}, max_length=9)
     assert report.findings == ()
     assert [report.splits[name].found_in_train for name in splits] == [None, 0, 0]
-    assert report.splits["test"].class_counts is None
-    assert report.splits["test"].conflicts is None
-    assert report.splits["test"].detectable_metric is None
+    test = report.splits["test"]
+    assert (test.class_counts, test.conflicts, test.detectable_metric) == (None, None, None)
     assert "Findings: none" in full_lines(report)
+
+
+# Texts
 
 
 def test_empty_texts_are_counted_once_and_not_as_duplicates_or_leaks() -> None:
@@ -38,35 +50,27 @@ def test_empty_texts_are_counted_once_and_not_as_duplicates_or_leaks() -> None:
     assert (train.empty, train.duplicates, train.conflicts) == (3, 0, 0)
     assert report.splits["validation"].found_in_train == 0
     finding = find(report, "empty")[0]
-    assert finding.level == "warning"
-    assert finding.message == "train: 3 rows without any text."
+    assert (finding.level, finding.message) == ("warning", "train: 3 rows without any text.")
     assert finding.examples == ("row r0 (data.csv:2)", "row r1 (data.csv:3)", "row r3 (data.csv:5)")
-    assert find(report, "empty")[1].message == "validation: 1 row without any text."
+    pairs = {"train": make_rows(["a", "b", "c"], [0, 1, 1], ["x", "", "z"])}
+    assert examine(make_task(pairs)).splits["train"].empty == 1
 
 
 def test_texts_that_lost_their_encoding_are_warned_of() -> None:
     good = ["schön", "naïve façade, 5 € für „alles“", "日本 хорошо", "so fine", "Ã", "Â", "cafÃ"]
     bad = ["das ist sehr schÃ¶n, naïve", "itâ€™s fine", "so f\ufffdne"]
-    report = examine(make_task({"train": make_rows(good + bad, [0, 1] * 5, lines=True)}))
-    (finding,) = find(report, "encoding")
-    assert finding.level == "warning"
+    (finding,) = find(examine(make_task({"train": make_rows(good + bad, [0, 1] * 5, lines=True)})), "encoding")
     assert finding.message == "train: 3 rows with characters of a wrong encoding, such as 'schÃ¶n,'."
     assert [example.split()[1] for example in finding.examples] == ["r7", "r8", "r9"]
     pairs = make_rows(["a", "b"], [0, 1], ["x", "schÃ¶n"])
     assert len(find(examine(make_task({"train": pairs})), "encoding")) == 1
 
 
-def test_a_pair_with_one_empty_side_is_empty() -> None:
-    splits = {"train": make_rows(["a", "b", "c"], [0, 1, 1], ["x", "", "z"])}
-    assert examine(make_task(splits)).splits["train"].empty == 1
-
-
 def test_duplicates_are_letter_for_letter_and_over_both_texts() -> None:
-    single = {"train": make_rows(["a", "b", "a", "A", "a "], [0, 1, 0, 0, 0])}
-    report = examine(make_task(single))
+    report = examine(make_task({"train": make_rows(["a", "b", "a", "A", "a "], [0, 1, 0, 0, 0])}))
     assert report.splits["train"].duplicates == 1
-    assert find(report, "duplicates")[0].examples == ("row r0 and row r2",)
-    assert find(report, "duplicates")[0].level == "note"
+    (finding,) = find(report, "duplicates")
+    assert (finding.level, finding.examples) == ("note", ("row r0 and row r2",))
     pairs = {"train": make_rows(["a", "a", "x"], [0, 1, 0], ["x", "y", "a"])}
     assert examine(make_task(pairs)).splits["train"].duplicates == 0
 
@@ -74,24 +78,16 @@ def test_duplicates_are_letter_for_letter_and_over_both_texts() -> None:
 def test_contradictions_name_the_rows_that_differ() -> None:
     splits = {"train": make_rows(["a", "a", "b", "a", "b", "c"], [1, 1, 0, 0, 0, 1], source="t.tsv", lines=True)}
     report = examine(make_task(splits))
-    assert report.splits["train"].conflicts == 1
-    assert report.splits["train"].duplicates == 3
-    finding = find(report, "conflicts")[0]
+    assert (report.splits["train"].conflicts, report.splits["train"].duplicates) == (1, 3)
+    (finding,) = find(report, "conflicts")
     assert finding.level == "warning"
     assert finding.message == "train: 1 text in more than one row, with labels that contradict each other."
     assert finding.examples == ("row r0 (t.tsv:2) and row r3 (t.tsv:5)",)
-
-
-def test_a_contradiction_among_thousands_is_only_a_note() -> None:
-    splits = {"train": make_rows([*distinct(4000), "a", "a"], [0, 1] * 2001)}
-    assert find(examine(make_task(splits)), "conflicts")[0].level == "note"
-
-
-def test_scores_contradict_only_when_far_apart() -> None:
-    scores = [0.0, 5.0, 2.0, 2.5, 1.0, 4.5]
-    splits = {"train": make_rows(["a", "b", "c", "c", "d", "d"], scores)}
-    report = examine(make_task(splits, task_type="regression", metrics=("pearson",)))
-    assert report.splits["train"].conflicts == 1
+    rare = {"train": make_rows([*distinct(4000), "a", "a"], [0, 1] * 2001)}
+    assert find(examine(make_task(rare)), "conflicts")[0].level == "note"
+    # Scores contradict each other only if they are far apart.
+    scores = {"train": make_rows(["a", "b", "c", "c", "d", "d"], [0.0, 5.0, 2.0, 2.5, 1.0, 4.5])}
+    report = examine(make_task(scores, task_type="regression"))
     assert find(report, "conflicts")[0].examples == ("row r4 and row r5",)
 
 
@@ -104,9 +100,7 @@ def test_leaks_ignore_white_space_and_case_but_not_words() -> None:
         "test": make_rows(["bad FILM"]),
     }
     report = examine(make_task(splits))
-    assert report.splits["train"].found_in_train is None
-    assert report.splits["validation"].found_in_train == 2
-    assert report.splits["test"].found_in_train == 1
+    assert [report.splits[name].found_in_train for name in splits] == [None, 2, 1]
     first, second = find(report, "leak")
     assert first.level == "warning"
     assert first.message.startswith("validation: 2 rows also in train (50.0 %), white space and case ignored")
@@ -115,46 +109,54 @@ def test_leaks_ignore_white_space_and_case_but_not_words() -> None:
         "row r2 (dev.csv:4) and train row r2 (train.csv:4)",
     )
     assert second.split == "test"
-
-
-def test_a_pair_leaks_only_as_a_whole() -> None:
-    splits = {
+    pairs = {  # a pair leaks only as a whole
         "train": make_rows(["a", "b"], [0, 1], ["x", "y"]),
         "validation": make_rows(["A", "a", "b x"], [0, 1, 1], ["X", "y", "y"]),
     }
-    assert examine(make_task(splits)).splits["validation"].found_in_train == 1
-
-
-def test_examples_stop_at_three() -> None:
-    texts = distinct(10)
-    report = examine(make_task({"train": make_rows(texts, [0, 1] * 5), "validation": make_rows(texts, [0, 1] * 5)}))
-    assert report.splits["validation"].found_in_train == 10
-    assert len(find(report, "leak")[0].examples) == 3
+    assert examine(make_task(pairs)).splits["validation"].found_in_train == 1
 
 
 def test_token_lengths_and_the_share_that_is_cut() -> None:
     lengths = np.arange(1, 101)
     splits = {"train": make_rows(distinct(100), [0, 1] * 50)}
     report = examine(make_task(splits), token_lengths={"train": lengths}, max_length=90)
-    tokens = report.splits["train"].tokens
-    assert tokens is not None
-    assert (tokens.median, tokens.longest, tokens.cut_share) == (50.5, 100, 0.1)
-    assert tokens.p95 == pytest.approx(95.05)
-    finding = find(report, "cut")[0]
-    assert finding.level == "warning"
+    expected = {"median": 50.5, "p95": pytest.approx(95.05), "longest": 100, "cut_share": 0.1}
+    assert report.splits["train"].tokens == expected
+    (finding,) = find(report, "cut")
+    assert (finding.level, "Raise --max_length" in finding.cure) == ("warning", True)
     assert finding.message == "train: 10.0 % of the rows have more than 90 tokens and will be truncated."
-    assert "Raise --max_length" in finding.cure
     assert finding.examples == ("row r99: 100 tokens", "row r98: 99 tokens", "row r97: 98 tokens")
-    mild = find(examine(make_task(splits), token_lengths={"train": lengths}, max_length=99), "cut")[0]
+    (mild,) = find(examine(make_task(splits), token_lengths={"train": lengths}, max_length=99), "cut")
     assert (mild.level, mild.examples) == ("note", ("row r99: 100 tokens",))
-
-
-def test_lengths_that_do_not_fit_the_rows_are_refused() -> None:
-    splits = {"train": make_rows(["a", "b"], [0, 1])}
-    with pytest.raises(
-        ValueError, match=r"token_lengths\['train'\] has the shape \(3,\); expected one length a row: 2"
-    ):
+    with pytest.raises(ValueError, match=r"token_lengths\['train'\] has the shape \(3,\); .*one length a row: 100"):
         examine(make_task(splits), token_lengths={"train": np.arange(3)})
+
+
+LANGUAGES = {
+    "German": "Leider ist die Qualität sehr schlecht, das Produkt ist nach {} Tagen kaputt gegangen",
+    "Spanish": "No me gustó la calidad del producto, se rompió después de {} días de uso",
+    "Dutch": "De film was erg goed en de acteurs ook, ik heb hem al {} keer gezien",
+    "Japanese": "この製品は{}日で壊れてしまいました。お勧めしません",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "is_told"),
+    [
+        *((text, 20, True) for text in LANGUAGES.values()),
+        (LANGUAGES["German"], 8, False),
+        ("the film was very good and I saw it {} times", 20, False),
+        ("Good product, works for {} days", 20, False),
+        ("{}", 20, False),
+    ],
+)
+def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_only(
+    text: str, count: int, is_told: bool
+) -> None:
+    task = make_task({"train": make_rows([text.format(number) for number in range(count)], [0, 1] * (count // 2))})
+    found = find(examine(task, english_only=True), "language")
+    assert [(one.level, "xlm-roberta" in one.cure) for one in found] == [("warning", True)] * is_told
+    assert not find(examine(task), "language")
 
 
 def test_the_time_grows_as_the_rows_do() -> None:
@@ -172,3 +174,263 @@ def test_the_time_grows_as_the_rows_do() -> None:
 
     few, many = (min(seconds(rows) for _ in range(2)) for rows in (8_000, 64_000))
     assert many < 3 * 8 * few
+
+
+# Labels
+
+
+def test_the_most_frequent_class_of_train_is_the_guess() -> None:
+    splits = {"train": make_rows(distinct(3), [0, 0, 1]), "validation": make_rows(distinct(4, "dev"), [1, 0, 1, 1])}
+    split = examine(make_task(splits)).splits["validation"]
+    assert (split.guess, split.guess_accuracy, split.class_counts) == ("no", 0.25, {"no": 1, "yes": 3})
+    alone = examine(make_task({"test": make_rows(distinct(3), [1, 0, 1])})).splits["test"]
+    assert (alone.guess, alone.guess_accuracy) == ("yes", pytest.approx(2 / 3))
+
+
+def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
+    scores = list(np.linspace(0, 5, 60))
+    splits = {"train": make_rows(distinct(2), [0.0, 5.0]), "validation": make_rows(distinct(60, "dev"), scores)}
+    report = examine(make_task(splits, task_type="regression"))
+    split = report.splits["validation"]
+    expected = {"mean": 2.5, "std": np.sqrt(np.mean((np.array(scores) - 2.5) ** 2)), "lowest": 0.0, "highest": 5.0}
+    assert split.scores == pytest.approx(expected)
+    assert (split.class_counts, split.guess, split.detectable_metric) == (None, None, "correlation")
+    assert split.detectable_gap == pytest.approx(minimum_detectable_correlation_difference(60))
+    assert any("always predicting the mean has an undefined correlation" in line for line in full_lines(report))
+
+
+@pytest.mark.parametrize(("size", "warned"), [(3, True), (100, True), (1000, False)])
+def test_small_evaluation_splits_are_warned_of(size: int, warned: bool) -> None:
+    labels = [place % 2 for place in range(size)]
+    splits = {"train": make_rows(distinct(4), [0, 1, 0, 1]), "validation": make_rows(distinct(size, "dev"), labels)}
+    report = examine(make_task(splits))
+    gap = report.splits["validation"].detectable_gap
+    assert gap == (None if size == 3 else pytest.approx(minimum_detectable_accuracy_difference(size)))
+    assert report.splits["train"].detectable_metric is None
+    found = find(report, "small")
+    assert [finding.split for finding in found] == (["validation"] if warned else [])
+    if size == 100:
+        assert found[0].message == "validation: 100 rows will often miss differences below 8.8 points of accuracy."
+
+
+@pytest.mark.parametrize(("metric", "level"), [("accuracy", "warning"), ("matthews_correlation", "note")])
+def test_imbalance_matters_most_where_accuracy_is_the_metric(metric: str, level: str) -> None:
+    splits = {"validation": make_rows(distinct(1000), [1] * 900 + [0] * 100)}
+    (finding,) = find(examine(make_task(splits, metrics=(metric,))), "imbalance")
+    assert finding.level == level
+    assert finding.message == "validation: 90.0 % of the rows are 'yes'; always predicting it has that accuracy."
+
+
+def test_classes_without_rows_and_constant_labels() -> None:
+    splits = {
+        "train": make_rows(distinct(4), [0, 1, 0, 1]),
+        "validation": make_rows(distinct(4, "dev"), [2, 1, 2, 1]),
+        "test": make_rows(distinct(4, "test"), [2, 2, 2, 2]),
+    }
+    report = examine(make_task(splits, names=("a", "b", "c")))
+    messages = {(f.split, f.level, f.message) for f in report.findings if f.kind in ("missing-class", "constant")}
+    assert messages == {
+        ("train", "warning", "train: no row has the label 'c'."),
+        ("validation", "note", "validation: no row has the label 'a'."),
+        ("test", "warning", "test: all rows have the label 'c'."),
+    }
+    constant = find(
+        examine(make_task({"train": make_rows(["a", "b"], [2.5, 2.5])}, task_type="regression")), "constant"
+    )
+    assert constant[0].message == "train: all rows have the score 2.5."
+
+
+@pytest.mark.parametrize(
+    ("names", "counts", "told"),
+    [
+        (("Positive", "positive ", "negative"), (40, 30, 30), ["'Positive' (40 rows) and 'positive ' (30)"]),
+        (("positive", "postive", "negative"), (60, 3, 40), ["'positive' (60 rows) and 'postive' (3)"]),
+        (
+            ("Positive", "postive", "positive", "negative"),
+            (90, 1, 13, 60),
+            ["'Positive' (90 rows), 'positive' (13) and 'postive' (1)"],
+        ),
+        (("negative", "positive"), (60, 4), []),  # opposites that are spelt alike
+        (("positive", "postive", "negative"), (60, 30, 40), []),  # both are frequent
+        (("class 10", "class 11"), (60, 1), []),
+        (("bad", "bat"), (60, 1), []),
+        (("acceptable", "unacceptable"), (60, 3), []),
+    ],
+)
+def test_class_names_that_look_like_one_class(
+    names: tuple[str, ...], counts: Sequence[int], told: Sequence[str]
+) -> None:
+    labels = [place for place, count in enumerate(counts) for _ in range(count)]
+    report = examine(make_task({"train": make_rows(distinct(len(labels)), labels)}, names=names))
+    found = find(report, "alike-classes")
+    assert [one.message for one in found] == [f"train: the labels {pair} look like one class." for pair in told]
+    assert all(one.level == "warning" and names[0] in one.cure for one in found)
+
+
+# Differences from train
+
+
+def test_other_shares_of_labels_are_told_and_chance_is_not() -> None:
+    def shifted(train: TextRows, test: TextRows, **task: Any) -> int:
+        return len(find(examine(make_task({"train": train, "test": test}, **task)), "label-shift"))
+
+    def drawn(generator: Any, count: int, share: float) -> TextRows:
+        return make_rows(distinct(count, str(share)), (generator.random(count) < share).astype(int).tolist())
+
+    draw = np.random.default_rng(0)
+    assert shifted(drawn(draw, 800, 0.54), drawn(draw, 600, 0.68)) == 1
+    first, second = (make_rows(distinct(800), draw.normal(mean, 1, 800).tolist()) for mean in (0.0, 0.7))
+    assert shifted(first, second, task_type="regression") == 1
+    assert not any(shifted(drawn(draw, 300, 0.5), drawn(draw, 60, 0.5)) for _ in range(60))
+
+
+def days(first: str, last: str, count: int = 40) -> list[datetime.datetime]:
+    start, end = map(datetime.datetime.fromisoformat, (first, last))
+    return [start + (end - start) * place / (count - 1) for place in range(count)]
+
+
+TRAIN, LATER = days("2021-01-04", "2023-12-20"), days("2024-03-02", "2024-06-28")
+WAYS: dict[str, Callable[[datetime.datetime], str]] = {
+    "date": lambda date: date.strftime("%Y-%m-%d"),
+    "posted": lambda date: date.isoformat() + "Z",
+    "when": lambda date: date.strftime("%Y-%m-%d %H:%M:%S"),
+    "day": lambda date: date.strftime("%d/%m/%Y"),
+    "sent": lambda date: date.strftime("%d.%m.%Y"),
+    "us_date": lambda date: date.strftime("%m/%d/%Y %H:%M"),
+    "created_at": lambda date: date.strftime("%a %b %d %H:%M:%S +0000 %Y"),
+    "date of post": lambda date: date.strftime("%B %d, %Y"),
+    "created_utc": lambda date: str(int(date.replace(tzinfo=datetime.UTC).timestamp())),
+    "timestamp": lambda date: str(int(date.replace(tzinfo=datetime.UTC).timestamp()) * 1000),
+}
+
+
+def write_dated(path: Path, cells: Sequence[Any], name: str = "date") -> str:
+    words = (["tea", "cake"] * len(cells))[: len(cells)]
+    rows = (
+        f'{word} {row},{"yes" if row % 2 else "no"},"{cell}"\n'
+        for row, (word, cell) in enumerate(zip(words, cells, strict=True))
+    )
+    path.write_text(f"text,label,{name}\n{''.join(rows)}")
+    return str(path)
+
+
+def time_shift(train: str, test: str) -> list[str]:
+    data = load_data(DataConfig(train_file=train, test_file=test), seed=1, allow_doubt=True)
+    return [finding.message for finding in find(examine(data), "time-shift")]
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_later_test_file_is_told_with_its_months(name: str, tmp_path: Path) -> None:
+    train = write_dated(tmp_path / "a.csv", list(map(WAYS[name], TRAIN)), name)
+    (message,) = time_shift(train, write_dated(tmp_path / "b.csv", list(map(WAYS[name], LATER)), name))
+    assert "the texts are from 2024-03 to 2024-06, those of train from 2021-01 to 2023-12" in message
+
+
+def test_typed_dates_few_rows_and_years(tmp_path: Path) -> None:
+    for name, dates in (("a", TRAIN), ("b", [date.date() for date in LATER])):
+        columns = {"text": [f"{name} {row}" for row in range(40)], "label": ["yes", "no"] * 20, "created": dates}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    (message,) = time_shift(str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
+    assert "from 2024-03 to 2024-06, those of train from 2021-01 to 2023-12" in message
+    train = write_dated(tmp_path / "a.csv", [date.date() for date in TRAIN])
+    few = write_dated(tmp_path / "c.csv", [date.date() for date in LATER[::5]])
+    assert "from 2024-03 to 2024-06" in time_shift(train, few)[0]
+    years = write_dated(tmp_path / "d.csv", [date.year for date in TRAIN], "year")
+    later = write_dated(tmp_path / "e.csv", [date.year for date in LATER], "year")
+    assert "from 2024 to 2024, those of train from 2021 to 2023" in time_shift(years, later)[0]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "name"),
+    [
+        (TRAIN, TRAIN[::2], "date"),  # the same time
+        (["03/04/2021", "05/06/2021"] * 20, ["07/08/2024", "01/02/2024"] * 20, "date"),  # open which is the day
+        (["13/04/2021", "05/16/2021"] * 20, ["17/08/2024"] * 40, "date"),  # both orders
+        (range(1_500_000_000, 1_500_000_040), range(1_700_000_000, 1_700_000_040), "number"),  # may be ids
+        (range(2000, 2040), range(2050, 2090), "price"),
+        ([""] * 40, [date.date() for date in LATER], "date"),
+        (["soon", "late", "2021-03-04"] * 13, [date.date() for date in LATER], "date"),
+    ],
+)
+def test_what_is_no_date_without_doubt_is_not_compared(
+    train: Sequence[Any], test: Sequence[Any], name: str, tmp_path: Path
+) -> None:
+    first, second = write_dated(tmp_path / "a.csv", train, name), write_dated(tmp_path / "b.csv", test, name)
+    assert time_shift(first, second) == []
+    assert time_shift(first, write_dated(tmp_path / "c.csv", ["x"] * 40, "source")) == []
+
+
+# The report
+
+
+def test_warnings_come_first_and_the_gravest_of_them_before_the_rest() -> None:
+    splits = {
+        "train": make_rows(["a", "a", "b", ""], [0, 1, 0, 1]),
+        "validation": make_rows(["b", "c", "c"], [0, 1, 1]),
+    }
+    report = examine(make_task(splits))
+    kinds = ["leak", "empty", "conflicts", "small", "duplicates", "duplicates"]
+    assert [finding.kind for finding in report.findings] == kinds
+    assert [finding.kind for finding in report.warnings] == kinds[:4]
+    assert set(kinds) <= set(CHECKS)
+
+
+def test_summary_is_brief_and_says_what_it_leaves_out() -> None:
+    splits = {
+        "train": make_rows(["a", "a", "b", "", "c"], [0, 1, 0, 1, 1]),
+        "validation": make_rows(["b", "d", "e", "f"], [0, 1, 1, 1]),
+    }
+    report = examine(make_task(splits), token_lengths={"train": np.array([3, 3, 4, 2, 9])}, max_length=8)
+    assert summary_lines(report) == [
+        "toy: classification into 2 classes (no, yes); rows: train 5, validation 4",
+        "train: median 3 tokens, 95 % have at most 8, the longest has 9; 20.0 % of the rows will be truncated",
+        "train: classes: no 2 (40.0 %), yes 3 (60.0 %)",
+        "validation: always predicting 'yes': accuracy 0.750",
+        "validation: two models must differ by about 99.8 points of accuracy for a significant difference (80 % power)",
+        "warning: validation: 1 row also in train (25.0 %), white space and case ignored: memorised rows inflate "
+        "the score.",
+        "warning: train: 1 row without any text. (2 more: see `attentune doctor`)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {},
+        {"train": make_rows([], [])},
+        {"test": make_rows(["a"])},
+        {"validation": make_rows(["a"], [1])},
+        {"train": make_rows(["a"]), "validation": make_rows([], [])},
+    ],
+)
+def test_missing_splits_rows_and_labels_do_no_harm(splits: dict[str, TextRows]) -> None:
+    report = examine(make_task(splits), token_lengths={name: np.full(len(rows), 5) for name, rows in splits.items()})
+    assert 1 <= len(summary_lines(report)) <= 6
+    assert full_lines(report)[0] == summary_lines(report)[0]
+
+
+def test_full_lines_hold_every_finding_with_cure_and_rows_and_go_through_json() -> None:
+    splits = {
+        "train": make_rows(["a", "a", "b"], [0, 1, 0], lines=True),
+        "validation": make_rows(["b", "c"], [0, 1]),
+    }
+    report = examine(make_task(splits), token_lengths={"train": np.array([1, 2, 3])})
+    lines = full_lines(report)
+    assert "  empty texts 0, duplicates 1, texts with different labels 1" in lines
+    assert "  classes: no 2 (66.7 %), yes 1 (33.3 %)" in lines
+    for finding in report.findings:
+        place = lines.index(f"  {finding.level}: {finding.message}")
+        assert lines[place + 1] == f"    {finding.cure}"
+        assert lines[place + 2 : place + 2 + len(finding.examples)] == [f"      {row}" for row in finding.examples]
+    assert lines[-1].startswith("Detectable differences: McNemar's test")
+    told = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert told["splits"]["train"]["tokens"]["longest"] == 3
+    assert told["findings"][0]["kind"] == "leak"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0, "0.0 %"), (1e-5, "< 0.1 %"), (0.0005, "0.1 %"), (0.1234, "12.3 %"), (0.99999, "> 99.9 %"), (1, "100.0 %")],
+)
+def test_a_share_is_never_rounded_to_none_or_all(share: float, shown: str) -> None:
+    assert percent(share) == shown

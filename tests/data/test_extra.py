@@ -12,8 +12,7 @@ import pytest
 
 from attentune.config import DataConfig, load_config
 from attentune.data.dataset import TaskData
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import full_lines
+from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data, with_extra
 from attentune.errors import ConfigError, DataError, LabelError
 from attentune.results import ORIGINAL_TRAIN

@@ -14,8 +14,7 @@ import yaml
 
 from attentune.config import DataConfig, load_config
 from attentune.data.dataset import LabelSpace, TaskData
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import full_lines
+from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError, LabelError

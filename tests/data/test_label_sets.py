@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from attentune.config import DataConfig
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import full_lines
+from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import ConfigError, DataError, LabelError

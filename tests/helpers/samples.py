@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.doctor_report import DoctorReport, Finding
+from attentune.data.doctor import DoctorReport, Finding
 
 GOOD, BAD = ("good", "lovely", "fine", "great"), ("bad", "awful", "dull", "poor")
 FILLER = ("the", "film", "was", "very", "a", "story", "and", "so", "music", "we", "saw", "it", "in", "town")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.data.doctor_report import Finding
+from attentune.data.dataset import Finding
 from attentune.errors import CheckpointError
 from attentune.report.analysis import compare_methods
 from attentune.report.contents import make_report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attentune.cli.main import main
-from attentune.data.doctor_report import Finding
+from attentune.data.dataset import Finding
 from attentune.report.contents import make_report
 from attentune.report.load import TaskTexts, collect
 from attentune.report.writing import write_report

@@ -56,8 +56,7 @@ from attentune.automl.schedule import FIRST, MemberState, Schedule
 from attentune.automl.work import AutoSettings, AutoWork
 from attentune.config import Config, to_flat
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import summary_lines
+from attentune.data.doctor import examine, summary_lines
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import encode_rows

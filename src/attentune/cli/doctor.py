@@ -3,83 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.early_checks import check_data, check_named
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
-from attentune.cli.output import table
+from attentune.cli.output import progress_lines, table
+from attentune.errors import DataError
 from attentune.report.highlight import visible
 from attentune.training.run_folder import check_feasible
 
 if TYPE_CHECKING:
-    from attentune.labels.label_check import AlikeTexts, LabelCheck, SuspectLabel
-
-_TEXT_WIDTH, _ALIKE_SHOWN = 60, 5
-# A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
-_WEAK = 0.3
-
-
-def label_lines(check: LabelCheck, *, shown: int, file: str | None = None) -> list[str]:
-    """Format the likely label errors, how many there may be, and nearly equal texts with other labels."""
-    from attentune.automl.out_of_fold import share_sentence
-
-    lines = [f"Labels, by {check.source}", f"  {share_sentence(check.share)}"]
-    gain = (check.accuracy - check.majority) / (1 - check.majority) if check.majority < 1 else 0.0
-    if gain < _WEAK:
-        lines += [
-            f"  These predictions agree with {100 * check.accuracy:.1f} % of the labels, and always predicting the most"
-            f" frequent class with {100 * check.majority:.1f} %: too weak",
-            "  a model to tell wrong labels from hard texts. A better one: attentune auto, then --run DIR.",
-        ]
-    if not check.suspects:
-        return [*lines, "  No label is probably wrong.", *_alike_lines(check.alike)]
-    first = check.suspects[:shown]
-    lines.append(f"  {len(check.suspects):,} of {check.rows:,} rows to check, the least probable label first:")
-    if first:
-        header = ("row", "label", "suggested", "p label", "p suggested", "words for it", "text")
-        made = table(header, [_cells(suspect) for suspect in first], right=(0, 3, 4))
-        lines += ["", *(f"  {line}" for line in made.splitlines())]
-    if len(first) < len(check.suspects):
-        more = len(check.suspects) - len(first)
-        how = "--output_file errors.csv writes all of them, to be marked." if file is None else f"all are in {file}."
-        lines += ["", f"  and {more:,} more; {how}"]
-    if file is not None:
-        lines.append(f"  Fill in the column mark of {file} (fix, remove or keep), and give the file to --fix.")
-    return [*lines, *_alike_lines(check.alike)]
-
-
-def _cells(suspect: SuspectLabel) -> tuple[str, ...]:
-    text = suspect.text if suspect.pair is None else f"{suspect.text} || {suspect.pair}"
-    return (
-        str(suspect.row),
-        visible(suspect.label, one_line=True),
-        visible(suspect.suggested, one_line=True),
-        f"{suspect.label_probability:.3f}",
-        f"{suspect.suggested_probability:.3f}",
-        visible(", ".join(suspect.words or ()), one_line=True),
-        _short(text),
-    )
-
-
-def _short(text: str) -> str:
-    text = visible(text, one_line=True)
-    return text if len(text) <= _TEXT_WIDTH else text[: _TEXT_WIDTH - 3] + "..."
-
-
-def _alike_lines(alike: tuple[AlikeTexts, ...]) -> list[str]:
-    if not alike:
-        return []
-    count = f"{len(alike):,} pair{'s' * (len(alike) != 1)} of nearly equal texts with other labels"
-    lines = ["", f"  {count}; the words that differ in brackets:"]
-    for one in alike[:_ALIKE_SHOWN]:
-        for row, label, text, words in zip(one.rows, one.labels, one.texts, one.differences, strict=True):
-            own = f" [{visible(', '.join(words), one_line=True)}]" if words else ""
-            lines.append(f"    row {row} ({visible(label, one_line=True)}): {_short(text)}{own}")
-    if len(alike) > _ALIKE_SHOWN:
-        lines.append(f"    and {len(alike) - _ALIKE_SHOWN:,} more; --format json has all of them.")
-    return lines
-
+    from attentune.labels.label_check import LabelCheck
 
 _EXAMPLES = """examples:
   attentune doctor --task rte --data_dir glue_data
@@ -91,8 +28,10 @@ _EXAMPLES = """examples:
 
 Marks: fix gives a row the label in the column suggested, which may be changed; remove leaves the row out; keep, or
 nothing, changes nothing. The file of the rows itself is never changed."""
-# Rows that get words, if --count does not say it.
-_COUNT = 20
+# Rows that get words, if --count does not say it; characters of a text, and pairs of alike texts, that are shown.
+_COUNT, _TEXT_WIDTH, _ALIKE_SHOWN = 20, 60, 5
+# A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
+_WEAK = 0.3
 
 
 def parser() -> Parser:
@@ -123,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     _check_flags(parsed, problems)
     count = whole_number("--count", parsed.count, problems, minimum=0)
+    count = _COUNT if count is None else count
     config = config_from(parsed, problems)
     check_named(parsed)
     if parsed.fix is not None:
@@ -131,8 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         check_data(config.data, seed=config.training.seed, allow_doubt=True)
         check_feasible(config)
 
-    from attentune.data.doctor import examine
-    from attentune.data.doctor_report import full_lines
+    from attentune.data.doctor import examine, full_lines
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 
@@ -144,9 +83,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     content, lines = {"notes": list(data.notes), **report.to_dict()}, full_lines(report)
     if parsed.labels:
-        check = _check_labels(parsed, config, data, _COUNT if count is None else count)
+        check = _check_labels(parsed, config, data, count)
         content["labels"] = check.to_dict()
-        lines += ["", *label_lines(check, shown=_COUNT if count is None else count, file=parsed.output_file)]
+        lines += ["", *_label_lines(check, count, parsed.output_file)]
     if parsed.format == "json":
         print(to_json(content), end="")
     else:
@@ -185,11 +124,7 @@ def _check_flags(parsed: Any, problems: list[str]) -> None:
 
 def _config_of_run(parsed: Any, config: Any) -> Any:
     """Take the data settings of the run, if there is one and no data is given."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    given = overrides_of(parsed, [])
-    if parsed.run is None or {"data.train_file", "data.task", "data.dataset_name"} & set(given):
+    if parsed.run is None or {"data.train_file", "data.task", "data.dataset_name"} & set(overrides_of(parsed, [])):
         return config
     from attentune.inference.predictor import saved_config
 
@@ -197,16 +132,13 @@ def _config_of_run(parsed: Any, config: Any) -> Any:
 
 
 def _training_rows(data: Any) -> Any:
-    from attentune.errors import DataError
-
     rows = data.splits.get("train")
     if rows is None or rows.labels is None:
         raise DataError(f"{data.name}: got no labelled training rows, expected some. Give them with --train_file.")
     return rows
 
 
-def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
-    from attentune.cli.output import progress_lines
+def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck:
     from attentune.labels.label_check import check_labels
     from attentune.labels.marks import check_ending, write_errors
 
@@ -231,3 +163,53 @@ def _fix(parsed: Any, config: Any) -> int:
     written = write_corrected(parsed.output_file, marks, rows, data.label_space, config.data)
     print(f"{count_marks(marks)}; {written:,} rows written to {parsed.output_file}", file=sys.stderr)
     return 0
+
+
+def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[str]:
+    """Yield the likely label errors, how many there may be, and nearly equal texts with other labels."""
+    from attentune.automl.out_of_fold import share_sentence
+
+    yield f"Labels, by {check.source}"
+    yield f"  {share_sentence(check.share)}"
+    if check.accuracy - check.majority < _WEAK * (1 - check.majority) or check.majority == 1:
+        yield (
+            f"  These predictions agree with {100 * check.accuracy:.1f} % of the labels, and always predicting the most"
+            f" frequent class with {100 * check.majority:.1f} %: too weak"
+        )
+        yield "  a model to tell wrong labels from hard texts. A better one: attentune auto, then --run DIR."
+    first, count = check.suspects[:shown], len(check.suspects)
+    yield f"  {count:,} of {check.rows:,} rows to check{', the least probable label first:' if count else '.'}"
+    if first:
+        header = ("row", "label", "suggested", "p label", "p suggested", "words for it", "text")
+        rows = [
+            (
+                str(one.row),
+                _line(one.label),
+                _line(one.suggested),
+                f"{one.label_probability:.3f}",
+                f"{one.suggested_probability:.3f}",
+                _line(", ".join(one.words or ())),
+                _line(one.text if one.pair is None else f"{one.text} || {one.pair}", _TEXT_WIDTH),
+            )
+            for one in first
+        ]
+        yield ""
+        yield from (f"  {line}" for line in table(header, rows, right=(0, 3, 4)).splitlines())
+    if len(first) < count:
+        how = "--output_file errors.csv writes all of them, to be marked." if file is None else f"all are in {file}."
+        yield f"\n  and {count - len(first):,} more; {how}"
+    if file is not None and count:
+        yield f"  Fill in the column mark of {file} (fix, remove or keep), and give the file to --fix."
+    if check.alike:
+        number = len(check.alike)
+        yield f"\n  {number:,} pair{'s' * (number != 1)} of nearly equal texts with other labels; their own words in"
+        yield f"  brackets{f', of the first {_ALIKE_SHOWN}' if number > _ALIKE_SHOWN else ''}:"
+    for one in check.alike[:_ALIKE_SHOWN]:
+        for row, label, text, words in zip(one.rows, one.labels, one.texts, one.differences, strict=True):
+            own = f" [{_line(', '.join(words))}]" if words else ""
+            yield f"    row {row} ({_line(label)}): {_line(text, _TEXT_WIDTH)}{own}"
+
+
+def _line(text: str, width: int | None = None) -> str:
+    text = visible(text, one_line=True)
+    return text if width is None or len(text) <= width else text[: width - 3] + "..."

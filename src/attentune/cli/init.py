@@ -90,8 +90,7 @@ def configuration(config: Any) -> str:
     """Return a commented configuration for the rows of `config.data.train_file`."""
     from attentune.cli.doctor import rows_and_lengths
     from attentune.data.columns import choose_columns, with_guessed_columns
-    from attentune.data.doctor import examine
-    from attentune.data.doctor_report import percent
+    from attentune.data.doctor import examine, percent
     from attentune.data.files import read_table
     from attentune.data.text_formats import FileOptions
     from attentune.models.build import encoder_size, is_english_only

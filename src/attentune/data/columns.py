@@ -7,11 +7,13 @@ All data takes this way: built-in tasks, custom files, extra training rows and r
 
 from __future__ import annotations
 
+import datetime
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,6 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.dates import date_columns
 from attentune.data.labels import LabelReader, label_columns, label_setting
 from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, has_return, no_content, quote
 from attentune.data.text_files import separator_hint
@@ -324,6 +325,24 @@ def read_rows(
     return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, dates=dates), notes
 
 
+def date_columns(table: Table, but: Collection[str | None]) -> dict[str, tuple[Any, ...]]:
+    """Return the columns that are dates by their names or first cells, except some."""
+    found = {}
+    for name in (name for name in table.columns if name not in but):
+        first = list(islice(filter(None, table.columns[name]), _DATES_TRIED))
+        has_name = no_content(name) == "a date" and any(any(map(str.isdigit, str(cell))) for cell in first)
+        if has_name or (first and all(_is_date(cell) for cell in first)):
+            found[name] = tuple(table.columns[name])
+    return found
+
+
+def _is_date(cell: Any) -> bool:
+    """Whether a cell is a date; a year alone may be any number."""
+    if isinstance(cell, str):
+        return len(cell) > len("2021.0") and _DATE.fullmatch(cell.strip()) is not None
+    return isinstance(cell, datetime.date)
+
+
 def dropped_note(source: str, lines: Sequence[int], reason: str) -> str:
     """A note on rows of a built-in task that were left out, with their first lines."""
     first = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
@@ -331,6 +350,8 @@ def dropped_note(source: str, lines: Sequence[int], reason: str) -> str:
     return f"{source}: {rows} left out for {reason} (line {first}), as the task's published loaders do."
 
 
+# Cells that are tried before a column is taken for one of dates.
+_DATES_TRIED = 50
 # Rows that are looked at; with fewer than the second number nothing is guessed.
 _ROWS, _FEWEST_ROWS = 10_000, 10
 # Texts: nearly all differ, and have some words (or, in writing without spaces, characters).

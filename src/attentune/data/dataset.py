@@ -191,6 +191,18 @@ class TextRows:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A finding about the data."""
+
+    level: str  # "warning" (likely to invalidate a result) or "note"
+    kind: str  # a key of `data.doctor.CHECKS`
+    split: str  # the name of the split
+    message: str  # one sentence on what was found
+    cure: str  # one sentence on how to fix it
+    examples: tuple[str, ...] = ()  # up to three rows, by id and, if known, file and line
+
+
+@dataclass(frozen=True)
 class TaskData:
     """A task with its rows."""
 

@@ -1,38 +1,82 @@
-"""`examine`: check the rows of a task for leaks, conflicting labels, truncated texts and too few rows."""
+"""`examine`: the statistics of each split of a task, and what `CHECKS` find wrong with its rows."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from attentune.data.dataset import LabelSpace, TaskData, TextRows, shown_label
-from attentune.data.dates import dates_in_common
-from attentune.data.doctor_report import (
-    FINDING_KINDS,
-    DoctorReport,
-    Finding,
-    ScoreSpread,
-    SplitReport,
-    TokenLengths,
-    percent,
-)
+from attentune.data.dataset import Finding, RowSource, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
 from attentune.data.tables import quote
-from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
+from attentune.stats.power import (
+    DEFAULT_CORRELATION,
+    DEFAULT_DISAGREEMENT,
+    minimum_detectable_accuracy_difference,
+    minimum_detectable_correlation_difference,
+)
 
-MAX_EXAMPLES = 3
-CUT_WARNING_SHARE = 0.05
-CONFLICT_WARNING_SHARE = 0.001
+MAX_EXAMPLES, SUMMARY_WARNINGS = 3, 2
+# Up to this many classes are listed with their rows.
+_LISTED_CLASSES = 20
+# A finding is a warning, not a note, from these shares of the rows on; a split is small above this gap.
+_CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.05
+# A class name may be a misspelling of another: how alike and long they are, how rare it is, how many are compared.
+_ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
+# A difference from train is told if chance makes it once in a thousand comparisons and it is at least this large: in
+# points of a label's share, in standard deviations of the scores, in points of the rows up to a date.
+_P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_EARLIER, _FEWEST_ROWS = 0.001, 0.05, 0.2, 0.1, 20
+_LEAST_DATES = 0.95
+# Texts that are looked at for their language, with so many letters. Of English data sets 0.83 and more are recognised.
+_TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
 
-# One entry per row; None for a row with an empty text, which is not reported as a duplicate too.
-Keys = list[tuple[str, ...] | None]
+
+@dataclass(frozen=True)
+class SplitReport:
+    """The statistics of one split."""
+
+    rows: int  # all rows
+    empty: int  # rows with a text that is empty or white space; the next three counts exclude them
+    duplicates: int  # rows with exactly the text (or pair) of an earlier row of the split
+    conflicts: int | None = None  # distinct texts with more than one label in the split
+    found_in_train: int | None = None  # rows whose text is also in train, ignoring white space and case
+    parts: tuple[RowSource, ...] | None = None  # the number of rows by source and weight
+    # The lengths in tokens before truncation: median, p95, longest; and cut_share, of rows above the maximum length.
+    tokens: Mapping[str, float] | None = None
+    class_counts: Mapping[str, int] | None = None  # rows per class, in the order of the labels
+    unlabelled: int | None = None  # multi-label: rows without any label; otherwise None
+    guess: str | None = None  # the most frequent class in train
+    guess_accuracy: float | None = None  # the accuracy of always predicting it
+    scores: Mapping[str, float] | None = None  # regression: mean, std, lowest and highest score
+    detectable_metric: str | None = None  # "accuracy" or "correlation"; None for train and without labels
+    detectable_gap: float | None = None  # the minimum detectable difference at 80 % power
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """The statistics of all splits, and the findings, warnings first."""
+
+    name: str
+    task_type: str
+    label_names: tuple[str, ...]
+    splits: dict[str, SplitReport]
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are likely to invalidate a result."""
+        return tuple(finding for finding in self.findings if finding.level == "warning")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values for JSON, with None for undefined numbers."""
+        return asdict(self)
 
 
 def examine(
@@ -43,66 +87,112 @@ def examine(
     english_only: bool = False,
 ) -> DoctorReport:
     """Examine all splits of a task."""
-    train = data.splits.get("train")
-    train_places = None if train is None else _first_places(_keys(train, normalised))
-    splits: dict[str, SplitReport] = {}
-    findings: list[Finding] = []
-    for name, rows in data.splits.items():
-        lengths = _checked_lengths(name, rows, token_lengths or {})
-        splits[name], split_findings = _examine_texts(name, rows, data.label_space, lengths, max_length)
-        if name != "train" and train is not None and train_places is not None:
-            leaked = _leaked(rows, train_places)
-            splits[name] = replace(splits[name], found_in_train=len(leaked))
-            split_findings += _leak_findings(name, rows, train, leaked)
-            split_findings += difference_findings(name, rows, train, data.label_space)
-        if rows.labels is not None and len(rows):
-            splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
-            split_findings += label_findings(name, splits[name], data)
-        findings += split_findings
-    if data.doubt is not None:
-        findings.append(Finding("warning", "task-type", "train", data.doubt[0], data.doubt[1]))
-    if english_only and train is not None:
-        findings += language_findings("train", train)
+    splits = [_Split(name, data, (token_lengths or {}).get(name), max_length, english_only) for name in data.splits]
+    findings = [
+        Finding(level, kind, split.name, f"{split.name}: {message}", cure, tuple(examples[:MAX_EXAMPLES]))
+        for kind, check in CHECKS.items()
+        for split in splits
+        for level, message, cure, examples in check(split)
+    ]
     return DoctorReport(
         name=data.name,
         task_type=data.label_space.task_type,
         label_names=data.label_space.names,
-        metrics=data.metrics,
-        max_length=max_length,
-        splits=splits,
-        findings=tuple(sorted(findings, key=_gravity)),
-        notes=data.notes,
+        splits={split.name: split.report() for split in splits},
+        findings=tuple(sorted(findings, key=lambda finding: finding.level != "warning")),
     )
 
 
-def _gravity(finding: Finding) -> tuple[bool, int]:
-    return finding.level != "warning", FINDING_KINDS.index(finding.kind)
+class _Split:
+    """A split with what several checks look at."""
+
+    def __init__(
+        self, name: str, data: TaskData, lengths: np.ndarray | None, max_length: int, english_only: bool
+    ) -> None:
+        self.name, self.data, self.rows, self.space = name, data, data.splits[name], data.label_space
+        self.max_length, self.english_only = max_length, english_only
+        self.train = data.splits.get("train") if name != "train" else None
+        if lengths is not None and lengths.shape != (len(self.rows),):
+            raise ValueError(
+                f"token_lengths[{name!r}] has the shape {lengths.shape}; expected one length a row: {len(self.rows)}"
+            )
+        self.lengths = lengths if lengths is not None and len(lengths) else None
+        self.labels = self.rows.labels if len(self.rows) else None
+        keys = _keys(self.rows, str)
+        self.empty = [row for row, key in enumerate(keys) if key is None]
+        self.repeated = _repeated(keys)
+        self.conflicting: list[list[int]] = []
+        if self.labels is not None:  # scores differ by more than one standard deviation
+            allowed = float(np.std(self.labels)) if self.space.task_type == "regression" else 0.0
+            labels = self.labels
+            self.conflicting = [rows for rows in self.repeated if np.ptp(labels[rows], axis=0).max() > allowed]
+        self.leaked: list[tuple[int, int]] = []  # row here, row in train
+        if self.train is not None:
+            first = _first_rows(_keys(self.train, normalised))
+            keys = _keys(self.rows, normalised)
+            self.leaked = [(row, first[key]) for row, key in enumerate(keys) if key is not None and key in first]
+        self.counts = self._class_counts()
+
+    def _class_counts(self) -> dict[str, int] | None:
+        if self.labels is None or self.space.task_type == "regression":
+            return None
+        names = self.space.names
+        counts = self.labels.sum(axis=0) if self.labels.ndim == 2 else np.bincount(self.labels, minlength=len(names))
+        return {name: int(count) for name, count in zip(names, counts, strict=True)}
+
+    def where(self, row: int) -> str:
+        return _place(self.rows, row)
+
+    def share(self, count: int) -> str:
+        return percent(count / len(self.rows))
+
+    def detectable_gap(self) -> float | None:
+        """Return the minimum detectable difference of these rows; None if they show none."""
+        is_score = self.space.task_type == "regression"
+        detectable = minimum_detectable_correlation_difference if is_score else minimum_detectable_accuracy_difference
+        gap = detectable(len(self.rows))
+        return None if math.isnan(gap) else gap
+
+    def report(self) -> SplitReport:
+        """Return the statistics."""
+        labels, lengths, is_score = self.labels, self.lengths, self.space.task_type == "regression"
+        guess = scores = tokens = None
+        if labels is not None and is_score:
+            scores = {"mean": labels.mean(), "std": labels.std(), "lowest": labels.min(), "highest": labels.max()}
+        elif labels is not None and labels.ndim == 1:
+            train = None if self.train is None else self.train.labels
+            guess = int(np.bincount(train if train is not None and len(train) else labels).argmax())
+        if lengths is not None:
+            tokens = {"median": np.median(lengths), "p95": np.percentile(lengths, 95), "longest": lengths.max()}
+            tokens["cut_share"] = np.mean(lengths > self.max_length)
+        is_scored = labels is not None and labels.ndim == 1 and self.name != "train"
+        return SplitReport(
+            rows=len(self.rows),
+            empty=len(self.empty),
+            duplicates=sum(len(rows) - 1 for rows in self.repeated),
+            conflicts=None if self.rows.labels is None else len(self.conflicting),
+            found_in_train=None if self.train is None else len(self.leaked),
+            parts=None if self.rows.sources is None else tuple(self.rows.row_sources()),
+            tokens=_floats(tokens),
+            class_counts=self.counts,
+            unlabelled=int((labels.sum(axis=1) == 0).sum()) if labels is not None and labels.ndim == 2 else None,
+            guess=None if guess is None else self.space.names[guess],
+            guess_accuracy=None if guess is None else float(np.mean(labels == guess)),
+            scores=_floats(scores),
+            detectable_metric=("correlation" if is_score else "accuracy") if is_scored else None,
+            detectable_gap=self.detectable_gap() if is_scored else None,
+        )
 
 
-def _examine_texts(
-    name: str, rows: TextRows, space: LabelSpace, lengths: np.ndarray | None, max_length: int
-) -> tuple[SplitReport, list[Finding]]:
-    """Examine the texts of one split."""
-    keys = _keys(rows, str)
-    empty = [place for place, key in enumerate(keys) if key is None]
-    repeated = _repeated(keys)
-    conflicting = None if rows.labels is None else _conflicting(rows.labels, repeated, space)
-    report = SplitReport(
-        rows=len(rows),
-        empty=len(empty),
-        duplicates=sum(len(places) - 1 for places in repeated),
-        conflicts=None if conflicting is None else len(conflicting),
-        parts=None if rows.sources is None else tuple(rows.row_sources()),
-        tokens=None if lengths is None else _token_lengths(lengths, max_length),
-    )
-    findings = _empty_findings(name, rows, empty) + _encoding_findings(name, rows)
-    findings += _repeat_findings(name, rows, repeated, conflicting or [])
-    if lengths is not None and report.tokens is not None and report.tokens.cut_share > 0:
-        findings.append(_cut_finding(name, rows, lengths, report.tokens, max_length))
-    return report, findings
+def _floats(values: Mapping[str, Any] | None) -> dict[str, float] | None:
+    return None if values is None else {name: float(value) for name, value in values.items()}
 
 
-def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
+# The texts of each row; None for a row with an empty text, which is not reported as a duplicate too.
+_Keys = list[tuple[str, ...] | None]
+
+
+def _keys(rows: TextRows, change: Callable[[str], str]) -> _Keys:
     columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
     # str.isspace is False for an empty text.
     return [
@@ -111,105 +201,197 @@ def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
     ]
 
 
-def _first_places(keys: Keys) -> dict[tuple[str, ...], int]:
-    places: dict[tuple[str, ...], int] = {}
-    for place, key in enumerate(keys):
+def _first_rows(keys: _Keys) -> dict[tuple[str, ...], int]:
+    rows: dict[tuple[str, ...], int] = {}
+    for row, key in enumerate(keys):
         if key is not None:
-            places.setdefault(key, place)
-    return places
+            rows.setdefault(key, row)
+    return rows
 
 
-def _repeated(keys: Keys) -> list[list[int]]:
+def _repeated(keys: _Keys) -> list[list[int]]:
     """Group the rows with equal texts, in the order of their first rows."""
-    first = _first_places(keys)
-    groups: dict[int, list[int]] = {}
-    for place, key in enumerate(keys):
-        if key is not None and first[key] != place:
-            groups.setdefault(first[key], [first[key]]).append(place)
-    return [groups[place] for place in sorted(groups)]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row, key in enumerate(keys):
+        if key is not None:
+            groups.setdefault(key, []).append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpace) -> list[list[int]]:
-    """The groups of repeated texts with different labels; scores differ by more than one standard deviation."""
-    allowed = float(np.std(labels)) if space.task_type == "regression" and len(labels) else 0.0
-    return [places for places in repeated if np.ptp(labels[places], axis=0).max() > allowed]
-
-
-def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
-    """(row here, row in train) for each row whose text is in train."""
-    keys = enumerate(_keys(rows, normalised))
-    return [(place, train_places[key]) for place, key in keys if key is not None and key in train_places]
-
-
-def _checked_lengths(name: str, rows: TextRows, token_lengths: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    if name not in token_lengths:
-        return None
-    lengths = np.asarray(token_lengths[name])
-    if lengths.shape != (len(rows),):
-        raise ValueError(
-            f"token_lengths[{name!r}] has the shape {lengths.shape}; expected one length a row: {len(rows)}"
-        )
-    return lengths if len(lengths) else None
-
-
-def _token_lengths(lengths: np.ndarray, max_length: int) -> TokenLengths:
-    return TokenLengths(
-        median=float(np.median(lengths)),
-        p95=float(np.percentile(lengths, 95)),
-        longest=int(lengths.max()),
-        cut_share=float(np.mean(lengths > max_length)),
-    )
-
-
-def _place(rows: TextRows, place: int) -> str:
-    has_place = rows.lines is not None or rows.sources is not None
-    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if has_place else "")
+def percent(share: float) -> str:
+    """Format a share as "12.3 %", or "< 0.1 %" and "> 99.9 %" instead of rounding to 0 or 100."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.1f} %"
 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _empty_findings(name: str, rows: TextRows, empty: list[int]) -> list[Finding]:
-    if not empty:
-        return []
-    return [
-        Finding(
-            "warning",
-            "empty",
-            name,
-            f"{name}: {_count(len(empty), 'row')} without any text.",
-            "Fill in the texts, or remove these rows.",
-            tuple(_place(rows, place) for place in empty[:MAX_EXAMPLES]),
-        )
-    ]
+def _examples(labels: Sequence[str]) -> str:
+    return ", ".join(map(quote, labels[:3])) + (", ..." if len(labels) > 3 else "")
 
 
-def _encoding_findings(name: str, rows: TextRows) -> list[Finding]:
-    """Find texts whose UTF-8 was read as Windows-1252 ("schÃ¶n" for "schön") or whose characters were replaced."""
-    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-    words = [next(_damaged_words(texts), None) for texts in zip(*columns, strict=True)]
-    damaged = [place for place, word in enumerate(words) if word is not None]
-    if not damaged:
-        return []
-    return [
-        Finding(
-            "warning",
-            "encoding",
-            name,
-            f"{name}: {_count(len(damaged), 'row')} with characters of a wrong encoding, such as"
-            f" {quote(words[damaged[0]] or '')}.",
-            "Export the texts again as UTF-8, or repair them (the package ftfy does).",
-            tuple(_place(rows, place) for place in damaged[:MAX_EXAMPLES]),
-        )
-    ]
+# The checks. Each yields what it finds in a split: level, sentence without the split's name, cure, examples.
+_Found = Iterator[tuple[str, str, str, Sequence[str]]]
 
 
-def _damaged_words(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the words that hold replacement characters, or are UTF-8 that was read as Windows-1252 or Latin-1."""
+def _leak(split: _Split) -> _Found:
+    if split.train is None or not split.leaked:
+        return
+    message = (
+        f"{_count(len(split.leaked), 'row')} also in train ({split.share(len(split.leaked))}), white space and case"
+        " ignored: memorised rows inflate the score."
+    )
+    cure = "Remove these rows from train."
+    if split.rows.source == split.train.source:
+        cure = "Both are cut from one file with too few different texts: add rows, or give a --validation_file."
+    rows = split.leaked[:MAX_EXAMPLES]
+    yield (
+        "warning",
+        message,
+        cure,
+        [f"{split.where(row)} and train {_place(split.train, other)}" for row, other in rows],
+    )
+
+
+def _place(rows: TextRows, row: int) -> str:
+    """Name a row, with its place if that is known."""
+    has_place = rows.lines is not None or rows.sources is not None
+    return f"row {rows.ids[row]}" + (f" ({rows.where(row)})" if has_place else "")
+
+
+def _task_type(split: _Split) -> _Found:
+    if split.data.doubt is not None and split.name == next(iter(split.data.splits)):
+        yield "warning", *split.data.doubt, ()
+
+
+def _label_lists(split: _Split) -> _Found:
+    """Class names that are lists of others, or hold a line break."""
+    if split.name != "train" or split.counts is None:
+        return
+    present = [label for label, count in split.counts.items() if count]
+    separator = None if split.space.is_multilabel else found_separator(present)
+    lists = [label for label in present if (separator or "\n") in label or (separator is None and "\r" in label)]
+    if lists and separator is None:
+        message = f"{_count(len(lists), 'label')} with a line break: {_examples(lists)}."
+        cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
+        yield "warning", message, cure, ()
+    elif lists:
+        message = f"{len(lists)} of the {len(present)} classes are lists of labels, such as {quote(lists[0])}."
+        cure = f"Use --task_type multi_label --label_separator '{shown_label(str(separator))}', if rows have several."
+        yield "warning", message, cure, ()
+
+
+def _no_label(split: _Split) -> _Found:
+    """Rare classes whose name often means that there is no label."""
+    counts = split.counts if split.name == "train" and split.counts is not None else {}
+    # -1 is a number of its own beside 1, or 0 and 1.
+    is_ordered = {label_key(label) for label in counts} <= {"-1", "0", "1"}
+    for label, count in counts.items():
+        may_be_none = label.lower() in NO_LABEL and not (is_ordered and label in ("-1", "-1.0"))
+        if may_be_none and 0 < count <= _RARE_SHARE * sum(counts.values()):
+            message = f"the rare class {label!r} ({count:,} rows) may mean that there is no label."
+            yield "warning", message, f"If it means that, leave its rows out: --ignore_labels={label}.", ()
+
+
+def _alike_classes(split: _Split) -> _Found:
+    """Class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
+    if split.name != "train" or split.counts is None or split.space.is_multilabel:
+        return
+    counts = {label: count for label, count in split.counts.items() if count}
+    if found_separator(counts) is not None:
+        return
+    alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
+    for label in sorted(list(counts)[:_MOST_NAMES], key=lambda label: -counts[label]):
+        common = next((other for other in alike if _are_one_class(other, label, counts)), None)
+        alike.setdefault(common or label, []).extend([label] if common else [])
+    for common, others in [(common, others) for common, others in alike.items() if others][:MAX_EXAMPLES]:
+        shown = [f"{common!r} ({counts[common]:,} rows)", *(f"{label!r} ({counts[label]:,})" for label in others)]
+        message = f"the labels {', '.join(shown[:-1])} and {shown[-1]} look like one class."
+        yield "warning", message, f"If they are one, write {common!r} in all of these rows.", ()
+
+
+def _are_one_class(common: str, rare: str, counts: Mapping[str, int]) -> bool:
+    """Whether names are equal, or a letter or two differ; numbers, short names and opposites are different classes."""
+    first, second = (" ".join(label.casefold().split()) for label in (common, rare))
+    number = parse_number(first)
+    if first == second or (number is not None and number == parse_number(second)):
+        return True
+    is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
+    is_word = min(len(first), len(second)) >= _FEWEST_LETTERS and not any(map(str.isdigit, first + second))
+    if not (is_rare and is_word) or first.endswith(second) or second.endswith(first):  # acceptable and unacceptable
+        return False
+    return difflib.SequenceMatcher(None, first, second).ratio() >= _ALIKE
+
+
+def _constant(split: _Split) -> _Found:
+    cure = "Check the label column; equal labels can neither be learnt from nor measured on."
+    labels = split.labels
+    if labels is not None and labels.ndim == 1 and labels.min() == labels.max():
+        what = f"score {labels[0]:g}" if split.counts is None else f"label {split.space.names[labels[0]]!r}"
+        yield "warning", f"all rows have the {what}.", cure, ()
+
+
+def _missing_class(split: _Split) -> _Found:
+    """Labels that no row has, or, with several a row, all have."""
+    counts = split.counts or {}
+    if not split.space.is_multilabel and sum(map(bool, counts.values())) < 2:
+        return
+    for which, rows in (("no row has", 0), ("all rows have", len(split.rows))):
+        labels = [label for label, count in counts.items() if count == rows]
+        if labels:
+            it, what = "it", f"the label {labels[0]!r}"
+            if len(labels) > 1:
+                it, what = "them", f"{len(labels)} of the {len(counts)} labels ({_examples(labels)})"
+            level, cure = "note", f"Add rows of {it} if that matters: here such predictions cannot be evaluated."
+            if split.name == "train":
+                level = "warning"
+                cure = f"Add rows, or remove {it} from the label names: there is nothing to learn {it} from."
+            yield level, f"{which} {what}.", cure, ()
+
+
+def _imbalance(split: _Split) -> _Found:
+    counts = split.counts or {}
+    if split.name == "train" or split.space.is_multilabel or sum(map(bool, counts.values())) < 2:
+        return
+    largest = max(counts, key=lambda label: counts[label])
+    if counts[largest] >= _IMBALANCE_SHARE * len(split.rows):
+        level = "warning" if split.data.metrics[:1] == ("accuracy",) else "note"
+        message = f"{split.share(counts[largest])} of the rows are {largest!r}; always predicting it has that accuracy."
+        yield level, message, "Compare by matthews_correlation or F1, and try --class_weights balanced.", ()
+
+
+def _empty(split: _Split) -> _Found:
+    if split.empty:
+        message = f"{_count(len(split.empty), 'row')} without any text."
+        yield "warning", message, "Fill in the texts, or remove these rows.", [*map(split.where, split.empty[:3])]
+
+
+def _encoding(split: _Split) -> _Found:
+    """Texts whose UTF-8 was read as Windows-1252 ("schÃ¶n" for "schön") or whose characters were replaced."""
+    texts = zip(split.rows.texts, split.rows.pairs or ("",) * len(split.rows), strict=True)
+    words = {row: word for row, both in enumerate(texts) if (word := _damaged_word(both)) is not None}
+    if words:
+        word = next(iter(words.values()))
+        message = f"{_count(len(words), 'row')} with characters of a wrong encoding, such as {quote(word)}."
+        cure = "Export the texts again as UTF-8, or repair them (the package ftfy does)."
+        yield "warning", message, cure, [*map(split.where, [*words][:3])]
+
+
+# What the finding quotes from a text.
+_QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$", re.DOTALL)
+
+
+def _damaged_word(texts: Iterable[str]) -> str | None:
+    """Return the first word with a replacement character, or of UTF-8 that was read as Windows-1252 or Latin-1."""
     for word in (word for text in texts if not text.isascii() for word in text.split()):
         if "\ufffd" in word or any(_decodes_as_utf8(word, encoding) for encoding in ("cp1252", "latin-1")):
-            yield word
+            return word
+    return None
 
 
 def _decodes_as_utf8(word: str, encoding: str) -> bool:
@@ -219,445 +401,260 @@ def _decodes_as_utf8(word: str, encoding: str) -> bool:
         return False
 
 
-def _repeat_findings(
-    name: str, rows: TextRows, repeated: list[list[int]], conflicting: list[list[int]]
-) -> list[Finding]:
-    def examples(groups: list[list[int]]) -> tuple[str, ...]:
-        return tuple(" and ".join(_place(rows, place) for place in places[:2]) for places in groups[:MAX_EXAMPLES])
-
-    findings = []
-    if conflicting:
-        message = (
-            f"{name}: {_count(len(conflicting), 'text')} in more than one row, with labels that contradict each other."
-        )
-        cure = "Correct the labels, or remove these rows: no model can predict all of them correctly."
-        conflicts = [[places[0], _first_other(rows, places)] for places in conflicting]
-        share = sum(map(len, conflicting)) / len(rows)
-        level = "warning" if share >= CONFLICT_WARNING_SHARE else "note"
-        findings.append(Finding(level, "conflicts", name, message, cure, examples(conflicts)))
-    if repeated:
-        extra = sum(len(places) - 1 for places in repeated)
-        message = f"{name}: {_count(extra, 'row')} with the text of an earlier row ({percent(extra / len(rows))})."
-        cure = "Remove the repetitions, unless they are meant as weights."
-        findings.append(Finding("note", "duplicates", name, message, cure, examples(repeated)))
-    return findings
-
-
-def _first_other(rows: TextRows, places: list[int]) -> int:
-    """The row whose label differs most from that of the first row."""
-    labels = np.asarray(rows.labels)[places]
-    return places[int(np.argmax(np.abs(labels - labels[0]).reshape(len(places), -1).sum(axis=1)))]
-
-
-def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tuple[int, int]]) -> list[Finding]:
-    if not leaked:
-        return []
-    return [
-        Finding(
-            "warning",
-            "leak",
-            name,
-            f"{name}: {_count(len(leaked), 'row')} also in train ({percent(len(leaked) / len(rows))}), "
-            "white space and case ignored: memorised rows inflate the score.",
-            "Remove these rows from train."
-            if rows.source != train.source
-            else "Both are cut from one file with too few different texts to separate: add rows, or give a"
-            " --validation_file.",
-            tuple(f"{_place(rows, here)} and train {_place(train, there)}" for here, there in leaked[:MAX_EXAMPLES]),
-        )
-    ]
-
-
-def _cut_finding(name: str, rows: TextRows, lengths: np.ndarray, tokens: TokenLengths, max_length: int) -> Finding:
-    longest_first = np.argsort(-lengths, kind="stable")[:MAX_EXAMPLES]
-    return Finding(
-        "warning" if tokens.cut_share >= CUT_WARNING_SHARE else "note",
-        "cut",
-        name,
-        f"{name}: {percent(tokens.cut_share)} of the rows have more than {max_length} tokens and will be truncated.",
-        f"Raise --max_length if their ends matter (the longest row has {tokens.longest:,} tokens); it takes more time.",
-        tuple(f"{_place(rows, int(p))}: {int(lengths[p]):,} tokens" for p in longest_first if lengths[p] > max_length),
-    )
-
-
-IMBALANCE_SHARE = 0.8
-SMALL_GAP = 0.05
-# Class names of which one may be a misspelling of the other: how alike and how long they are, how rare the one is, and
-# how many names are compared.
-_ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
-# More groups of alike names than this are one finding.
-_MOST_FINDINGS = 3
-
-
-def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
-    """Compute the fields of a `SplitReport` that depend on the labels (at least one)."""
-    facts: dict[str, Any] = {}
-    if data.label_space.is_multilabel:
-        counts_C = labels.sum(axis=0)
-        facts["class_counts"] = {label: int(n) for label, n in zip(data.label_space.names, counts_C, strict=True)}
-        facts["unlabelled"] = int((labels.sum(axis=1) == 0).sum())
-        return facts
-    regression = data.label_space.task_type == "regression"
-    if regression:
-        facts["scores"] = ScoreSpread(
-            mean=float(labels.mean()), std=float(labels.std()), lowest=float(labels.min()), highest=float(labels.max())
-        )
-    else:
-        names = data.label_space.names
-        counts = np.bincount(labels, minlength=len(names))
-        learnt_from = labels if train is None or train.labels is None or not len(train) else train.labels
-        guess = int(np.bincount(learnt_from, minlength=len(names)).argmax())
-        facts["class_counts"] = {label: int(count) for label, count in zip(names, counts, strict=True)}
-        facts["guess"] = names[guess]
-        facts["guess_scores"] = _guess_scores(labels, guess, data.label_space, data.metrics)
-    if name != "train":
-        rows = len(labels)
-        detectable = minimum_detectable_correlation_difference if regression else minimum_detectable_accuracy_difference
-        gap = detectable(rows)
-        facts["detectable_metric"] = "correlation" if regression else "accuracy"
-        facts["detectable_gap"] = None if math.isnan(gap) else gap
-    return facts
-
-
-def _guess_scores(labels: np.ndarray, guess: int, space: LabelSpace, metrics: Sequence[str]) -> dict[str, float | None]:
-    """Score the constant prediction of one class: accuracy and the supported metrics of the task."""
-    right = float(np.mean(labels == guess))
-    scores: dict[str, float | None] = {
-        "accuracy": right,
-        "matthews_correlation": 0.0,
-        "quadratic_weighted_kappa": float(right == 1),
-        "f1_macro": _constant_f1(right) / len(np.union1d(labels, [guess])),
-        "mean_absolute_error": float(np.mean(np.abs(labels - guess))),
-        "mean_squared_error": float(np.mean((labels - guess) ** 2)),
-        "pearson": None,
-        "spearmanr": None,
-    }
-    wanted = [*metrics, "accuracy"]
-    if space.num_labels == 2:
-        all_positive = _constant_f1(float(np.mean(labels == 1)))
-        scores["f1"] = all_positive if guess == 1 else 0.0
-        scores["f1_all_positive"] = all_positive
-        if "f1" in metrics and guess != 1:
-            wanted.append("f1_all_positive")
-    return {metric: scores[metric] for metric in dict.fromkeys(wanted) if metric in scores}
-
-
-def _constant_f1(share: float) -> float:
-    """The F1 of predicting a class for all rows: recall is 1, precision is the share of the class."""
-    return 2 * share / (1 + share)
-
-
-def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Finding]:
-    """Make the findings about the labels of a split from its report."""
-    findings = []
-    if split.scores is not None and split.scores.lowest == split.scores.highest:
-        findings.append(_constant(name, f"score {split.scores.lowest:g}"))
-    if split.class_counts is not None and data.label_space.is_multilabel:
-        findings += _set_findings(name, split)
-    elif split.class_counts is not None:
-        findings += _class_findings(name, split.class_counts, split.rows, data)
-    if split.detectable_metric is not None and (split.detectable_gap is None or split.detectable_gap > SMALL_GAP):
-        findings.append(_small(name, split))
-    return findings
-
-
-def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
-    """Find class names that are lists of others, hold a line break, may mean no label, or are probably one class."""
-    present = [label for label, count in counts.items() if count]
-    separator = found_separator(present)
-    lists = [] if separator is None else [label for label in present if separator in label]
-    findings = _no_label_findings(name, counts)
-    if lists:
-        message = f"{name}: {len(lists)} of the {len(present)} classes are lists of labels, such as {quote(lists[0])}."
-        cure = f"Use --task_type multi_label --label_separator '{shown_label(str(separator))}', if rows have several."
-        findings.append(Finding("warning", "label-lists", name, message, cure))
-    else:
-        findings += _line_break_findings(name, present)
-    return findings + _alike_findings(name, {label: counts[label] for label in present if label not in lists})
-
-
-def _no_label_findings(name: str, counts: dict[str, int]) -> list[Finding]:
-    """Find rare classes whose name often means that there is no label."""
-    most = _RARE_SHARE * sum(counts.values())
-    rare = [label for label, count in counts.items() if label.lower() in NO_LABEL and 0 < count <= most]
-    return [
-        Finding(
-            "warning",
-            "no-label",
-            name,
-            f"{name}: the rare class {label!r} ({counts[label]:,} rows) may mean that there is no label.",
-            f"If it means that, leave its rows out: --ignore_labels={label}.",
-        )
-        for label in rare
-        if not _is_ordered(counts, label)
-    ]
-
-
-def _is_ordered(counts: dict[str, int], label: str) -> bool:
-    """Whether -1 is a number of its own: -1, 1 or -1, 0, 1."""
-    return label in ("-1", "-1.0") and {label_key(other) for other in counts} <= {"-1", "0", "1"}
-
-
-def _line_break_findings(name: str, labels: Sequence[str]) -> list[Finding]:
-    broken = [label for label in labels if "\n" in label or "\r" in label]
-    if not broken:
-        return []
-    message = f"{name}: {len(broken):,} label{'s' * (len(broken) > 1)} with a line break: {_examples(broken)}."
-    cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
-    return [Finding("warning", "line-break", name, message, cure)]
-
-
-def _examples(labels: Sequence[str]) -> str:
-    return ", ".join(map(quote, labels[:3])) + (", ..." if len(labels) > 3 else "")
-
-
-def _alike_findings(name: str, counts: dict[str, int]) -> list[Finding]:
-    """Find class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
-    names = list(counts)[:_MOST_NAMES]
-    alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
-    for rare in sorted(names, key=lambda label: -counts[label]):
-        common = next((other for other in alike if _are_one_class(other, rare, counts)), None)
-        if common is None:
-            alike[rare] = []
-        else:
-            alike[common].append(rare)
-    groups = {common: others for common, others in alike.items() if others}
-    if len(groups) > _MOST_FINDINGS:
-        listed = ", ".join(f"{quote(common)} and {quote(others[0])}" for common, others in list(groups.items())[:3])
-        message = f"{name}: {len(groups)} groups of labels look like one class each, such as {listed}."
-        cure = "If they are, write one name in all rows of a class."
-        return [Finding("warning", "alike-classes", name, message, cure)]
-    findings = []
-    for common, others in groups.items():
-        if others:
-            shown = [f"{common!r} ({counts[common]:,} rows)", *(f"{label!r} ({counts[label]:,})" for label in others)]
-            message = f"{name}: the labels {', '.join(shown[:-1])} and {shown[-1]} look like one class."
-            cure = f"If they are one, write {common!r} in all of these rows."
-            findings.append(Finding("warning", "alike-classes", name, message, cure))
-    return findings
-
-
-def _are_one_class(common: str, rare: str, counts: dict[str, int]) -> bool:
-    plain = [" ".join(label.casefold().split()) for label in (common, rare)]
-    is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
-    numbers = [parse_number(label) for label in plain]
-    are_equal = plain[0] == plain[1] or (None not in numbers and numbers[0] == numbers[1])
-    return are_equal or (is_rare and _are_spelt_alike(*plain))
-
-
-def _are_spelt_alike(first: str, second: str) -> bool:
-    """Return whether two words differ by a letter or two; numbers, short names and opposites are different classes."""
-    if first.endswith(second) or second.endswith(first):  # acceptable and unacceptable
-        return False
-    if min(len(first), len(second)) < _FEWEST_LETTERS or any(sign.isdigit() for sign in first + second):
-        return False
-    return difflib.SequenceMatcher(None, first, second).ratio() >= _ALIKE
-
-
-def _constant(name: str, what: str) -> Finding:
-    cure = "Check the label column; equal labels can neither be learnt from nor measured on."
-    return Finding("warning", "constant", name, f"{name}: all rows have the {what}.", cure)
-
-
-def _set_findings(name: str, split: SplitReport) -> list[Finding]:
-    """Findings for multi-label rows: labels that all rows or no rows have."""
-    counts = split.class_counts or {}
-    findings = _no_label_findings(name, counts) + _line_break_findings(name, list(counts)) if name == "train" else []
-    for which, rows in (("no row has", 0), ("all rows have", split.rows)):
-        labels = [label for label, count in counts.items() if count == rows]
-        if labels:
-            findings.append(_missing(name, which, labels, len(counts)))
-    return findings
-
-
-def _missing(name: str, which: str, labels: Sequence[str], every: int) -> Finding:
-    """Return the finding on labels that no row or all rows of a split have."""
-    it = "it" if len(labels) == 1 else "them"
-    what = (
-        f"the label {labels[0]!r}" if len(labels) == 1 else f"{len(labels)} of the {every} labels ({_examples(labels)})"
-    )
-    level, cure = "note", f"Add rows of {it} if that matters: here such predictions cannot be evaluated."
-    if name == "train":
-        level, cure = "warning", f"Add rows, or remove {it} from the label names: there is nothing to learn {it} from."
-    return Finding(level, "missing-class", name, f"{name}: {which} {what}.", cure)
-
-
-def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData) -> list[Finding]:
-    present = [label for label, count in counts.items() if count]
-    if len(present) == 1:
-        return [_constant(name, f"label {present[0]!r}")]
-    findings = _name_findings(name, counts) if name == "train" else []
-    missing = [label for label in counts if label not in present]
-    if missing:
-        findings.append(_missing(name, "no row has", missing, len(counts)))
-    largest = max(counts, key=lambda label: counts[label])
-    share = counts[largest] / rows
-    if share >= IMBALANCE_SHARE and name != "train":
-        by_accuracy = data.metrics[:1] == ("accuracy",)
-        message = f"{name}: {percent(share)} of the rows are {largest!r}; always predicting it has that accuracy."
-        cure = "Compare by matthews_correlation or F1, and try --class_weights balanced."
-        findings.append(Finding("warning" if by_accuracy else "note", "imbalance", name, message, cure))
-    return findings
-
-
-def _small(name: str, split: SplitReport) -> Finding:
-    if split.detectable_gap is None:
-        message = f"{name}: {split.rows:,} rows are too few to distinguish any two models."
-    elif split.detectable_metric == "accuracy":
-        message = (
-            f"{name}: {split.rows:,} rows will often miss differences below {100 * split.detectable_gap:.1f} points "
-            "of accuracy."
-        )
-    else:
-        message = (
-            f"{name}: {split.rows:,} rows will often miss differences below {split.detectable_gap:.3f} of correlation."
-        )
-    cure = "Score on more rows, or compare several seeds before believing a smaller difference."
-    return Finding("warning", "small", name, message, cure)
-
-
-# Chance alone fires once in a thousand comparisons, and less with a least difference: in points of a share, as a ratio
-# of median lengths, in points of unseen words above what a tenth of train has, and in points of the rows up to a date.
-_P, _LEAST_SHARE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 1.25, 0.05, 0.1
-_FEWEST_ROWS, _MOST_ROWS = 20, 5000
-_WORD = re.compile(r"\w+")
-
-
-def difference_findings(name: str, rows: TextRows, train: TextRows, space: LabelSpace) -> list[Finding]:
-    """Compare a split with train; at most one finding each on labels, lengths, vocabulary and time."""
-    time = _time(name, rows, train)
-    if min(len(rows), len(train)) < _FEWEST_ROWS:
-        return time
-    found = [] if rows.labels is None or train.labels is None else _labels(name, rows.labels, train.labels, space)
-    here, there = _words(rows), _words(train)
-    return [*found, *_lengths(name, here, there), *_vocabulary(name, here, there), *time]
-
-
-_CURE = (
-    "A score there says little about rows like those of train, and the other way round: draw both from the same source,"
-    " or train on rows like those that the model will see."
-)
-
-
-def _finding(kind: str, name: str, message: str, cure: str = _CURE) -> Finding:
-    return Finding("warning", kind, name, f"{name}: {message}.", cure)
-
-
-def _labels(name: str, here: np.ndarray, there: np.ndarray, space: LabelSpace) -> list[Finding]:
-    from scipy.stats import chi2_contingency, ks_2samp
-
-    if space.task_type == "regression":
-        test = ks_2samp(here, there)
-        if test.pvalue >= _P or abs(np.median(here) - np.median(there)) < 0.2 * np.std(there):
-            return []
-        medians = f"the median is {np.median(here):g}, in train {np.median(there):g}"
-        return [_finding("label-shift", name, f"the scores differ from those of train: {medians}")]
-    ones_here, ones_there = (
-        (labels if labels.ndim == 2 else np.eye(space.num_labels)[labels]) for labels in (here, there)
-    )
-    shares_C, train_C = ones_here.mean(axis=0), ones_there.mean(axis=0)
-    most = int(np.argmax(np.abs(shares_C - train_C)))
-    counts = [[ones.sum(axis=0)[most], len(ones) - ones.sum(axis=0)[most]] for ones in (ones_here, ones_there)]
-    if abs(shares_C[most] - train_C[most]) < _LEAST_SHARE or chi2_contingency(counts).pvalue >= _P / space.num_labels:
-        return []
-    shares = f"{space.names[most]!r} has {percent(shares_C[most])} of the rows, in train {percent(train_C[most])}"
-    return [_finding("label-shift", name, f"the labels differ from those of train: {shares}")]
-
-
-def _words(rows: TextRows) -> list[list[str]]:
-    """Return the words of up to 5,000 rows, evenly spread."""
-    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)).tolist()
-    pairs = rows.pairs or ("",) * len(rows)
-    return [_WORD.findall(f"{rows.texts[place]} {pairs[place]}".casefold()) for place in places]
-
-
-def _lengths(name: str, here: list[list[str]], there: list[list[str]]) -> list[Finding]:
-    from scipy.stats import mannwhitneyu
-
-    first, second = [*map(len, here)], [*map(len, there)]
-    medians = float(np.median(first)), float(np.median(second))
-    ratio = (max(medians) + 1) / (min(medians) + 1)
-    if ratio < _LEAST_RATIO or mannwhitneyu(first, second).pvalue >= _P:
-        return []
-    kind = "longer" if medians[0] > medians[1] else "shorter"
-    message = f"the texts are {kind} than those of train: the median is {medians[0]:g} words, in train {medians[1]:g}"
-    return [_finding("length-shift", name, message)]
-
-
-def _vocabulary(name: str, here: list[list[str]], there: list[list[str]]) -> list[Finding]:
-    from scipy.stats import mannwhitneyu
-
-    known = {word for place, words in enumerate(there) if place % 10 for word in words}
-
-    def unseen(texts: list[list[str]]) -> np.ndarray:
-        return np.array([np.mean([word not in known for word in words]) for words in texts if words])
-
-    # Both are compared with the same nine tenths of train.
-    first, second = unseen(here), unseen(there[::10])
-    if min(len(first), len(second)) < _FEWEST_ROWS or first.mean() - second.mean() < _LEAST_UNSEEN:
-        return []
-    if mannwhitneyu(first, second).pvalue >= _P:
-        return []
-    message = (
-        f"{percent(float(first.mean()))} of the words of a text do not occur in train; of a tenth of train,"
-        f" {percent(float(second.mean()))} do not occur in the rest"
-    )
-    return [_finding("vocabulary-shift", name, message)]
-
-
-def _time(name: str, rows: TextRows, train: TextRows) -> list[Finding]:
-    from scipy.stats import ks_2samp
-
-    found = dates_in_common(rows.dates, train.dates)
-    if found is None:
-        return []
-    column, here, there = found
-    # Numbers; a few rows suffice where no dates are shared.
-    test = ks_2samp(here.astype(np.int64), there.astype(np.int64))
-    if test.pvalue >= _P or test.statistic < _LEAST_EARLIER:
-        return []
-    ends = [np.sort(dates)[[0, len(dates) // 2, -1]] for dates in (here, there)]
-    is_years = all((dates == dates.astype("datetime64[Y]")).all() for dates in (here, there))
-    # The first unit in which they differ.
-    shown = [[np.datetime_as_string(dates, unit).tolist() for dates in ends] for unit in ("Y", "M", "D", "s")]
-    first, second = next(pair for pair in shown[not is_years :] if pair[0][1] != pair[1][1] or pair is shown[-1])
-    message = f"the texts are from {first[0]} to {first[2]}, those of train from {second[0]} to {second[2]}"
-    if ends[0][0] <= ends[1][2] and ends[1][0] <= ends[0][2]:
-        message += f", half of them up to {first[1]} and {second[1]}"
-    cure = (
-        "Subjects and words change with time: a score there holds for texts of that time. If the model will see later"
-        " texts, test on the latest and train on all others; if not, draw both from the same time."
-    )
-    return [_finding("time-shift", name, f"{message} (column {column!r})", cure)]
-
-
-# Texts that are looked at, with so many letters. Of English data sets, 0.83 and more of the texts are recognised.
-_TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
-
-
-def language_findings(name: str, rows: TextRows) -> list[Finding]:
-    """Warn if a split is not in English."""
-    texts = [text for text in rows.texts if sum(map(str.isalpha, text)) >= _LETTERS]
+def _language(split: _Split) -> _Found:
+    if split.name != "train" or not split.english_only:
+        return
+    texts = [text for text in split.rows.texts if sum(map(str.isalpha, text)) >= _LETTERS]
     sample = texts[:: max(1, len(texts) // _TEXTS)][:_TEXTS]
     if len(sample) < _FEWEST or _is_english("\n".join(sample)):
-        return []
+        return
     share = sum(map(_is_english, sample)) / len(sample)
-    if share >= _ENGLISH_SHARE:
-        return []
-    return [
-        Finding(
-            "warning",
-            "language",
-            name,
-            f"{name}: the texts do not look English (of {len(sample)}, {share:.0%} do), but the embedded encoder is.",
+    if share < _ENGLISH_SHARE:
+        message = f"the texts do not look English (of {len(sample)}, {share:.0%} do), but the embedded encoder is."
+        cure = (
             "Take an encoder for their language, or a multilingual one, such as --model_name_or_path"
             " FacebookAI/xlm-roberta-base or intfloat/multilingual-e5-small. `attentune list encoders` has some, and"
-            " how to get them without a network.",
+            " how to get them without a network."
         )
-    ]
+        yield "warning", message, cure, ()
 
 
 def _is_english(text: str) -> bool:
     from chardet import detect
 
     return bool(detect(text.encode("utf-8"))["language"] == "en")
+
+
+def _conflicts(split: _Split) -> _Found:
+    if not split.conflicting or split.labels is None:
+        return
+    examples = []
+    for rows in split.conflicting[:MAX_EXAMPLES]:  # the first row, and the one whose label differs most
+        far = np.abs(split.labels[rows] - split.labels[rows[0]]).reshape(len(rows), -1).sum(axis=1)
+        examples.append(f"{split.where(rows[0])} and {split.where(rows[int(np.argmax(far))])}")
+    level = "warning" if sum(map(len, split.conflicting)) >= _CONFLICT_SHARE * len(split.rows) else "note"
+    message = f"{_count(len(split.conflicting), 'text')} in more than one row, with labels that contradict each other."
+    cure = "Correct the labels, or remove these rows: no model can predict all of them correctly."
+    yield level, message, cure, examples
+
+
+def _duplicates(split: _Split) -> _Found:
+    extra = sum(len(rows) - 1 for rows in split.repeated)
+    if extra:
+        message = f"{_count(extra, 'row')} with the text of an earlier row ({split.share(extra)})."
+        pairs = [f"{split.where(rows[0])} and {split.where(rows[1])}" for rows in split.repeated[:MAX_EXAMPLES]]
+        yield "note", message, "Remove the repetitions, unless they are meant as weights.", pairs
+
+
+def _cut(split: _Split) -> _Found:
+    lengths, limit = split.lengths, split.max_length
+    share = 0.0 if lengths is None else float(np.mean(lengths > limit))
+    if lengths is None or not share:
+        return
+    longest = [int(row) for row in np.argsort(-lengths, kind="stable")[:MAX_EXAMPLES] if lengths[row] > limit]
+    cure = f"Raise --max_length if their ends matter (the longest row has {int(lengths.max()):,} tokens); it takes"
+    message = f"{percent(share)} of the rows have more than {limit} tokens and will be truncated."
+    examples = [f"{split.where(row)}: {int(lengths[row]):,} tokens" for row in longest]
+    yield "warning" if share >= _CUT_SHARE else "note", message, f"{cure} more time.", examples
+
+
+_SHIFT_CURE = (
+    "A score there says little about rows like those of train, and the other way round: draw both from the same source,"
+    " or train on rows like those that the model will see."
+)
+
+
+def _label_shift(split: _Split) -> _Found:
+    from scipy.stats import chi2_contingency, ks_2samp
+
+    here, there = split.labels, None if split.train is None else split.train.labels
+    if here is None or there is None or min(len(here), len(there)) < _FEWEST_ROWS:
+        return
+    if split.space.task_type == "regression":
+        first, second = np.median(here), np.median(there)
+        if ks_2samp(here, there).pvalue < _P and abs(first - second) >= _LEAST_SCORE * np.std(there):
+            message = f"the scores differ from those of train: the median is {first:g}, in train {second:g}."
+            yield "warning", message, _SHIFT_CURE, ()
+        return
+    ones, train_ones = (
+        labels if labels.ndim == 2 else np.eye(split.space.num_labels)[labels] for labels in (here, there)
+    )
+    shares_C, train_C = ones.mean(axis=0), train_ones.mean(axis=0)
+    most = int(np.argmax(np.abs(shares_C - train_C)))
+    counts = [[part.sum(axis=0)[most], len(part) - part.sum(axis=0)[most]] for part in (ones, train_ones)]
+    if abs(shares_C[most] - train_C[most]) < _LEAST_SHARE:
+        return
+    if chi2_contingency(counts).pvalue < _P / split.space.num_labels:
+        shares = f"{percent(shares_C[most])} of the rows, in train {percent(train_C[most])}"
+        message = f"the labels differ from those of train: {split.space.names[most]!r} has {shares}."
+        yield "warning", message, _SHIFT_CURE, ()
+
+
+def _time_shift(split: _Split) -> _Found:
+    from scipy.stats import ks_2samp
+
+    train = {} if split.train is None else split.train.dates
+    columns = [name for name in split.rows.dates if name in train]
+    dated = ((name, _read_dates(split.rows.dates[name], train[name])) for name in columns)
+    column, dates = next(((name, dates) for name, dates in dated if all(map(len, dates))), ("", ()))
+    if not dates:
+        return
+    # Numbers; a few rows suffice where no dates are shared.
+    test = ks_2samp(*(part.astype(np.int64) for part in dates))
+    if test.pvalue < _P and test.statistic >= _LEAST_EARLIER:
+        unit: Any = "Y" if all((part == part.astype("datetime64[Y]")).all() for part in dates) else "M"
+        here, there = ([np.datetime_as_string(end, unit) for end in (part.min(), part.max())] for part in dates)
+        message = f"the texts are from {here[0]} to {here[1]}, those of train from {there[0]} to {there[1]}"
+        cure = (
+            "Subjects and words change with time: a score there holds for texts of that time. If the model will see"
+            " later texts, test on the latest and train on all others; if not, draw both from the same time."
+        )
+        yield "warning", f"{message} (column {column!r}).", cure, ()
+
+
+def _read_dates(*columns: Sequence[Any]) -> list[np.ndarray]:
+    """Return the dates of columns that are written alike as datetime64[s]; none if they may be read twofold."""
+    import pandas as pd
+
+    cells = [[cell for cell in column if cell is not None and cell != ""] for column in columns]
+    texts = pd.Series([str(cell) for column in cells for cell in column], dtype=object)
+    numbers = pd.to_numeric(texts, errors="coerce")
+    if numbers.notna().all() and (numbers > 9999).all():  # seconds or milliseconds since 1970
+        ways = [pd.to_datetime(numbers, unit="ms" if (numbers > 1e11).all() else "s", errors="coerce", utc=True)]
+    else:
+        options: list[dict[str, Any]] = [{"format": "ISO8601"}, {"dayfirst": True}, {"dayfirst": False}]
+        with warnings.catch_warnings(action="ignore"):  # on dates of several forms
+            ways = [pd.to_datetime(texts, errors="coerce", utc=True, **option) for option in options]
+    whole = [way for way in ways if way.notna().mean() >= _LEAST_DATES]
+    if not whole or (whole[0] is not ways[0] and not whole[0].equals(whole[-1])):
+        return []
+    dates = np.split(whole[0].dt.tz_localize(None).to_numpy().astype("datetime64[s]"), [len(cells[0])])
+    return [part[~np.isnat(part)] for part in dates]
+
+
+def _small(split: _Split) -> _Found:
+    if split.name == "train" or split.labels is None or split.space.is_multilabel:
+        return
+    gap, size = split.detectable_gap(), f"{len(split.rows):,} rows"
+    if gap is not None and gap <= _SMALL_GAP:
+        return
+    message = f"{size} will often miss differences below {_gap_text(gap, split.space.task_type)}."
+    if gap is None:
+        message = f"{size} are too few to distinguish any two models."
+    yield "warning", message, "Score on more rows, or compare several seeds before believing a smaller difference.", ()
+
+
+def _gap_text(gap: float | None, task_type: str) -> str:
+    if task_type == "regression":
+        return f"{gap or 0.0:.3f} of correlation"
+    return f"{100 * (gap or 0.0):.1f} points of accuracy"
+
+
+# The most serious first.
+CHECKS: dict[str, Callable[[_Split], _Found]] = {
+    "leak": _leak,
+    "task-type": _task_type,
+    "label-lists": _label_lists,
+    "no-label": _no_label,
+    "constant": _constant,
+    "empty": _empty,
+    "encoding": _encoding,
+    "language": _language,
+    "missing-class": _missing_class,
+    "alike-classes": _alike_classes,
+    "conflicts": _conflicts,
+    "cut": _cut,
+    "label-shift": _label_shift,
+    "time-shift": _time_shift,
+    "imbalance": _imbalance,
+    "small": _small,
+    "duplicates": _duplicates,
+}
+
+
+def summary_lines(report: DoctorReport) -> list[str]:
+    """Format one to six lines for the log of `train`: sizes, lengths, classes, detectable difference, warnings."""
+    lines = [_headline(report)]
+    scored = next((name for name, split in report.splits.items() if split.detectable_metric), None)
+    for name, shown in ((next(iter(report.splits), None), ("tokens", "classes")), (scored, ("guess", "gap"))):
+        facts = {} if name is None else _facts(report.splits[name], report.task_type)
+        lines += [f"{name}: {facts[fact]}" for fact in shown if fact in facts]
+    # The line of the detectable difference already says that a split is small.
+    serious = [finding for finding in report.warnings if finding.kind != "small"]
+    lines += [f"warning: {finding.message}" for finding in serious[:SUMMARY_WARNINGS]]
+    if len(serious) > SUMMARY_WARNINGS:
+        lines[-1] += f" ({len(serious) - SUMMARY_WARNINGS} more: see `attentune doctor`)"
+    return lines
+
+
+def full_lines(report: DoctorReport) -> list[str]:
+    """Format the full report without the notes of the task: statistics by split, findings, and assumptions."""
+    lines = [_headline(report)]
+    for name, split in report.splits.items():
+        counts = [f"empty texts {split.empty:,}", f"duplicates {split.duplicates:,}"]
+        counts += [] if split.conflicts is None else [f"texts with different labels {split.conflicts:,}"]
+        counts += [] if split.found_in_train is None else [f"also in train {split.found_in_train:,}"]
+        lines += ["", f"{name}: {split.rows:,} rows", f"  {', '.join(counts)}"]
+        if split.parts is not None:
+            lines.append("  from " + ", ".join(f"{p.source} {p.rows:,} (weight {p.weight:g})" for p in split.parts))
+        lines += [f"  {fact}" for fact in _facts(split, report.task_type).values()]
+    lines += ["", "Findings" if report.findings else "Findings: none"]
+    for finding in report.findings:
+        lines += [f"  {finding.level}: {finding.message}", f"    {finding.cure}"]
+        lines += [f"      {example}" for example in finding.examples]
+    if any(split.detectable_metric for split in report.splits.values()):
+        how = f"McNemar's test, if exactly one of two models is right on {100 * DEFAULT_DISAGREEMENT:.0f} % of the rows"
+        if report.task_type == "regression":
+            how = f"Fisher's z for independent models, above a correlation of {DEFAULT_CORRELATION:g} (an upper bound)"
+        lines += ["", f"Detectable differences: {how}; at the 5 % level."]
+    return lines
+
+
+def sentences_without_texts(findings: Iterable[Finding]) -> list[str]:
+    """Return the findings as "warning: ..." or "note: ...", without words of the texts, to be published."""
+    return [f"{finding.level}: {_QUOTATION.sub('.', finding.message)}" for finding in findings]
+
+
+def _headline(report: DoctorReport) -> str:
+    kind = report.task_type
+    if report.label_names:
+        what = "labels, any number per row" if kind == "multi_label" else "classes"
+        counts = next((split.class_counts for split in report.splits.values() if split.class_counts), None)
+        rarest = None if counts is None else min(counts.items(), key=lambda item: item[1])
+        kind += f" into {len(report.label_names)} {what} ({some_names(report.label_names, rarest)})"
+    sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
+    return f"{report.name}: {kind}; rows: {sizes or 'none'}"
+
+
+def _facts(split: SplitReport, task_type: str) -> dict[str, str]:
+    """Return a sentence each on lengths, classes, always predicting the same, and detectable differences."""
+    facts: dict[str, str] = {}
+    if (tokens := split.tokens) is not None:
+        facts["tokens"] = (
+            f"median {tokens['median']:.0f} tokens, 95 % have at most {tokens['p95']:.0f}, the longest has"
+            f" {tokens['longest']:,.0f}; {percent(tokens['cut_share'])} of the rows will be truncated"
+        )
+    if split.class_counts:
+        counts, what = dict(split.class_counts), "classes"
+        if split.unlabelled is not None:
+            counts["no label"], what = split.unlabelled, "labels"
+        shares = [f"{shown_label(name)} {count:,} ({percent(count / split.rows)})" for name, count in counts.items()]
+        if len(shares) > _LISTED_CLASSES:
+            order = sorted(range(len(shares)), key=lambda place: -list(counts.values())[place])
+            ends = [shares[place] for place in (*order[:3], *order[-3:])]
+            shares = [f"{len(shares)}, from the most to the least frequent: {ends[0]}", *ends[1:3], "...", *ends[3:]]
+        facts["classes"] = f"{what}: {', '.join(shares)}"
+    if split.guess is not None:
+        facts["guess"] = f"always predicting {split.guess!r}: accuracy {split.guess_accuracy:.3f}"
+    if split.scores is not None:
+        mean, std, lowest, highest = (split.scores[name] for name in ("mean", "std", "lowest", "highest"))
+        facts["guess"] = (
+            f"scores from {lowest:g} to {highest:g}, mean {mean:.3f}, standard deviation {std:.3f}; always predicting"
+            " the mean has an undefined correlation"
+        )
+    if split.detectable_metric is not None:
+        facts["gap"] = "too few to distinguish two models"
+        if split.detectable_gap is not None:
+            gap = _gap_text(split.detectable_gap, task_type)
+            facts["gap"] = f"two models must differ by about {gap} for a significant difference (80 % power)"
+    return facts

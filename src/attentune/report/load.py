@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attentune.data.doctor_report import Finding
+from attentune.data.dataset import Finding
 from attentune.errors import CheckpointError
 from attentune.explain.explanation import Explanation, Subword
 from attentune.io.files import parse_json, read_json, read_text

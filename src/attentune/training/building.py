@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from attentune.config import TrainingConfig
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import summary_lines
+from attentune.data.doctor import examine, summary_lines
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import ModelEvaluator, make_accelerator
 from attentune.models.attention import use_own_attention

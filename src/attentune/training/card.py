@@ -14,8 +14,8 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.dataset import TaskData, TextRows
-from attentune.data.doctor_report import Finding, sentences_without_texts
+from attentune.data.dataset import Finding, TaskData, TextRows
+from attentune.data.doctor import sentences_without_texts
 from attentune.inference.predictions import predictions_csv
 from attentune.io.files import write_text
 from attentune.metrics.intervals import score_interval

@@ -33,7 +33,7 @@ from attentune.training.run_folder import RULED, check_folder, check_writable, c
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from attentune.data.doctor_report import Finding
+    from attentune.data.dataset import Finding
     from attentune.data.tokenization import Features, TokenWords
     from attentune.models.loading import Tokenizer
     from attentune.training.callbacks import ProgressDisplay
