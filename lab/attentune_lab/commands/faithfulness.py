@@ -27,7 +27,7 @@ _EXAMPLES = """examples:
   attentune faithfulness runs/reviews --max_samples 200        (on the validation rows of its training)
   attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --methods ssa,gradient,leave-one-out
   attentune faithfulness runs/planted --demo                   (do methods find the words known to decide?)
-  attentune faithfulness runs/sst2 --sanity --cost --output_dir why
+  attentune faithfulness runs/sst2 --sanity --output_dir why
 
 comprehensiveness: the mean drop of the predicted class's probability when the 1, 5, 10, 20 and 50 % of the tokens with
 the highest scores are erased; higher is better. sufficiency: the mean drop when all other tokens are erased; lower is
@@ -58,7 +58,6 @@ def parser() -> Parser:
     made.add_argument(
         "--sanity", action="store_true", help="sanity checks: are scores repeatable, and do they depend on the weights?"
     )
-    made.add_argument("--cost", action="store_true", help="measure passes and seconds by text length and batch size")
     add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--output_dir", help="write report.json and rationale files for ERASER's scorer to this folder")
@@ -79,13 +78,17 @@ def run(arguments: Sequence[str]) -> int:
         check_method_names(names_in(parsed.methods))
 
     from attentune.inference.predictor import Predictor
-    from attentune_lab.faithfulness.measure import measure_faithfulness
+    from attentune_lab.faithfulness.measure import measure_faithfulness, possible_methods
 
     saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
     rows, truths = _rows(parsed, saved, config.data if data_overrides else None, numbers)
     measures = _measures(parsed, numbers)
     options = {"precision": parsed.precision, "progress": lambda what: print(f"{what} ...", file=sys.stderr)}
-    result = measure_faithfulness(saved, rows, methods=_methods(parsed.methods, saved), measures=measures, **options)
+    methods: tuple[str, ...] | None = None
+    if parsed.methods is not None:
+        named = tuple(dict.fromkeys(names_in(parsed.methods)))
+        methods = possible_methods(saved, expensive=True) if named == ("all",) else named
+    result = measure_faithfulness(saved, rows, methods=methods, measures=measures, **options)
     options |= {"methods": tuple(result.ranked), "settings": measures.settings}
     more: dict[str, Any] = {}
     if truths is not None:
@@ -97,10 +100,6 @@ def run(arguments: Sequence[str]) -> int:
         from attentune_lab.faithfulness.sanity import check_sanity
 
         more["sanity"] = check_sanity(saved, result.rows, **options)
-    if parsed.cost:
-        from attentune_lab.faithfulness.cost import measure_cost
-
-        more["cost"] = measure_cost(saved, result.rows, **options)
     _show(parsed, result, truths, more)
     return 0
 
@@ -113,16 +112,6 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
         name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
     }
     return {name: value for name, value in numbers.items() if value is not None}
-
-
-def _methods(text: str | None, saved: Any) -> tuple[str, ...] | None:
-    """Return the methods that are named, or for "all" those that work on the run; None for the default ones."""
-    if text != "all":
-        return None if text is None else tuple(dict.fromkeys(names_in(text)))
-    from attentune.explain.methods import METHODS, works_on
-
-    has_head = saved.attribution_head is not None
-    return tuple(name for name, method in METHODS.items() if works_on(method, saved.model, has_head=has_head))
 
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
@@ -177,7 +166,7 @@ def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
         print("\n\n".join(_tables(result.report, **more)))
 
 
-def _tables(report: Any, *, synthetic: Any = None, sanity: Any = None, cost: Any = None) -> list[str]:
+def _tables(report: Any, *, synthetic: Any = None, sanity: Any = None) -> list[str]:
     """Format the whole report; methods with signed and unsigned scores are listed separately, best first."""
     from attentune_lab.faithfulness.measure import RANDOM_BASELINE
 
@@ -195,14 +184,12 @@ def _tables(report: Any, *, synthetic: Any = None, sanity: Any = None, cost: Any
     for erasure in dict.fromkeys(score.erasure for score in report.scores):
         scores = _scores([score for score in report.scores if score.erasure == erasure], RANDOM_BASELINE)
         parts.append(f"erased by {erasure}\n\n{scores}")
-    lines = [(line.method, f"{line.passes:,.1f}", f"{line.seconds:.3g}") for line in report.costs]
+    lines = [(cost["method"], f"{cost['passes']:,.1f}", f"{cost['seconds']:.3g}") for cost in report.costs]
     parts.append(table(("method", "passes per text", "seconds per text"), lines, right=(1, 2)))
     if synthetic:
         parts.append(_synthetic(synthetic))
     if sanity is not None:
         parts += [_repeats(sanity), _shuffles(sanity)]
-    if cost:
-        parts.append(_timed(cost))
     return parts
 
 
@@ -273,15 +260,3 @@ def _shuffles(sanity: Any) -> str:
     )
     methods = next(iter(by_part.values()))
     return title + table(("shuffled to", *methods), [(part, *cells.values()) for part, cells in by_part.items()])
-
-
-def _timed(cost: list[Any]) -> str:
-    header = ("texts x tokens", "method", "forward", "backward", "passes", "median s", "p95 s", "x predict")
-    lines = []
-    for line in cost:
-        cells: tuple[str, ...] = ("", "", "", "too long", "", "")
-        if line.median_s is not None:
-            calls = (f"{count:,}" for count in (line.forward_calls, line.backward_calls, line.passes))
-            cells = (*calls, *(f"{value:.4g}" for value in (line.median_s, line.p95_s, line.times_plain)))
-        lines.append((f"{line.texts} x {line.tokens}", line.method, *cells))
-    return "cost, compared with prediction alone\n\n" + table(header, lines, right=range(2, 8))

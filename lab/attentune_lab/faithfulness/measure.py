@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import kendalltau, spearmanr
@@ -32,6 +33,7 @@ SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 ERASURES = ("mask", "delete", "attention")
 
 _ROWS_AT_ONCE = 8192
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 class Eraser:
@@ -133,9 +135,10 @@ def probability_drops(
     counts = [top_counts(len(order), shares) for order in orders]
     first = [order[:count] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
     rest = [order[count:] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
-    nothing = [np.zeros(0, dtype=np.int64)] * len(rows)
     spread = np.repeat(rows, len(shares))
-    probabilities = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
+    probabilities = eraser.probabilities(
+        np.concatenate([rows, spread, spread]), [*[_NOTHING] * len(rows), *first, *rest]
+    )
     whole_NC, without, only = np.split(probabilities, [len(rows), len(rows) + len(spread)])
     shape = (len(rows), len(shares), -1)
     return ProbabilityDrops(whole_NC, without.reshape(shape), only.reshape(shape), target_N)
@@ -221,7 +224,7 @@ def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozen
 
 
 def _unerased_probability(eraser: Eraser, rows: np.ndarray, target_N: np.ndarray) -> np.ndarray:
-    return _target_probability(eraser, rows, [np.zeros(0, dtype=np.int64)] * len(rows), target_N)
+    return _target_probability(eraser, rows, [_NOTHING] * len(rows), target_N)
 
 
 def _target_probability(
@@ -331,15 +334,6 @@ class MethodScore:
 
 
 @dataclass(frozen=True)
-class MethodCost:
-    """The mean cost of a method per text in this evaluation: passes (see `Explanation.passes`) and seconds."""
-
-    method: str
-    passes: float
-    seconds: float
-
-
-@dataclass(frozen=True)
 class FaithfulnessReport:
     """The report of `measure_faithfulness`."""
 
@@ -354,7 +348,7 @@ class FaithfulnessReport:
     precision: str  # arithmetic precision of the model
     seed: int  # of all random choices
     scores: list[MethodScore]  # one per method and erasure
-    costs: list[MethodCost]  # one per method
+    costs: list[dict[str, Any]]  # one per method: mean passes (see `Explanation.passes`) and seconds per text
 
 
 def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
@@ -382,22 +376,15 @@ class FaithfulnessResult:
     ranked: dict[str, Ranked]  # rankings by method
     probability_drops: dict[tuple[str, str], ProbabilityDrops]  # by method and erasure, of the first draw
 
-    @staticmethod
-    def signed(name: str) -> bool:
-        """Whether a method's scores can be negative."""
-        return METHODS[name].signed
 
-
-def default_methods(saved: ModelPredictor) -> tuple[str, ...]:
-    """Return the methods that work on this run, except the slowest, LIME and SHAP."""
+def possible_methods(saved: ModelPredictor, *, expensive: bool = False) -> tuple[str, ...]:
+    """Return the methods that work on this run; without the slowest and those whose library is not installed."""
     has_captum = importlib.util.find_spec("captum") is not None
-    has_head = saved.attribution_head is not None
     return tuple(
         name
         for name, method in METHODS.items()
-        if name not in _EXPENSIVE
-        and works_on(method, saved.model, has_head=has_head)
-        and (not method.needs_captum or has_captum)
+        if works_on(method, saved.model, has_head=saved.attribution_head is not None)
+        and (expensive or (name not in _EXPENSIVE and (has_captum or not method.needs_captum)))
     )
 
 
@@ -412,24 +399,12 @@ def measure_faithfulness(
 ) -> FaithfulnessResult:
     """Erase the tokens that each method ranks highest and measure the drop of the predicted class's probability.
 
-    All methods explain the predicted class of the same model on the same texts.
-
-    Args:
-        run: a run folder or checkpoint, or a loaded run.
-        rows: texts, or pairs; labels are only used for the accuracy.
-        methods: keys of `METHODS`; by default all that work on the run except LIME and SHAP. The baseline "random" is
-            always added.
-        measures: options of the evaluation.
-        precision: overrides the run's precision.
-        progress: called with a description of each step.
-
-    Raises:
-        ConfigError: a method or erasure does not exist or does not work on this run, or the run predicts scores.
-        DataError: no row has a non-special token.
+    All methods explain the predicted class of the same model on the same texts; labels are only used for the accuracy.
+    `methods` are keys of `METHODS` (default: `possible_methods`); the baseline "random" is always added.
     """
     measures = measures or Measures()
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("faithfulness")
-    names = list(dict.fromkeys([*(default_methods(saved) if methods is None else methods), RANDOM_BASELINE]))
+    names = list(dict.fromkeys([*(possible_methods(saved) if methods is None else methods), RANDOM_BASELINE]))
     check(saved, names, measures)
     with attention_by(saved.model):
         explainer, readable_rows = readable(saved, rows, precision)
@@ -444,7 +419,28 @@ def measure_faithfulness(
                 erasing = _Erasing(explainer.scorer, erasure, ranks, measures)
                 scores += erasing.scores()
             by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
-    report = _report(saved, explainer, kept_rows, len(rows), measures, ranks, scores)
+    targets = [attribution.target for attribution in next(iter(ranks.values())).attributions]
+    report = FaithfulnessReport(
+        run=str(saved.folder),
+        rows=len(kept_rows),
+        left_out=len(rows) - len(kept_rows),
+        accuracy=None if kept_rows.labels is None else float(np.mean(kept_rows.labels == targets)),
+        shares=list(SHARES),
+        draws=measures.draws,
+        beam=measures.beam,
+        beam_tokens=measures.beam_tokens,
+        precision=explainer.scorer.accelerator.mixed_precision,
+        seed=measures.settings.seed,
+        scores=scores,
+        costs=[
+            {"method": name}
+            | {
+                what: float(np.mean([getattr(attribution, what) for attribution in ranking.attributions]))
+                for what in ("passes", "seconds")
+            }
+            for name, ranking in ranks.items()
+        ],
+    )
     return FaithfulnessResult(report, kept_rows, readable_rows, explainer, ranks, by_erasure)
 
 
@@ -509,13 +505,14 @@ class _Erasing:
     def scores(self) -> list[MethodScore]:
         """Return one `MethodScore` per method."""
         first = next(iter(self._ranks))
-        base_N = _mean([drops.comprehensiveness for drops in self.probability_drops[first]]).mean(axis=1)
+        base_N = np.mean([drops.comprehensiveness for drops in self.probability_drops[first]], axis=0).mean(axis=1)
         return [self._score(name, None if name == first else base_N) for name in self._ranks]
 
     def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
         seed = self._measures.settings.seed
-        comprehensiveness_NK = _mean([drops.comprehensiveness for drops in self.probability_drops[name]])
-        sufficiency_NK = _mean([drops.sufficiency for drops in self.probability_drops[name]])
+        draws = self.probability_drops[name]
+        comprehensiveness_NK = np.mean([drops.comprehensiveness for drops in draws], axis=0)
+        sufficiency_NK = np.mean([drops.sufficiency for drops in draws], axis=0)
         whole_N = comprehensiveness_NK.mean(axis=1)
         bins = {
             "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
@@ -548,46 +545,4 @@ class _Erasing:
             mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
             for orders in self._ranks[name].orders
         ]
-        return _mean([self._bounds.normalised(draw) for draw in draws])
-
-
-def _mean(draws: list[np.ndarray]) -> np.ndarray:
-    return np.mean(draws, axis=0)
-
-
-def _report(
-    saved: ModelPredictor,
-    explainer: Explainer,
-    rows: TextRows,
-    given: int,
-    measures: Measures,
-    ranks: dict[str, Ranked],
-    scores: list[MethodScore],
-) -> FaithfulnessReport:
-    accuracy = None
-    if rows.labels is not None:
-        first = next(iter(ranks.values())).attributions
-        accuracy = float(
-            np.mean([attribution.target == label for attribution, label in zip(first, rows.labels, strict=True)])
-        )
-    return FaithfulnessReport(
-        run=str(saved.folder),
-        rows=len(rows),
-        left_out=given - len(rows),
-        accuracy=accuracy,
-        shares=list(SHARES),
-        draws=measures.draws,
-        beam=measures.beam,
-        beam_tokens=measures.beam_tokens,
-        precision=explainer.scorer.accelerator.mixed_precision,
-        seed=measures.settings.seed,
-        scores=scores,
-        costs=[
-            MethodCost(
-                name,
-                float(np.mean([attribution.passes for attribution in ranking.attributions])),
-                float(np.mean([attribution.seconds for attribution in ranking.attributions])),
-            )
-            for name, ranking in ranks.items()
-        ],
-    )
+        return np.mean([self._bounds.normalised(draw) for draw in draws], axis=0)

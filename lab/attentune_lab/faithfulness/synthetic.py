@@ -14,6 +14,7 @@ import numpy as np
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
+from attentune.explain.methods import METHODS
 from attentune.inference.predictor import Predictor
 from attentune.stats.estimate import Interval
 from attentune_lab.faithfulness.measure import FaithfulnessResult, mean_interval
@@ -120,7 +121,7 @@ def _score(
     first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T
     return SyntheticScore(
         method=name,
-        signed=result.signed(name),
+        signed=METHODS[name].signed,
         kind=kind,
         rows=len(chosen),
         first=mean_interval(first_N, seed),

@@ -64,14 +64,12 @@ def test_json_and_the_folder_hold_the_same_report(run: Path, attentune, tmp_path
     assert files == sorted(["docs.jsonl", "test.jsonl", *methods])
 
 
-def test_sanity_and_cost_come_beside(run: Path, attentune) -> None:
-    words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity", "--cost")
+def test_sanity_checks_come_beside(run: Path, attentune) -> None:
+    words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity")
     status, out, _ = attentune("faithfulness", run, *words)
     assert status == 0
     assert "repeatability (Kendall's tau), 3 texts" in out
     assert "shuffled to" in out
-    assert "x predict" in out
-    assert "32 x 32" in out  # the run reads 32 tokens
     assert "NAOPC compr." not in out
 
 

@@ -1,8 +1,6 @@
-"""Scores that repeat, scores that follow the model, and what they cost."""
+"""Scores that repeat, and scores that follow the model."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ import torch
 
 from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.scorer import Settings
-from attentune_lab.faithfulness.cost import PLAIN, measure_cost, of_length
 from attentune_lab.faithfulness.measure import agreements
 from attentune_lab.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head
 from helpers.tiny import FAMILIES
@@ -81,62 +78,3 @@ def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny) -> None:
     assert np.abs(exact - rough).max() > 1e-4
     assert np.array_equal(scores("fp32"), exact)
     assert np.array_equal(scores("bf16"), rough)
-
-
-@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
-@pytest.mark.parametrize("tokens", [5, 16, 40])
-def test_texts_of_a_length_are_of_that_length(tiny, kind: str, tokens: int) -> None:
-    run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    scorer = Explainer(run, rows).scorer
-    features = of_length(scorer.features, tokens, 3)
-    assert features.lengths.tolist() == [tokens] * 3
-    own = features.special[features.row(1)]
-    assert own.sum() == scorer.features.special[scorer.features.row(0)].sum()
-    assert own[0]
-    assert not own[1]
-    if kind == "bi-encoder":
-        assert features.second_starts is not None
-        assert features.second_starts.tolist() == [tokens - 2] * 3
-    with scorer.evaluating():
-        assert np.isfinite(replace(scorer, features=features).scores(np.arange(3)).logits_NC).all()
-
-
-@pytest.mark.integration
-def test_costs_are_counted_and_timed(tiny) -> None:
-    run, rows = tiny_run(tiny()), rows_for("classification")
-    lines = measure_cost(
-        run,
-        rows,
-        methods=("ssa", "gradient", "leave-one-out", "integrated-gradients"),
-        settings=Settings(steps=3),
-        lengths=(8, 16, 512),
-        batches=(1, 2),
-        budget_s=0.2,
-    )
-    found = {(own.method, own.tokens, own.texts): own for own in lines}
-    assert {(own.tokens, own.texts) for own in lines} == {(8, 1), (16, 1), (8, 2), (16, 2)}  # 512 is never read
-    expected = {
-        PLAIN: (1, 0, 2),
-        "ssa": (1, 0, 2),
-        "gradient": (1, 1, 4),
-        "leave-one-out": (2, 0, 2 * (1 + 6)),
-        "integrated-gradients": (None, None, 2 * (1 + 2 * 3)),
-    }
-    for name, (forward, backward, passes) in expected.items():
-        own = found[name, 8, 2]
-        if own.median_s is None:
-            continue  # too slow on this machine
-        assert own.passes == passes
-        assert forward is None or (own.forward_calls, own.backward_calls) == (forward, backward)
-        assert 0 < own.median_s <= own.p95_s
-        assert own.repeats >= 1
-    assert found[PLAIN, 8, 1].times_plain == 1
-
-
-def test_what_would_take_too_long_is_left_out(tiny) -> None:
-    run, rows = tiny_run(tiny()), rows_for("classification")
-    lines = measure_cost(run, rows, methods=("leave-one-out", "ssa"), lengths=(8, 16), batches=(1,), budget_s=1e-9)
-    found = {(own.method, own.tokens): own for own in lines}
-    assert found["leave-one-out", 8].repeats == 1  # nothing was known of it
-    assert found["leave-one-out", 16].median_s is None
-    assert found["ssa", 16].median_s is not None
