@@ -121,7 +121,7 @@ def test_messages_on_bad_data_and_flags(attentune: Command, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     for name, content in BAD_FILES.items():
         (tmp_path / name).write_bytes(content)
-    told = [block.text for block in blocks(ROOT / "docs/data.md") if block.text.startswith("attentune: ")]
+    told = [block.text for block in blocks(ROOT / "docs/problems.md") if block.text.startswith("attentune: ")]
     assert len(told) == len(BAD_COMMANDS)
     for words, text in zip(BAD_COMMANDS, told, strict=True):
         status, _, error = attentune("train", *words, "--output_dir", "run")

@@ -275,6 +275,8 @@ def needed(run: str, text: str) -> bool:
 NOT_RUN = {
     "attentune COMMAND '[flags]'": "a form, not a command",
     "attentune COMMAND --help": "a form, not a command",
+    "git clone REPOSITORY attentune": "needs a network",
+    "cd attentune": "needs the clone",
     "make demo": "sets up an environment from the package index",
     "make test": "would run the tests within themselves",
     "make setup": "sets up an environment from the package index",
@@ -287,7 +289,7 @@ NOT_RUN = {
         "needs the server of the line before; tests/cli/test_serve.py sends requests"
     ),
     "docker build -t attentune-serve .": "needs docker",
-    "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/reviews:/run-folder:ro attentune-serve": "needs docker",
+    "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/first:/run-folder:ro attentune-serve": "needs docker",
     "pip install '.[export]'": "needs the package index",
     "hf auth login": "needs an account of the hub",
     "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
