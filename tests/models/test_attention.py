@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attentune.models import attention
-from attentune.models.attention import LONG, PLAIN, attention_by, use_own_attention
+from attentune.models import cpu_layers as attention
+from attentune.models.cpu_layers import LONG, PLAIN, attention_by, use_own_attention
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import Built, build, encoded
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attentune.config import BlurConfig
-from attentune.models.attention import PLAIN, use_own_attention
+from attentune.models.cpu_layers import PLAIN, use_own_attention
 from attentune.models.precision import BFloat16Copy
 from attentune.nn.compiled.attention import FastDropout, use_fast_dropout
 from helpers.references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of

@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from attentune.config.schema import BlurConfig
-from attentune.models import fused
-from attentune.models.attention import attention_by, use_own_attention
-from attentune.models.fused import frozen_weights, fused_layers, keep_bf16_weights, use_fused_layers
+from attentune.models import cpu_layers as fused
+from attentune.models.cpu_layers import (
+    attention_by,
+    frozen_weights,
+    fused_layers,
+    keep_bf16_weights,
+    use_fused_layers,
+    use_own_attention,
+)
 from attentune.models.precision import bf16_copy
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
@@ -43,11 +49,11 @@ def in_bf16(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the programs that layers were computed by, if they were ours."""
     made: list[str] = []
-    for name in ("fused_layer", "fused_prediction", "fused_pre_norm_layer", "fused_pre_norm_prediction"):
+    for name in ("fused_layer", "fused_prediction"):
         own = getattr(fused, name)
 
         def noted(*given: Any, own: Any = own, name: str = name) -> torch.Tensor:
-            made.append(name.replace("pre_norm_", ""))
+            made.append(name)
             found: torch.Tensor = own(*given)
             return found
 

@@ -13,7 +13,7 @@ import torch
 from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import evaluate
-from attentune.models.fused import use_bf16_gradients, use_fused_layers
+from attentune.models.cpu_layers import use_bf16_gradients, use_fused_layers
 from attentune.training.run import train
 from helpers.interrupted import assert_same, die_after_step, outcome, run
 from helpers.native import needs_native
@@ -100,7 +100,9 @@ def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_run_cannot_go_on_by_the_other_program(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = encoder(tiny)  # built here, as what a process that dies has built is not known to this one
     die_after_step(monkeypatch, 5, lambda: run(tmp_path, base, **STEPS))
-    monkeypatch.setattr("attentune.models.fused.unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)")
+    monkeypatch.setattr(
+        "attentune.models.cpu_layers.unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)"
+    )
     with pytest.raises(CheckpointError, match=r"--fused_layers, which needs a C compiler\) \(was 3, now 0\)"):
         run(tmp_path, base, **STEPS, training__resume=True)
 

@@ -23,7 +23,7 @@ from attentune.explain.scorer import Scorer, Settings
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
-from attentune.models.attention import attention_by
+from attentune.models.cpu_layers import attention_by
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import Interval, bootstrap_mean
 

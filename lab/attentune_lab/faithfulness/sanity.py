@@ -17,7 +17,7 @@ from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import ModelPredictor
-from attentune.models.attention import attention_by
+from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
 from attentune.stats.estimate import Interval

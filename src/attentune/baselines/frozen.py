@@ -23,9 +23,8 @@ from attentune.data.splits import row_groups, stratified_sample
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.scoring import default_batch_tokens
-from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer
-from attentune.models.fused import frozen_weights, use_fused_layers
+from attentune.models.cpu_layers import frozen_weights, use_fused_layers, use_own_attention
 from attentune.models.precision import has_fast_bf16
 from attentune.nn.compiled.memory import kept_memory
 

@@ -43,7 +43,7 @@ from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.models.attention import attention_by
+from attentune.models.cpu_layers import attention_by
 from attentune.nn.compiled.memory import kept_memory
 
 

@@ -21,7 +21,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import score_predictions
-from attentune.models.fused import frozen_weights
+from attentune.models.cpu_layers import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.compiled.memory import kept_memory

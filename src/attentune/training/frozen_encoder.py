@@ -14,7 +14,7 @@ from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import default_batch_tokens
 from attentune.models.build import count_parameters
-from attentune.models.fused import frozen_weights
+from attentune.models.cpu_layers import frozen_weights
 from attentune.training.prepare import RunInputs
 
 # Larger hidden states are not cached; the encoder then runs in each step.

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
-from attentune.models.fused import use_bf16_gradients
+from attentune.models.cpu_layers import use_bf16_gradients
 from attentune.nn.compiled.adamw import CompiledAdamW
 from attentune.nn.compiled.checks import unavailable_reason
 from attentune.nn.compiled.kernels import sum_of_squares

@@ -25,7 +25,7 @@ from attentune.data.batching import bucketed_order, pad_batch
 from attentune.data.splits import row_groups
 from attentune.inference.scoring import ModelEvaluator
 from attentune.models.build import ParameterCounts
-from attentune.models.fused import fused_layers
+from attentune.models.cpu_layers import fused_layers
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.compiled.memory import peak_memory_bytes, return_freed_memory
 from attentune.seeding import seed_global

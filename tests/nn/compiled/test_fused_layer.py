@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
-from attentune.nn.compiled.fused_layer import (
+from attentune.nn.compiled.kernels import DropoutMask
+from attentune.nn.compiled.layers import (
     BFloat16Weights,
     LayerSettings,
     LayerWeights,
     fused_layer,
     fused_prediction,
 )
-from attentune.nn.compiled.kernels import DropoutMask
 from helpers.native import factors, needs_native
 
 pytestmark = needs_native
@@ -96,7 +96,7 @@ def far(ours: Tensor, wanted: Tensor) -> float:
     [(0.0, False, False), (0.2, False, False), (0.1, True, False), (0.1, False, True)],
 )
 def test_values_and_gradients(chance: float, is_tanh: bool, is_biased: bool) -> None:
-    settings = LayerSettings(HEADS, chance, (chance / 2, chance / 3), 1e-6, is_gelu_tanh=is_tanh)
+    settings = LayerSettings(HEADS, 1e-6, chance, (chance / 2, chance / 3), is_gelu_tanh=is_tanh)
     hidden, mask = batch()
     d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
     own, wide = weights(), weights(torch.float64)
@@ -122,7 +122,7 @@ def test_values_and_gradients(chance: float, is_tanh: bool, is_biased: bool) -> 
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, (0.1, 0.1), 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 1e-6, 0.1, (0.1, 0.1)), batch(), weights()
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -135,13 +135,13 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
-    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, (0.3, 0.3), 1e-6), batch(), weights()
+    settings, (hidden, mask), own = LayerSettings(HEADS, 1e-6, 0.3, (0.3, 0.3)), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = LayerWeights(*(one.detach().to(dtype) for one in own))
     predicted = fused_prediction(hidden, mask, given, half, settings)
-    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6))
+    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 1e-6))
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))
@@ -149,7 +149,7 @@ def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
 
 def test_disentangled_attention_within_the_layer() -> None:
     """`test_kernels` has the formula; here the layer passes vectors and gradients on; of zeros it is BERT's."""
-    settings = LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6, is_disentangled=True)
+    settings = LayerSettings(HEADS, 1e-6, is_disentangled=True)
     (hidden, mask), own = batch(), weights()
     half = BFloat16Weights(own)
     positions = torch.randn(2 * LENGTH - 1, 2 * HIDDEN, generator=torch.Generator().manual_seed(6)).requires_grad_()
@@ -162,7 +162,7 @@ def test_disentangled_attention_within_the_layer() -> None:
     predicted = fused_prediction(hidden, mask, own, half, settings, positions=positions)
     assert torch.equal(predicted, out.detach())
     scaled = own._replace(query=own.query * 3**0.5, query_bias=own.query_bias * 3**0.5)
-    plain = fused_layer(hidden, mask, scaled, BFloat16Weights(own), LayerSettings(HEADS, 0.0, (0.0, 0.0), 1e-6))
+    plain = fused_layer(hidden, mask, scaled, BFloat16Weights(own), LayerSettings(HEADS, 1e-6))
     none = fused_layer(hidden, mask, scaled, half, settings, positions=torch.zeros_like(positions))
     # Its scores are divided by the root of three times the width.
     assert not torch.allclose(none, plain, atol=0.01)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attentune.nn.compiled.checks import plain_pre_norm_layer
-from attentune.nn.compiled.fused_layer import BFloat16Weights
-from attentune.nn.compiled.fused_pre_norm import (
-    PreNormSettings,
+from attentune.nn.compiled.layers import (
+    BFloat16Weights,
+    LayerSettings,
     PreNormWeights,
-    fused_pre_norm_layer,
-    fused_pre_norm_prediction,
+    fused_layer,
+    fused_prediction,
 )
 from helpers.native import needs_native
 
@@ -31,9 +31,10 @@ def weights(dtype: torch.dtype = torch.float32, *, first_layer: bool = False) ->
         values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
         return values.bfloat16().to(dtype).requires_grad_()
 
-    matrices = some(3 * HIDDEN, HIDDEN), some(HIDDEN, HIDDEN), some(2 * INNER, HIDDEN), some(HIDDEN, INNER)
+    projections, output = some(3 * HIDDEN, HIDDEN), some(HIDDEN, HIDDEN)
+    up, down = some(2 * INNER, HIDDEN), some(HIDDEN, INNER)
     norm_1, norm_2 = some(HIDDEN, around=1.0), some(HIDDEN, around=1.0)
-    return PreNormWeights(*matrices, None if first_layer else norm_1, norm_2)
+    return PreNormWeights(None if first_layer else norm_1, projections, output, norm_2, up, down)
 
 
 def batch() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -54,15 +55,15 @@ def far(ours: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("is_tanh", [False, True])
 @pytest.mark.parametrize("first_layer", [False, True])
 def test_values_and_gradients(first_layer: bool, is_tanh: bool) -> None:
-    settings, (hidden, mask, angles) = PreNormSettings(HEADS, 1e-5, is_tanh), batch()
+    settings, (hidden, mask, angles) = LayerSettings(HEADS, 1e-5, is_gelu_tanh=is_tanh), batch()
     own, wide = weights(first_layer=first_layer), weights(torch.float64, first_layer=first_layer)
     x, x_wide = hidden.clone().requires_grad_(), hidden.double().requires_grad_()
     d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
     inputs, inputs_wide = ([one, *(w for w in given if w is not None)] for one, given in ((x, own), (x_wide, wide)))
     wide_angles = (angles[0].double(), angles[1].double())
-    wanted = plain_pre_norm_layer(x_wide, mask.double(), wide_angles, wide, settings)
+    wanted = plain_pre_norm_layer(x_wide, mask.double(), wide, settings, wide_angles)
     wanted_back = torch.autograd.grad(wanted, inputs_wide, d_out.double())
-    ours = fused_pre_norm_layer(x, mask, angles, own, BFloat16Weights(own), settings)
+    ours = fused_layer(x, mask, own, BFloat16Weights(own), settings, positions=angles)
     back = torch.autograd.grad(ours, inputs, d_out)
     assert far(ours.detach(), wanted.detach()) < 0.006
     assert all(far(one, other) < 0.015 for one, other in zip(back, wanted_back, strict=True))
@@ -70,13 +71,13 @@ def test_values_and_gradients(first_layer: bool, is_tanh: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training(dtype: torch.dtype) -> None:
-    settings, (hidden, mask, angles), own = PreNormSettings(HEADS, 1e-5), batch(), weights()
+    settings, (hidden, mask, angles), own = LayerSettings(HEADS, 1e-5), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = PreNormWeights(*(None if one is None else one.detach().to(dtype) for one in own))
-    predicted = fused_pre_norm_prediction(hidden, mask, angles, given, half, settings)
-    trained = fused_pre_norm_layer(hidden.float(), mask, angles, own, half, settings)
+    predicted = fused_prediction(hidden, mask, given, half, settings, positions=angles)
+    trained = fused_layer(hidden.float(), mask, own, half, settings, positions=angles)
     assert predicted.dtype == dtype
     assert not predicted.requires_grad
     assert torch.equal(predicted, trained.detach().to(dtype))

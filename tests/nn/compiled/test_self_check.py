@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attentune.models.fused import fused_layers, use_fused_layers
-from attentune.nn.compiled import checks, fused_layer, kernels, native
+from attentune.models.cpu_layers import fused_layers, use_fused_layers
+from attentune.nn.compiled import checks, kernels, layers, native
 from attentune.training.optimizer import _total_norm, build_optimizer
 from helpers.native import needs_native
 from helpers.tiny_models import build
@@ -48,7 +48,7 @@ def test_a_library_that_computes_something_else_is_not_used(
             raise MemoryError("out of memory for the buffers of gelu")
         return true_gelu(x_NI, bias_I, **form) * (1.2 if error == "wrong" else float("nan"))
 
-    monkeypatch.setattr(fused_layer, "gelu", wrong_gelu)
+    monkeypatch.setattr(layers, "gelu", wrong_gelu)
     with pytest.warns(RuntimeWarning, match="PyTorch's operations are used instead.*Set CC to another compiler"):
         reason = checks.unavailable_reason()
     assert reason is not None

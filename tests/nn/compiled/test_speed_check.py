@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attentune.models.fused import use_fused_layers
+from attentune.models.cpu_layers import use_fused_layers
 from attentune.nn.compiled import checks
 from helpers.native import needs_native
 from helpers.tiny_models import build

@@ -21,7 +21,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import AttentuneError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.io.files import storage_errors
-from attentune.models.attention import attention_by
+from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 # The operator sets that PyTorch's exporter supports.

@@ -17,20 +17,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from attentune.nn.compiled import native
-from attentune.nn.compiled.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer
-from attentune.nn.compiled.fused_pre_norm import (
-    Angles,
-    PreNormSettings,
-    PreNormWeights,
-    fused_pre_norm_layer,
-)
 from attentune.nn.compiled.kernels import AdamWNumbers, adamw, normalize, sum_of_squares
+from attentune.nn.compiled.layers import (
+    Angles,
+    BFloat16Weights,
+    LayerSettings,
+    LayerWeights,
+    PreNormWeights,
+    fused_layer,
+)
 
 # The compiled layer is used unless it takes this much longer, so that a busy machine does not decide.
 LARGEST_RATIO = 1.1
@@ -71,7 +73,7 @@ def measured_ratio(hidden: int, inner: int, heads: int) -> float:
         weights = random_weights(hidden, inner, generator)
         hidden_BTD = torch.randn(_BATCH, _LENGTH, hidden, generator=generator).requires_grad_()
         mask = torch.zeros(_BATCH, 1, 1, _LENGTH)
-        settings = LayerSettings(heads, 0.0, (0.0, 0.0), 1e-12)
+        settings = LayerSettings(heads, 1e-12)
         half = BFloat16Weights(weights)
 
         def step(layer: Callable[[], Tensor]) -> float:
@@ -152,7 +154,7 @@ def plain_layer(
 
 
 def plain_pre_norm_layer(
-    hidden_BTD: Tensor, mask: Tensor, angles: Angles, w: PreNormWeights, settings: PreNormSettings
+    hidden_BTD: Tensor, mask: Tensor, w: PreNormWeights, settings: LayerSettings, angles: Angles
 ) -> Tensor:
     """Compute a ModernBERT layer in the inputs' precision by PyTorch's operations (Warner et al. 2024, section 2.1)."""
     batch, length, width = hidden_BTD.shape
@@ -177,9 +179,9 @@ def plain_pre_norm_layer(
 # Relative errors (norm of the difference over the norm of the result) of bf16 are a few thousandths.
 LARGEST_ERROR = 0.05
 _HEADS, _HIDDEN, _INNER = 2, 64, 96
-# Texts and tokens of the batches, and the attention: BERT's; with a position bias (there GELU is that by tanh, and AMX
-# is used where there is AMX); or disentangled.
-_BATCHES = ((3, 11, "plain"), (2, 70, "bias"), (2, 19, "disentangled"))
+# Layers, with their numbers of texts and tokens: BERT's; with a position bias (there GELU is that by tanh, and AMX is
+# used where it exists); with disentangled attention; ModernBERT's.
+_LAYERS = {"plain": (3, 11), "bias": (2, 70), "disentangled": (2, 19), "pre-norm": (2, 19)}
 
 
 def unavailable_reason() -> str | None:
@@ -219,65 +221,60 @@ def largest_error() -> float:
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            errors = [error for batch in _BATCHES for error in _errors(*batch)]
-            errors += _pre_norm_errors(batch=2, length=19)
+            errors = [error for kind in _LAYERS for error in _layer_errors(kind)]
+            errors += _other_errors()
     finally:
         torch.set_num_threads(threads)
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
-def _errors(batch: int, length: int, kind: str) -> Iterator[float]:
+def _layer_errors(kind: str) -> Iterator[float]:
+    """Yield the relative errors of one of `_LAYERS`: of its output and of every gradient."""
+    batch, length = _LAYERS[kind]
     generator = torch.Generator().manual_seed(batch + length)
-    weights = random_weights(_HIDDEN, _INNER, generator)
-    hidden_BTD = torch.randn(batch, length, _HIDDEN, generator=generator).requires_grad_()
+    settings = LayerSettings(_HEADS, 1e-12, is_gelu_tanh=kind == "bias", is_disentangled=kind == "disentangled")
+    first = random_weights(_HIDDEN, _INNER, generator)
+    weights: LayerWeights | PreNormWeights = first
+    hidden_BTD, direction_BTD = (torch.randn(batch, length, _HIDDEN, generator=generator) for _ in range(2))
     mask = torch.zeros(batch, 1, 1, length)
     mask[0, ..., length // 2 :] = torch.finfo(torch.float32).min
-    direction_BTD = torch.randn(batch, length, _HIDDEN, generator=generator)
-    settings = LayerSettings(
-        _HEADS, 0.0, (0.0, 0.0), 1e-12, is_gelu_tanh=kind == "bias", is_disentangled=kind == "disentangled"
-    )
-    sizes = {"bias": (_HEADS, 2 * length - 1), "disentangled": (2 * length - 1, 2 * _HIDDEN)}
-    positions = None
-    if kind in sizes:
-        positions = torch.randn(sizes[kind], generator=generator).bfloat16().float().requires_grad_()
+    positions: Any = None
+    if kind == "pre-norm":
+        up = torch.cat([first.up, random_weights(_HIDDEN, _INNER, generator).up]).detach().requires_grad_()
+        projections = torch.cat([first.query, first.key, first.value]).detach().requires_grad_()
+        weights = PreNormWeights(first.norm_1, projections, first.attention_output, first.norm_2, up, first.down)
+        angles_TE = torch.randn(length, _HIDDEN // _HEADS // 2, generator=generator).repeat(1, 2)
+        positions = (angles_TE.cos(), angles_TE.sin())
+        mask = mask.expand(-1, -1, length, -1).contiguous()
+        mask[1, :, 5:, :3] = torch.finfo(torch.float32).min  # as a local window
+    elif kind != "plain":
+        size = (_HEADS, 2 * length - 1) if kind == "bias" else (2 * length - 1, 2 * _HIDDEN)
+        positions = torch.randn(size, generator=generator).bfloat16().float().requires_grad_()
 
-    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, positions=positions)
-    plain_BTD = plain_layer(hidden_BTD, mask, weights, settings, positions)
-    inputs = (hidden_BTD, *weights, *(() if positions is None else (positions,)))
-    yield _relative(compiled_BTD, plain_BTD)
-    compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
-    names = ("hidden", *LayerWeights._fields, "positions")[: len(inputs)]
+    inputs = {"hidden": hidden_BTD.requires_grad_(), **weights._asdict()}
     # The gradient of the keys' bias is 0 but for rounding: adding a vector to all keys does not change the softmax.
-    yield from (
-        _relative(one, other) for name, one, other in zip(names, compiled, plain, strict=True) if name != "key_bias"
-    )
-    rows_ND = hidden_BTD.detach().view(-1, _HIDDEN)
-    yield _relative(normalize([rows_ND], 1e-5).float(), layer_norm(rows_ND, (_HIDDEN,)))
-    exact = math.fsum(float(weight.detach().double().square().sum()) for weight in weights)
-    yield abs(sum_of_squares([weight.detach() for weight in weights]) - exact) / exact
-    yield from _step_errors([weight.detach() for weight in weights[:2]], generator)
-
-
-def _pre_norm_errors(batch: int, length: int) -> Iterator[float]:
-    """Yield the relative errors of a ModernBERT layer: values and gradients."""
-    generator = torch.Generator().manual_seed(length)
-    first, second = (random_weights(_HIDDEN, _INNER, generator) for _ in range(2))
-    projections = torch.cat([first.query, first.key, first.value]).detach().requires_grad_()
-    up = torch.cat([first.up, second.up]).detach().requires_grad_()
-    weights = PreNormWeights(projections, first.attention_output, up, first.down, first.norm_1, first.norm_2)
-    hidden_BTD, direction_BTD = (torch.randn(batch, length, _HIDDEN, generator=generator) for _ in range(2))
-    mask = torch.zeros(batch, 1, length, length)
-    mask[0, :, 5:, :3] = torch.finfo(torch.float32).min
-    angles_TE = torch.randn(length, _HIDDEN // _HEADS // 2, generator=generator).repeat(1, 2)
-    angles, settings = (angles_TE.cos(), angles_TE.sin()), PreNormSettings(_HEADS, 1e-5)
-
-    inputs = (hidden_BTD.requires_grad_(), *(weight for weight in weights if weight is not None))
-    half = BFloat16Weights(weights)
-    compiled_BTD = fused_pre_norm_layer(hidden_BTD, mask, angles, weights, half, settings)
-    plain_BTD = plain_pre_norm_layer(hidden_BTD, mask, angles, weights, settings)
+    inputs.pop("key_bias", None)
+    if isinstance(positions, Tensor):
+        inputs["positions"] = positions
+    compiled_BTD = fused_layer(hidden_BTD, mask, weights, BFloat16Weights(weights), settings, positions=positions)
+    plain: Callable[..., Tensor] = plain_pre_norm_layer if kind == "pre-norm" else plain_layer
+    plain_BTD = plain(hidden_BTD, mask, weights, settings, positions)
     yield _relative(compiled_BTD, plain_BTD)
-    compiled, plain = (torch.autograd.grad(out, inputs, direction_BTD) for out in (compiled_BTD, plain_BTD))
-    yield from (_relative(one, other) for one, other in zip(compiled, plain, strict=True))
+    ours, wanted = (
+        torch.autograd.grad(out, tuple(inputs.values()), direction_BTD) for out in (compiled_BTD, plain_BTD)
+    )
+    yield from map(_relative, ours, wanted)
+
+
+def _other_errors() -> Iterator[float]:
+    """Yield the relative errors of the normalisation, the sum of squares and a step of AdamW."""
+    generator = torch.Generator().manual_seed(1)
+    weights = [weight.detach() for weight in random_weights(_HIDDEN, _INNER, generator)]
+    rows_ND = torch.randn(33, _HIDDEN, generator=generator)
+    yield _relative(normalize([rows_ND], 1e-5).float(), layer_norm(rows_ND, (_HIDDEN,)))
+    exact = math.fsum(float(weight.double().square().sum()) for weight in weights)
+    yield abs(sum_of_squares(weights) - exact) / exact
+    yield from _step_errors(weights[:2], generator)
 
 
 def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[float]:
