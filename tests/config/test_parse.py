@@ -15,9 +15,8 @@ from attentune.config.parse import format_value
 from attentune.errors import ConfigError
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.classifiers import COMBINATIONS
-from attentune.nn.heads import HEADS
+from attentune.nn.heads import HEADS, TOKEN_GATES
 from attentune.nn.layer_mix import LAYER_MIXES
-from attentune.nn.token_gate import TOKEN_GATES
 from attentune.token_labels.planner import GENERATORS
 
 

@@ -17,9 +17,9 @@ from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateC
 from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
+from attentune.nn.heads import TOKEN_GATES
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
-from attentune.nn.token_gate import TOKEN_GATES
 from helpers.tiers import diagonal, integration_unless
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, SINGLE_HEADS, Built, build, encoded, logits_of

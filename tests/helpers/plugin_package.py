@@ -18,7 +18,7 @@ from torch import nn
 from attentune.metrics.metrics import Metric
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.losses import RowLosses
-from attentune.nn.token_gate import ImportanceGate, TokenHead
+from attentune.nn.heads import ImportanceGate, TokenHead
 from attentune.token_labels.base import LabelGenerator
 from attentune.token_labels.plan import EpochPlan
 

@@ -15,7 +15,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.precision import BFloat16Copy
 from attentune.models.saving import load_model, save_model
-from attentune.nn.attention_block import CrossAttentionBlock, TransformerBlock
+from attentune.nn.heads import CrossAttentionBlock, TransformerBlock
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
 

@@ -7,10 +7,10 @@ import torch
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
-from attentune.nn.attention_block import (
+from attentune.nn.heads import (
     Attention,
-    BlockShape,
     CrossAttentionBlock,
+    HeadOptions,
     TransformerBlock,
     UniformInitLinear,
     attend,
@@ -23,9 +23,9 @@ KEY_LENGTHS = (4, 2, 1)
 MASK_NT = torch.tensor([[place < length for place in range(4)] for length in KEY_LENGTHS])
 
 
-def shape(**changes: object) -> BlockShape:
+def shape(**changes: object) -> HeadOptions:
     values = {"hidden_size": 6, "attention_heads": 2, "inner_size": 10, "activation": torch.nn.functional.gelu}
-    return BlockShape(**(values | changes))
+    return HeadOptions(**(values | changes))
 
 
 def shaken(module: torch.nn.Module) -> torch.nn.Module:

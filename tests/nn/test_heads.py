@@ -1,26 +1,30 @@
 """Heads against plain loops. What every head owes is in contracts/."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from attentune.nn.attention_block import BlockShape, CrossAttentionBlock, TransformerBlock
 from attentune.nn.heads import (
     HEADS,
     PAIR_HEADS,
     ClsHead,
     ClsMeanHead,
+    CrossAttentionBlock,
     CrossAttentionHead,
+    HeadOptions,
     MeanHead,
     Pooler,
     SelfAttentionHead,
+    TransformerBlock,
     build_head,
 )
 from helpers.references import cross_attention_block_of, texts_of, transformer_block_of
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
+OPTIONS = HeadOptions(4, attention_heads=2, inner_size=6)
 ORDINARY_BT = torch.tensor([[0, 1, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
 
 
@@ -38,13 +42,13 @@ def places_of(mask_BT: torch.Tensor, row: int) -> list[int]:
 
 
 def test_cls_is_the_first_token() -> None:
-    head = ClsHead(hidden_size=4, with_pooler=False)
+    head = ClsHead(OPTIONS)
     assert torch.equal(head(hidden(), MASK_BT, ORDINARY_BT), hidden()[:, 0])
     assert not list(head.parameters())
 
 
 def test_cls_with_a_pooler_is_tanh_of_a_dense_layer() -> None:
-    head = ClsHead(hidden_size=4, with_pooler=True)
+    head = ClsHead(replace(OPTIONS, with_pooler=True))
     output_BD = head(hidden(), MASK_BT, ORDINARY_BT)
     weight, bias = head.pooler.dense.weight.detach(), head.pooler.dense.bias.detach()
     for row in range(3):
@@ -56,7 +60,7 @@ def test_cls_with_a_pooler_is_tanh_of_a_dense_layer() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mean_takes_all_real_tokens(dtype: torch.dtype) -> None:
-    output_BD = MeanHead()(hidden(dtype), MASK_BT, ORDINARY_BT)
+    output_BD = MeanHead(OPTIONS)(hidden(dtype), MASK_BT, ORDINARY_BT)
     for row in range(3):
         assert output_BD[row].tolist() == pytest.approx(mean_of(hidden(dtype), row, places_of(MASK_BT, row)), abs=1e-6)
 
@@ -65,14 +69,11 @@ def test_mean_takes_all_real_tokens(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_cls_mean_weighs_cls_and_the_mean_of_the_ordinary_tokens(share: float, dtype: torch.dtype) -> None:
     hidden_BTD = hidden(dtype)
-    output_BD = ClsMeanHead(share_of_cls=share)(hidden_BTD, MASK_BT, ORDINARY_BT)
+    output_BD = ClsMeanHead(replace(OPTIONS, share_of_cls=share))(hidden_BTD, MASK_BT, ORDINARY_BT)
     for row in range(3):
         mean = mean_of(hidden_BTD, row, places_of(ORDINARY_BT, row) or places_of(MASK_BT, row))
         expected = [share * float(hidden_BTD[row, 0, d]) + (1 - share) * mean[d] for d in range(4)]
         assert output_BD[row].tolist() == pytest.approx(expected, abs=1e-6)
-
-
-SHAPE = BlockShape(4, 2, 6, torch.nn.functional.gelu)
 
 
 def shaken(head: torch.nn.Module) -> torch.nn.Module:
@@ -89,7 +90,7 @@ def real_texts(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[list[lis
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_self_attention_is_cls_of_full_blocks(layers: int) -> None:
-    head = shaken(SelfAttentionHead(SHAPE, layers=layers))
+    head = shaken(SelfAttentionHead(replace(OPTIONS, layers=layers)))
     assert len(head.blocks) == layers
     expected = real_texts(hidden(), MASK_BT)
     for block in head.blocks:
@@ -105,7 +106,7 @@ def test_cross_attention_asks_a_texts_own_tokens_by_the_others(layers: int, bare
 
     Queries are the other text's, zeros after its end; keys, values and residual the text's own.
     """
-    head = shaken(CrossAttentionHead(SHAPE, layers=layers, bare=bare)).double()
+    head = shaken(CrossAttentionHead(replace(OPTIONS, layers=layers, bare=bare))).double()
     kinds = [type(block) for block in head.blocks]
     assert kinds == [TransformerBlock] * layers + [CrossAttentionBlock] * bare
     rows = [0, 1, 2, 1]
@@ -123,13 +124,13 @@ def test_cross_attention_asks_a_texts_own_tokens_by_the_others(layers: int, bare
 
 def test_cross_attention_of_an_odd_number_of_texts_is_refused() -> None:
     with pytest.raises(ValueError, match="got 3 texts, expected an even number"):
-        CrossAttentionHead(SHAPE, layers=1, bare=False)(hidden(), MASK_BT, ORDINARY_BT)
+        CrossAttentionHead(OPTIONS)(hidden(), MASK_BT, ORDINARY_BT)
 
 
 @pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_gives_one_finite_vector_a_text(kind: str) -> None:
     """Whatever stands at padding, for a text without any token (the last) too, and so do its gradients."""
-    head = build_head(kind, hidden_size=4, share_of_cls=0.5, with_pooler=True, shape=SHAPE)
+    head = build_head(kind, replace(OPTIONS, with_pooler=True))
     mask_NT = torch.cat([MASK_BT, torch.zeros(1, 5, dtype=torch.bool)])
     hidden_NTD = torch.cat([hidden(), torch.full((1, 5, 4), 0.0 if kind in ("cls", "cls-mean") else math.nan)])
     ordinary_NT = torch.cat([ORDINARY_BT, mask_NT[3:]])
@@ -142,36 +143,21 @@ def test_every_head_gives_one_finite_vector_a_text(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["self-attention", "cross-attention"])
-def test_heads_of_blocks_need_a_shape_and_a_block(kind: str) -> None:
-    with pytest.raises(ValueError, match="expected a BlockShape"):
-        build_head(kind, hidden_size=4)
+def test_heads_of_blocks_need_a_block(kind: str) -> None:
     with pytest.raises(ValueError, match=f"expected at least (1|one block) for {kind}"):
-        build_head(kind, hidden_size=4, layers=0, shape=SHAPE)
+        build_head(kind, replace(OPTIONS, layers=0))
     assert set(PAIR_HEADS) <= set(HEADS)
 
 
 def test_only_cls_takes_the_pooler() -> None:
-    def poolers(kind: str, **options: bool) -> int:
-        head = build_head(kind, hidden_size=4, shape=SHAPE, **options)
-        return sum(isinstance(module, Pooler) for module in head.modules())
-
-    assert {kind: poolers(kind, with_pooler=True) for kind in HEADS} == {kind: int(kind == "cls") for kind in HEADS}
-    assert poolers("cls") == 0
-
-
-def test_the_options_reach_the_heads_and_have_their_defaults() -> None:
-    bare = build_head("cross-attention", hidden_size=4, shape=SHAPE, layers=0, bare=True)
-    assert [type(block) for block in bare.blocks] == [CrossAttentionBlock]
-    assert [type(block) for block in build_head("self-attention", hidden_size=4, shape=SHAPE).blocks] == [
-        TransformerBlock
-    ]
-    assert build_head("cls-mean", hidden_size=4).share_of_cls == 0.5
-    assert build_head("cls-mean", hidden_size=4, share_of_cls=0.25).share_of_cls == 0.25
+    heads = {kind: build_head(kind, replace(OPTIONS, with_pooler=True)) for kind in HEADS}
+    poolers = {kind: sum(isinstance(module, Pooler) for module in head.modules()) for kind, head in heads.items()}
+    assert poolers == {kind: int(kind == "cls") for kind in HEADS}
 
 
 @pytest.mark.parametrize("kind", ["self-attention", "cross-attention"])
 def test_the_last_block_is_asked_by_cls_alone(kind: str) -> None:
-    head = build_head(kind, hidden_size=4, shape=SHAPE, layers=2)
+    head = build_head(kind, replace(OPTIONS, layers=2))
     asked = []
     for block in head.blocks:
         block.register_forward_pre_hook(lambda block, inputs: asked.append(inputs[0].shape[1]))

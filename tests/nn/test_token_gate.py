@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attentune.nn.token_gate import ImportanceGate, PositionLinear, TokenHead, importance_weights, token_importance
+from attentune.nn.heads import ImportanceGate, PositionLinear, TokenHead, importance_weights, token_importance
 
 D = 4
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)

@@ -47,8 +47,8 @@ from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.saving import check_undamaged, model_type
 from attentune.models.windows import SPECIAL
-from attentune.nn.attention_block import attention_matrices, unused_matrices
 from attentune.nn.classifiers import ScaledOutput, projection_weights
+from attentune.nn.heads import attention_matrices, unused_matrices
 from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
 

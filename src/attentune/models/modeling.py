@@ -24,12 +24,11 @@ from attentune.models.slots import (
 )
 from attentune.models.text_pairs import TwoTexts, find_texts, mean_over_pair, split_pair_rows, to_rows
 from attentune.models.windows import Windows, find_windows
-from attentune.nn.attention_block import UniformInitLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.classifiers import ScaledOutput, ScaledSimilarity, build_outputs
+from attentune.nn.heads import PositionLinear, UniformInitLinear
 from attentune.nn.layer_mix import ExcitationLinear, NeutralLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
-from attentune.nn.token_gate import PositionLinear
 
 # What PyTorch aligns fresh memory to on a CPU.
 _ALIGNMENT_BYTES = 64

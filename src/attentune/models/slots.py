@@ -12,12 +12,10 @@ from transformers.activations import ACT2FN
 
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
-from attentune.nn.attention_block import BlockShape
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur, apply_blur
 from attentune.nn.classifiers import build_classifier, raw_outputs
-from attentune.nn.heads import build_head
+from attentune.nn.heads import TOKEN_GATES, HeadOptions, ImportanceGate, TokenHead, build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
-from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
 from attentune.plugins import is_plugin, load_plugin, part_of
 
 # Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
@@ -228,25 +226,19 @@ def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
 def head_slot(config: AttentuneConfig) -> nn.Module:
     """Build the head; attention blocks take the encoder's sizes."""
     head, encoder = config.head, config.encoder_config
-    shape = None
-    if head["attention_heads"] is not None:
-        shape = BlockShape(
-            hidden_size=encoder.hidden_size,
-            attention_heads=head["attention_heads"],
-            inner_size=_inner_size(encoder),
-            activation=_activation(encoder),
-            dropout=_dropout(encoder),
-            near_one=head["init"] == "uniform",
-        )
-    return build_head(
-        head["kind"],
+    options = HeadOptions(
         hidden_size=encoder.hidden_size,
         share_of_cls=head["beta"],
         with_pooler=head["with_pooler"],
         layers=head["layers"],
         bare=head["bare"],
-        shape=shape,
+        attention_heads=head["attention_heads"] or 1,
+        inner_size=_inner_size(encoder),
+        activation=_activation(encoder),
+        dropout=_dropout(encoder),
+        near_one=head["init"] == "uniform",
     )
+    return build_head(head["kind"], options)
 
 
 def classifier_slot(config: AttentuneConfig) -> nn.Module:

@@ -92,7 +92,7 @@ class Case(NamedTuple):
     position_bias: Tensor | None  # the position bias, if there is one
 
     def attention(self, *, keep: bool) -> tuple[Tensor, Tensor | None]:
-        return kernels.attention(*self.given, self.drop, position_bias=self.position_bias, keep=keep)
+        return kernels.attention(*self.given, self.drop, positions=self.position_bias, keep=keep)
 
 
 def case(length: int, width: int, kind: str, chance: float) -> Case:
@@ -113,7 +113,7 @@ def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, ...]:
     projected, biases, mask, _, _ = one.given
     assert log_sums is not None
     given = (projected, biases, mask, log_sums, one.d_context, one.drop)
-    back = kernels.attention_back(*given, position_bias=one.position_bias)
+    back = kernels.attention_back(*given, positions=one.position_bias)
     return tuple(gradient for gradient in back if gradient is not None)
 
 
@@ -218,14 +218,14 @@ def test_disentangled_attention_and_its_gradients(length: int, width: int, kind:
     found = ((scores.softmax(dim=-1) * dropped) @ value).transpose(1, 2).reshape(batch * length, -1)
     wanted_back = torch.autograd.grad(found, wide, d_context.double())
 
-    ours, log_sums = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=True)
+    ours, log_sums = kernels.attention(projected, biases, mask, batch, heads, drop, positions, keep=True)
     near(ours, found, 0.005)
     assert log_sums is not None
-    back = kernels.disentangled_back(projected, biases, mask, log_sums, d_context, drop, positions)
+    back = kernels.attention_back(projected, biases, mask, log_sums, d_context, drop, positions)
     near(back[0], wanted_back[0], 0.005)
     near(back[1], wanted_back[1], 1e-4)
     near(back[2], wanted_back[2], 1e-4)
-    alone, nothing = kernels.disentangled(projected, biases, mask, batch, heads, drop, positions, keep=False)
+    alone, nothing = kernels.attention(projected, biases, mask, batch, heads, drop, positions, keep=False)
     assert nothing is None
     assert torch.equal(alone, ours)
 

@@ -87,14 +87,14 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, bias
     exact = [one.double().requires_grad_() for one in (projected, biases, bias) if one is not None]
     wanted = plain_attention(*exact[:2], mask, shape, *exact[2:])
     context, log_sums = kernels.attention(
-        projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, position_bias=bias, keep=True
+        projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, positions=bias, keep=True
     )
     assert_close(context, wanted, 0.01)
     if scale > 1:
         return  # a softmax over scores that differ by hundreds has gradients below the rounding of its inputs
     assert log_sums is not None
     d_projected, d_biases, d_bias = kernels.attention_back(
-        projected, biases, mask, log_sums, d_context, NO_DROPOUT, position_bias=bias
+        projected, biases, mask, log_sums, d_context, NO_DROPOUT, positions=bias
     )
     back = torch.autograd.grad(wanted, exact, d_context.double())
     if d_bias is not None:
@@ -161,12 +161,12 @@ def test_disentangled_attention_and_its_gradients(shape: Shape, scale: float, se
     scores = (scores + torch.einsum("bhje,ijhe->bhij", key, table[:, :, 1])) / math.sqrt(3 * shape.width)
     wanted = (scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(rows, hidden)
     given_ = (projected, biases, None, shape.batch, shape.heads, NO_DROPOUT, positions)
-    context, log_sums = kernels.disentangled(*given_, keep=True)
+    context, log_sums = kernels.attention(*given_, keep=True)
     assert_close(context, wanted, 0.01)
     if scale > 1:
         return  # as above
     assert log_sums is not None
-    found = kernels.disentangled_back(projected, biases, None, log_sums, d_context, NO_DROPOUT, positions)
+    found = kernels.attention_back(projected, biases, None, log_sums, d_context, NO_DROPOUT, positions)
     for one, other in zip(found, torch.autograd.grad(wanted, exact, d_context.double()), strict=True):
         assert_close(one, other, 0.02)
 

@@ -39,7 +39,7 @@ from attentune.models.build import build_model, load_tokenizer
 from attentune.models.loading import Tokenizer, is_pooler_weight, quiet
 from attentune.models.saving import save_tokenizer
 from attentune.nn.classifiers import DotProduct, ScaledDotProduct, ScaledOutput, ScaledSimilarity
-from attentune.nn.masked import masked_mean
+from attentune.nn.heads import masked_mean
 from attentune.results import to_json
 
 

@@ -87,18 +87,28 @@ def attention(
     batch: int,
     heads: int,
     dropout: DropoutMask,
+    positions: Tensor | None = None,
     *,
-    position_bias: Tensor | None = None,
     keep: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute softmax(query key' / sqrt(width) + mask + bias) value for each head, with dropout on the probabilities.
 
-    With Intel AMX (`use_amx`) the products of longer texts have bf16 factors; all others are computed in float32.
+    `positions` are the bias by relative position, (heads, 2 T - 1) float32, or packed vectors (2 T - 1, 2 D) bf16 of
+    disentangled attention (He et al. 2021, DeBERTa, section 3.1): its scores are (query_i key_j + query_i position_key
+    + key_j position_query) / sqrt(3 width) + mask, with the vectors of position j - i.
+
+    With Intel AMX (`use_amx`) the products of longer texts have bf16 factors, except in disentangled attention; all
+    others are computed in float32.
     """
-    sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
-    given = (projected_N3D, biases_3D, *_mask(mask), *_padded(position_bias))
-    _call("attention", *sizes, *dropout, _scaling(projected_N3D.shape[1] // 3, heads), *given, *out)
-    return out
+    rows, wide = projected_N3D.shape
+    length, hidden = rows // batch, wide // 3
+    log_sums = projected_N3D.new_empty(batch, heads, length, dtype=torch.float32) if keep else None
+    context_ND = projected_N3D.new_empty(rows, hidden)
+    name, scaling, given = _by_positions(positions, hidden // heads)
+    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
+    before = (projected_N3D, biases_3D, *_mask(mask), *given)
+    _call(name, *sizes, *dropout, scaling, *before, context_ND, log_sums)
+    return context_ND, log_sums
 
 
 def attention_back(
@@ -108,63 +118,33 @@ def attention_back(
     log_sums: Tensor,
     d_context_ND: Tensor,
     dropout: DropoutMask,
-    *,
-    position_bias: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the gradients of `attention`'s projections, biases and position bias from that of the context."""
-    heads, hidden = log_sums.shape[1], d_context_ND.shape[1]
+    """Compute the gradients of `attention`'s projections, biases and positions from that of the context."""
+    batch, heads, length = log_sums.shape
+    width = d_context_ND.shape[1] // heads
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
-    padded, step = _padded(position_bias)
-    d_padded = None if padded is None else torch.empty_like(padded)
-    before = (projected_N3D, biases_3D, *_mask(mask), padded, step, log_sums, d_context_ND)
-    after = (d_projected, d_biases, d_padded)
-    sizes = _back_sizes(log_sums, hidden)
-    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, *after)
-    return d_projected, d_biases, None if d_padded is None else d_padded[:, : 2 * log_sums.shape[2] - 1]
+    name, scaling, given = _by_positions(positions, width)
+    d_given = None if given[0] is None else torch.empty_like(given[0], dtype=torch.float32)
+    sizes = (batch, length, heads, width, torch.get_num_threads())
+    before = (projected_N3D, biases_3D, *_mask(mask), *given, log_sums, d_context_ND)
+    _call(f"{name}_back", *sizes, *dropout, scaling, *before, d_projected, d_biases, d_given)
+    if d_given is not None and name == "attention":
+        d_given = d_given[:, : 2 * length - 1]
+    return d_projected, d_biases, d_given
 
 
-def disentangled(
-    projected_N3D: Tensor,
-    biases_3D: Tensor,
-    mask: Tensor | None,
-    batch: int,
-    heads: int,
-    dropout: DropoutMask,
-    positions_R2D: Tensor,
-    *,
-    keep: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute disentangled attention: scores have two more terms, with the vectors of relative positions.
+def _by_positions(positions: Tensor | None, width: int) -> tuple[str, float, tuple[Any, ...]]:
+    """Return the C function for these positions, the factor of the scores, and the positions as it takes them.
 
-    The scores are (query_i key_j + query_i position_key + key_j position_query) / sqrt(3 width) + mask, with the
-    vectors of position j - i. All is computed in float32.
-
-    Source: He et al. 2021 (DeBERTa), section 3.1.
+    A bias has room for whole vectors after each head's numbers, and comes with the numbers of a head with it.
     """
-    sizes, out = _attention_outputs(projected_N3D, batch, heads, keep=keep)
-    given = (projected_N3D, biases_3D, *_mask(mask), positions_R2D)
-    _call("disentangled", *sizes, *dropout, _scaling(projected_N3D.shape[1], heads), *given, *out)
-    return out
-
-
-def disentangled_back(
-    projected_N3D: Tensor,
-    biases_3D: Tensor,
-    mask: Tensor | None,
-    log_sums: Tensor,
-    d_context_ND: Tensor,
-    dropout: DropoutMask,
-    positions_R2D: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `disentangled`'s projections, biases and positions from that of the context."""
-    heads, hidden = log_sums.shape[1], d_context_ND.shape[1]
-    d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
-    d_positions = torch.empty_like(positions_R2D, dtype=torch.float32)
-    before = (projected_N3D, biases_3D, *_mask(mask), positions_R2D, log_sums, d_context_ND)
-    after = (d_projected, d_biases, d_positions)
-    sizes = _back_sizes(log_sums, hidden)
-    _call("disentangled_back", *sizes, *dropout, _scaling(3 * hidden, heads), *before, *after)
-    return after
+    if positions is not None and positions.dtype == torch.bfloat16:
+        return "disentangled", float((3 * width) ** -0.5), (positions,)
+    if positions is None:
+        return "attention", float(width**-0.5), (None, 0)
+    padded = torch.nn.functional.pad(positions.detach(), (0, VECTOR))
+    return "attention", float(width**-0.5), (padded, padded.shape[1])
 
 
 class Normed(NamedTuple):
@@ -346,38 +326,8 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
     return (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
-def _attention_outputs(
-    projected_N3D: Tensor, batch: int, heads: int, *, keep: bool
-) -> tuple[tuple[int, ...], tuple[Tensor, Tensor | None]]:
-    """Return sizes and threads as the C code takes them; and room for the context and, with `keep`, the log sums."""
-    rows, wide = projected_N3D.shape
-    length, hidden = rows // batch, wide // 3
-    log_sums = projected_N3D.new_empty(batch, heads, length, dtype=torch.float32) if keep else None
-    sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    return sizes, (projected_N3D.new_empty(rows, hidden), log_sums)
-
-
-def _back_sizes(log_sums: Tensor, hidden: int) -> tuple[int, ...]:
-    """Return sizes and threads of a backward pass."""
-    batch, heads, length = log_sums.shape
-    return batch, length, heads, hidden // heads, torch.get_num_threads()
-
-
-def _scaling(hidden: int, heads: int) -> float:
-    """Return 1 / sqrt(hidden / heads), the factor of the scores; the sum of three terms has three times the width."""
-    return float((hidden // heads) ** -0.5)
-
-
 def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     """Return the mask and its strides over texts and over queries."""
     if mask is None:
         return None, 0, 0
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
-
-
-def _padded(position_bias: Tensor | None) -> tuple[Tensor | None, int]:
-    """Return the bias with room for whole vectors after each head's numbers, and the numbers of a head with it."""
-    if position_bias is None:
-        return None, 0
-    padded = torch.nn.functional.pad(position_bias.detach(), (0, VECTOR))
-    return padded, padded.shape[1]

@@ -32,8 +32,6 @@ from attentune.nn.compiled.kernels import (
     PreNormed,
     attention,
     attention_back,
-    disentangled,
-    disentangled_back,
     geglu,
     geglu_back,
     gelu,
@@ -272,25 +270,18 @@ class PostNorm(NamedTuple):
         x_ND, w = hidden_ND.to(HALF), self.weights
         biases_3D = torch.cat([w.query_bias, w.key_bias, w.value_bias]).detach()
         projected_N3D = torch.mm(x_ND, self.half.projections.t())
-        given = (projected_N3D, biases_3D, self.mask, batch, self.settings.heads, self.dropouts[0])
         positions = self.positions
-        if self.settings.is_disentangled and positions is not None:
-            positions = positions.detach().to(HALF).contiguous()
-            context_ND, log_sums = disentangled(*given, positions, keep=keep)
-        else:
-            positions = None if positions is None else positions.detach().float()
-            context_ND, log_sums = attention(*given, position_bias=positions, keep=keep)
+        if positions is not None:
+            positions = positions.detach().to(HALF if self.settings.is_disentangled else torch.float32).contiguous()
+        given = (projected_N3D, biases_3D, self.mask, batch, self.settings.heads, self.dropouts[0], positions)
+        context_ND, log_sums = attention(*given, keep=keep)
         return context_ND, (x_ND, projected_N3D, biases_3D, log_sums, positions)
 
     def attend_back(self, d_context_ND: Tensor, saved: Sequence[Any]) -> tuple[Tensor, Tensor | None, Saved]:
         """Return the gradients of the hidden states, the positions and the parameters."""
         x_ND, projected, biases, log_sums, positions = saved
-        given = (projected, biases, self.mask, log_sums, d_context_ND, self.dropouts[0])
-        d_positions: Tensor | None
-        if self.settings.is_disentangled and positions is not None:
-            d_projected, d_biases, d_positions = disentangled_back(*given, positions)
-        else:
-            d_projected, d_biases, d_positions = attention_back(*given, position_bias=positions)
+        given = (projected, biases, self.mask, log_sums, d_context_ND, self.dropouts[0], positions)
+        d_projected, d_biases, d_positions = attention_back(*given)
         d_weights = weight_gradient(d_projected, x_ND).chunk(3)
         d_hidden = torch.mm(d_projected, self.half.projections).float()
         pairs = zip(d_weights, d_biases.chunk(3), strict=True)
