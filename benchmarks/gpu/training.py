@@ -26,8 +26,8 @@ from transformers import (
 )
 from transformers.utils import is_flash_attn_2_available
 
-from attentune.models.loading import quiet
 from attentune.models.precision import has_fast_bf16
+from attentune.models.saving import quiet
 from attentune.nn.compiled.memory import forget_peak_memory, peak_memory_bytes
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
 from attentune.training.run import train

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from attentune.models.registration import register_with_transformers
+from attentune.models import register_with_transformers
 
 __version__ = "0.1.0"
 

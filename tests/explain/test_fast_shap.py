@@ -18,7 +18,8 @@ from attentune.explain.fast_shap import explained_output, fit_attribution_head, 
 from attentune.explain.scorer import Settings
 from attentune.explain.texts import fit_explainer
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.models.attribution_heads import SETTINGS, WEIGHTS
+from attentune.models.saving import HEAD_SETTINGS as SETTINGS
+from attentune.models.saving import HEAD_WEIGHTS as WEIGHTS
 from attentune.models.saving import save_model
 from attentune.seeding import numpy_generator
 from helpers.tiny_models import rows_of

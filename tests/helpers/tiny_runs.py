@@ -20,8 +20,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
-from attentune.models.attribution_heads import outputs_of
-from attentune.models.saving import save_model
+from attentune.models.saving import outputs_of, save_model
 from attentune.nn.attribution_head import AttributionHead
 from helpers.tiny_models import build, rows_of
 

@@ -14,8 +14,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Camembe
 from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, load_config, preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.models.build import build_model, load_tokenizer, pooler_is_trained, resolve_encoder
-from attentune.models.loading import pooler_dense, readable_positions
-from attentune.models.saving import label_space_of
+from attentune.models.saving import label_space_of, pooler_dense, readable_positions
 from attentune.nn.heads import Pooler
 from helpers.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import FIRST, LONG, TWO, build, encoded, logits_of

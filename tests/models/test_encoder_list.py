@@ -107,7 +107,7 @@ def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, t
 def test_a_folder(tiny, family: str) -> None:
     from transformers import AutoModel
 
-    from attentune.models.loading import readable_positions
+    from attentune.models.saving import readable_positions
 
     folder = tiny(family)
     (facts,) = encoder_facts([str(folder)])

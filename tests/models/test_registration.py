@@ -36,7 +36,7 @@ import inspect
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from attentune import AttentuneForSequenceClassification
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.registration import register_with_transformers, ImportHook
+from attentune.models import register_with_transformers, ImportHook
 for _ in range(2):
     assert type(AutoConfig.for_model("attentune")) is AttentuneConfig
     known = AutoModelForSequenceClassification._model_mapping

@@ -9,8 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from attentune.config import ModelConfig
 from attentune.data.tokenization import Features, encode_rows
 from attentune.models.build import load_tokenizer
-from attentune.models.loading import special_token_ids
-from attentune.models.saving import load_model, save_model
+from attentune.models.saving import load_model, save_model, special_token_ids
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import build, rows_of
 

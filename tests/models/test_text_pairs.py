@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.models.text_pairs import SplitPairRows, TwoTexts, find_texts, split_pair_rows
+from attentune.models.layouts import TwoTexts, find_texts, split_pair_rows
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5)
 
@@ -57,7 +57,7 @@ ORDINARY = st.lists(st.integers(3, 9), max_size=6)
 
 def split_pairs(
     rows: list[list[int]], separators: int | None, *, left: bool = False, limit: int = 5
-) -> SplitPairRows | None:
+) -> tuple[torch.Tensor, ...] | None:
     length = max(map(len, rows))
     padded = [[0] * (length - len(row)) + row if left else row + [0] * (length - len(row)) for row in rows]
     ids_BT = torch.tensor(padded)
@@ -72,7 +72,8 @@ def test_pair_rows_are_split_into_the_rows_of_each_text(
     found = split_pairs([[1, *first, *[2] * separators, *second, 2] for first, second in pairs], separators, left=left)
     assert found is not None
     for row, (first, second) in enumerate(pairs):
-        begin, ids = int(found.second_start_B[row]), found.ids_BT[row][found.mask_BT[row]].tolist()
+        ids_BT, mask_BT, starts_B = found
+        begin, ids = int(starts_B[row]), ids_BT[row][mask_BT[row]].tolist()
         assert ids[:begin] == [1, *first[:3], 2]
         assert ids[begin:] == [1, *second[:3], 2]
 

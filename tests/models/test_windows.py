@@ -16,8 +16,8 @@ from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, TokenGateC
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.models.build import build_model, load_tokenizer
+from attentune.models.layouts import find_windows, window_starts
 from attentune.models.saving import load_model, save_model
-from attentune.models.windows import find_windows, window_starts
 from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]

@@ -33,7 +33,10 @@ def token_head(positions: int | None = None) -> TokenHead:
 
 
 def gate(beta: float, *, threshold: float = 0.0, positions: int | None = None) -> ImportanceGate:
-    return ImportanceGate(token_head=token_head(positions), share_of_head=beta, threshold=threshold)
+    sizes = {"hidden_size": D, "activation": F.gelu, "positions": positions}
+    made = ImportanceGate(**sizes, share_of_head=beta, threshold=threshold)
+    made.token_head = token_head(positions)
+    return made
 
 
 def linear(weight: list[list[float]], bias: list[float], values: list[float]) -> list[float]:

@@ -13,7 +13,7 @@ from attentune.config import ModelConfig
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.models.build import load_tokenizer
-from attentune.models.loading import Tokenizer, special_token_ids
+from attentune.models.saving import Tokenizer, special_token_ids
 from helpers.bad_files import texts
 from helpers.tiny_models import rows_of
 

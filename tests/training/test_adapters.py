@@ -21,7 +21,7 @@ from attentune.config import Config, load_config, to_flat
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.lora import merge_adapters
+from attentune.models.slots import merge_adapters
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
@@ -141,7 +141,7 @@ def test_what_does_not_go_together_is_said(config: Callable[..., Any], monkeypat
         load_config(overrides={"training.lora_alpha": 2})
     with pytest.raises(ConfigError, match="gradient needs the gradients of the word embeddings"):
         load_config(preset="ssa-co", overrides={"labels.generator": "gradient", "training.lora_rank": 2})
-    monkeypatch.setattr("attentune.models.lora.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attentune.models.slots.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs peft, which is not installed; run: pip install 'attentune\[peft\]'"):
         train(config("bert"))
 

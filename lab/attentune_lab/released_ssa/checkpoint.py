@@ -19,8 +19,8 @@ from attentune.errors import CheckpointError
 from attentune.models.build import row_options
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import settle_head
-from attentune.models.loading import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.saving import Tokenizer, first_line, prepare_tokenizer, quiet
 
 _PREFIXES = {"bert": "bert.", "roberta": "roberta."}
 # A constant buffer with the positions 0, 1, 2, ..., which some versions of the program's library saved.

@@ -20,7 +20,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import DataError
 from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, target_value
 from attentune.inference.scoring import RowScores
-from attentune.models.attribution_heads import outputs_of
+from attentune.models.saving import outputs_of
 from attentune.nn.attribution_head import AttributionHead, additive_loss, efficient_scores
 from attentune.seeding import numpy_generator, torch_generator
 

@@ -19,7 +19,7 @@ from attentune.explain.gradient import gradient, integrated_gradients
 from attentune.explain.perturbation import leave_one_out, lime, shap
 from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, numpy_of
 from attentune.models.cpu_layers import attention_by
-from attentune.models.text_pairs import find_texts
+from attentune.models.layouts import find_texts
 from attentune.seeding import numpy_generator
 
 

@@ -27,8 +27,8 @@ from attentune.explain.methods import METHODS, check_contrast, first_token_atten
 from attentune.explain.scorer import PREDICTED, Scorer, Settings, class_ids, contrast_id, numpy_of
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress, run_and_rows
 from attentune.inference.scoring import RowScores, score_rows
-from attentune.models.attribution_heads import save_attribution_head
 from attentune.models.cpu_layers import attention_by
+from attentune.models.saving import save_attribution_head
 from attentune.nn.compiled.memory import kept_memory
 from attentune.results import without_nan
 from attentune.seeding import numpy_generator

@@ -27,12 +27,10 @@ from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.models.attribution_heads import load_attribution_head
 from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use_own_attention
-from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
-from attentune.models.saving import label_space_of, load_model
+from attentune.models.saving import Tokenizer, label_space_of, load_attribution_head, load_model
 from attentune.nn.attribution_head import AttributionHead
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 

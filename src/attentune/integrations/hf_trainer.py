@@ -24,9 +24,8 @@ from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.saving import label_space_of
+from attentune.models.saving import Tokenizer, label_space_of
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
 from attentune.token_labels.planner import build_generator

@@ -30,23 +30,27 @@ from attentune.models.encoder_list import (
     too_long,
 )
 from attentune.models.head_settings import is_bi_encoder, settle_head
-from attentune.models.inspection import CONVERT, check_size, problem_in, problem_in_settings
-from attentune.models.loading import (
+from attentune.models.layouts import SPECIAL
+from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
+from attentune.models.saving import (
+    CONVERT,
     Tokenizer,
     check_is_encoder,
+    check_size,
+    check_undamaged,
     is_pooler_weight,
     loading,
+    model_type,
     pair_separators,
     pooler_dense,
     prepare_tokenizer,
+    problem_in,
+    problem_in_settings,
     quiet,
     readable_positions,
     special_token_ids,
 )
-from attentune.models.lora import merge_adapters
-from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
-from attentune.models.saving import check_undamaged, model_type
-from attentune.models.windows import SPECIAL
+from attentune.models.slots import merge_adapters
 from attentune.nn.classifiers import ScaledOutput, projection_weights
 from attentune.nn.heads import attention_matrices, unused_matrices
 from attentune.nn.layer_mix import minimum_layers

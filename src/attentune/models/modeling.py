@@ -13,17 +13,24 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.lora import inject_adapters
+from attentune.models.layouts import (
+    TwoTexts,
+    Windows,
+    find_texts,
+    find_windows,
+    mean_over_pair,
+    split_pair_rows,
+    to_rows,
+)
 from attentune.models.slots import (
     blur_slot,
     classifier_slot,
     drop_pooler,
     head_slot,
+    inject_adapters,
     layer_mix_slot,
     token_gate_slot,
 )
-from attentune.models.text_pairs import TwoTexts, find_texts, mean_over_pair, split_pair_rows, to_rows
-from attentune.models.windows import Windows, find_windows
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.classifiers import ScaledOutput, ScaledSimilarity, build_outputs
 from attentune.nn.heads import PositionLinear, UniformInitLinear
@@ -231,9 +238,10 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         rows = split_pair_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
         if rows is None:
             return input_ids, attention_mask, token_type_ids, None
+        ids_BT, mask_BT, second_start_B = rows
         # Each text is encoded alone, so all tokens are of the first segment.
-        types = None if token_type_ids is None else torch.zeros_like(rows.ids_BT)
-        return rows.ids_BT, rows.mask_BT.to(attention_mask), types, rows.second_start_B
+        types = None if token_type_ids is None else torch.zeros_like(ids_BT)
+        return ids_BT, mask_BT.to(attention_mask), types, second_start_B
 
     def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
         """Locate the two texts of each row for a bi-encoder; None for other models."""

@@ -1,8 +1,14 @@
-"""Builds what fills the model's slots from its configuration."""
+"""Builds what fills the model's slots from its configuration, and what is attached to the encoder: blur and adapters.
+
+Adapters are those of the peft library, on query and value projections (Hu et al. 2021, "LoRA: Low-Rank Adaptation of
+Large Language Models").
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -10,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from attentune.errors import UnsupportedEncoderError
+from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur, apply_blur
 from attentune.nn.classifiers import build_classifier, raw_outputs
-from attentune.nn.heads import TOKEN_GATES, HeadOptions, ImportanceGate, TokenHead, build_head
+from attentune.nn.heads import TOKEN_GATES, HeadOptions, ImportanceGate, build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
-from attentune.plugins import is_plugin, load_plugin, part_of
+from attentune.plugins import is_plugin, part_of
 
 # Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
 # of the family. ModernBERT's `Wqkv` computes queries, keys and values together.
@@ -91,8 +97,8 @@ class BlurHooks:
         return (apply_blur(self._matrix(module), inputs[0]), *inputs[1:])
 
     def _after_value(self, module: nn.Module, inputs: Any, output_BTD: Tensor) -> Tensor:
-        matrix = self._matrix(module)
-        if _is_joint(module):
+        matrix, linear = self._matrix(module), _linear(module)
+        if linear is not None and linear.out_features == 3 * linear.in_features:  # queries, keys and values together
             queries_keys, values_BTD = output_BTD.split([output_BTD.shape[-1] // 3 * 2, output_BTD.shape[-1] // 3], -1)
             return torch.cat([queries_keys, apply_blur(matrix, values_BTD)], dim=-1)
         return apply_blur(matrix, output_BTD)
@@ -139,11 +145,6 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
     return [pairs[number - 1] for number in sorted(set(layers))]
 
 
-def _is_joint(module: nn.Module) -> bool:
-    linear = _linear(module)
-    return linear is not None and linear.out_features == 3 * linear.in_features
-
-
 def _linear(module: nn.Module | None) -> nn.Linear | None:
     """Return the linear layer itself, or the one inside an adapter; None for anything else."""
     inner = getattr(module, "base_layer", module)
@@ -174,14 +175,9 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
     hooks = BlurHooks(encoder, where=blur["where"], layers=numbers)
     kernel = part_of({"gaussian": GaussianBlur}, "attentune.blurs", blur.get("kind", "gaussian"))
-    gaussian = kernel(
-        size=blur["size"],
-        sigma=blur["sigma"],
-        layers=hooks.layers,
-        heads=config.encoder_config.num_attention_heads,
-        learnable=blur["learnable"],
-    )
-    return gaussian, hooks
+    heads = config.encoder_config.num_attention_heads
+    sizes = {"size": blur["size"], "sigma": blur["sigma"], "layers": hooks.layers, "heads": heads}
+    return kernel(**sizes, learnable=blur["learnable"]), hooks
 
 
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
@@ -210,17 +206,13 @@ def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
     if gate["kind"] == "none":
         return None
     encoder = config.encoder_config
-    positions = None if gate["share_weights"] else config.max_seq_length
-    if is_plugin(gate["kind"]):
-        return load_plugin("attentune.token_gates", gate["kind"])(
-            hidden_size=encoder.hidden_size,
-            activation=_activation(encoder),
-            positions=positions,
-            share_of_head=gate["beta"],
-            threshold=gate["attention_threshold"],
-        )
-    head = TokenHead(hidden_size=encoder.hidden_size, activation=_activation(encoder), positions=positions)
-    return ImportanceGate(token_head=head, share_of_head=gate["beta"], threshold=gate["attention_threshold"])
+    return part_of({"ssa": ImportanceGate}, "attentune.token_gates", gate["kind"])(
+        hidden_size=encoder.hidden_size,
+        activation=_activation(encoder),
+        positions=None if gate["share_weights"] else config.max_seq_length,
+        share_of_head=gate["beta"],
+        threshold=gate["attention_threshold"],
+    )
 
 
 def head_slot(config: AttentuneConfig) -> nn.Module:
@@ -233,9 +225,9 @@ def head_slot(config: AttentuneConfig) -> nn.Module:
         layers=head["layers"],
         bare=head["bare"],
         attention_heads=head["attention_heads"] or 1,
-        inner_size=_inner_size(encoder),
+        inner_size=_first(encoder, ("intermediate_size", "hidden_dim")) or 4 * encoder.hidden_size,
         activation=_activation(encoder),
-        dropout=_dropout(encoder),
+        dropout=float(_first(encoder, ("hidden_dropout_prob", "dropout", "mlp_dropout")) or 0.0),
         near_one=head["init"] == "uniform",
     )
     return build_head(head["kind"], options)
@@ -253,20 +245,75 @@ def classifier_slot(config: AttentuneConfig) -> nn.Module:
 
 def _activation(encoder: Any) -> Callable[[Tensor], Tensor]:
     """Return the encoder's activation function."""
-    names = ("hidden_act", "hidden_activation", "activation")  # differs between families
-    activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
+    activation = _first(encoder, ("hidden_act", "hidden_activation", "activation")) or "gelu"
     return ACT2FN[activation] if isinstance(activation, str) else activation
 
 
-def _dropout(encoder: Any) -> float:
-    """Return the dropout of the encoder's layers."""
-    names = ("hidden_dropout_prob", "dropout", "mlp_dropout")
-    values = (getattr(encoder, name, None) for name in names)
-    return next((float(value) for value in values if isinstance(value, int | float)), 0.0)
+def _first(encoder: Any, names: tuple[str, ...]) -> Any:
+    """Return the first of these settings that the encoder has; families name them differently."""
+    return next((value for value in (getattr(encoder, name, None) for name in names) if value is not None), None)
 
 
-def _inner_size(encoder: Any) -> int:
-    """Return the width of the encoder's feed-forward network."""
-    names = ("intermediate_size", "hidden_dim")
-    sizes = (getattr(encoder, name, None) for name in names)
-    return next((size for size in sizes if isinstance(size, int)), 4 * encoder.hidden_size)
+# Names of the query and value projections by family; the first complete entry is used.
+_TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin"), ("q", "v"), ("Wqkv",))
+
+
+def check_peft() -> None:
+    """Check that peft is installed."""
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("training.lora_rank: needs peft, which is not installed; run: pip install 'attentune[peft]'")
+
+
+def adapter_settings(settings: dict[str, Any], encoder: nn.Module, **more: Any) -> Any:
+    """Build peft's configuration of adapters on an encoder."""
+    names = {name.split(".")[-1] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
+    targets = next((targets for targets in _TARGETS if names.issuperset(targets)), None)
+    if targets is None:
+        raise UnsupportedEncoderError(
+            "training.lora_rank: found no projections to queries and values in this encoder, expected those of a"
+            " BERT-like one. Train it without --lora_rank."
+        )
+    # Imported by name: transformers scans model code for imports and would require peft for models without adapters.
+    return importlib.import_module("peft").LoraConfig(
+        r=settings["rank"],
+        lora_alpha=settings["alpha"],
+        lora_dropout=settings["dropout"],
+        target_modules=list(targets),
+        bias="none",
+        **more,
+    )
+
+
+def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
+    """Add new adapters to an encoder, initially without effect, and train only these."""
+    importlib.import_module("peft").inject_adapter_in_model(adapter_settings(settings, encoder), encoder)
+    for name, module in encoder.named_modules():
+        if ".lora_" in f".{name}":
+            # Initialised by peft with B = 0; must not be initialised again.
+            module._is_hf_initialized = True
+
+
+def merge_adapters(model: Any) -> dict[str, Tensor] | None:
+    """Merge a model's adapters into the weights of its encoder and remove them; return them as peft names them."""
+    if model.config.lora is None:
+        return None
+    layer = importlib.import_module("peft.tuners.lora").LoraLayer
+    adapters = {
+        f"base_model.model.{name.replace('.default.', '.')}": value.detach().cpu().clone().contiguous()
+        for name, value in model.encoder.named_parameters()
+        if ".lora_" in name
+    }
+    for parent in list(model.encoder.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, layer):
+                child.merge()
+                setattr(parent, name, child.get_base_layer())
+    model.encoder.requires_grad_(True)
+    if hasattr(model.encoder, "peft_config"):
+        del model.encoder.peft_config
+    model.config.lora = None
+    if model.blur_hooks is not None:
+        # Its hooks were attached to the modules just replaced.
+        model.blur_hooks.remove()
+        model.blur_hooks = blur_slot(model.config, model.encoder)[1]
+    return adapters

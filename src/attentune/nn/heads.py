@@ -384,9 +384,17 @@ class ImportanceGate(nn.Module):
     Source: SSA sections 3.2 (co-training) and 3.3 (hybrid).
     """
 
-    def __init__(self, *, token_head: TokenHead, share_of_head: float, threshold: float) -> None:
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        activation: Callable[[Tensor], Tensor],
+        positions: int | None,
+        share_of_head: float,
+        threshold: float,
+    ) -> None:
         super().__init__()
-        self.token_head = token_head
+        self.token_head = TokenHead(hidden_size=hidden_size, activation=activation, positions=positions)
         self.share_of_head = share_of_head
         self.threshold = threshold
 

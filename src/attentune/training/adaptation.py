@@ -25,8 +25,7 @@ from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError
 from attentune.io.files import storage_errors, write_text, written_together
-from attentune.models.loading import quiet
-from attentune.models.saving import load_model
+from attentune.models.saving import load_model, quiet
 from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback
 from attentune.training.checkpoint import TEMPORARY, checkpoint_folders

@@ -15,8 +15,8 @@ from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import ModelEvaluator, make_accelerator
 from attentune.models.build import build_model, encoder_size, is_english_only, load_tokenizer
 from attentune.models.cpu_layers import use_fused_layers, use_own_attention
-from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
+from attentune.models.slots import check_peft
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator

@@ -24,8 +24,8 @@ from attentune.errors import CheckpointError, StorageError
 from attentune.io import files
 from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest, written_together
 from attentune.models.build import hub_name
-from attentune.models.lora import adapter_settings
 from attentune.models.saving import save_model
+from attentune.models.slots import adapter_settings
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.callbacks import ProgressDisplay, TrainingState
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -277,6 +277,7 @@ def save_adapters(folder: Path, adapters: dict[str, torch.Tensor], task: TaskTra
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
-        adapter_settings(lora, task.model.encoder, base).save_pretrained(str(folder))
+        settings = adapter_settings(lora, task.model.encoder, base_model_name_or_path=base, inference_mode=True)
+        settings.save_pretrained(str(folder))
         # The same permissions as the other files; safetensors writes private ones.
         (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from attentune.data.dataset import Finding
     from attentune.data.tokenization import Features, TokenWords
-    from attentune.models.loading import Tokenizer
+    from attentune.models.saving import Tokenizer
     from attentune.training.callbacks import ProgressDisplay
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ import torch
 from attentune.config import Config, TrainingConfig, to_dict
 from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.models.build import count_parameters
-from attentune.models.lora import merge_adapters
+from attentune.models.slots import merge_adapters
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.compiled.memory import kept_memory
 from attentune.results import RESULT_FILE, RunResult, versions

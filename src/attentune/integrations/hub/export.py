@@ -32,8 +32,7 @@ from attentune.integrations.hub.stock import differing_predictions, stock_model,
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.loading import quiet
-from attentune.models.saving import save_model, save_tokenizer
+from attentune.models.saving import quiet, save_model, save_tokenizer
 from attentune.plugins import is_plugin
 
 _ROOTS = {

@@ -36,8 +36,7 @@ from attentune.integrations.hub.stock import last_layer, slot_reasons
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.loading import Tokenizer, is_pooler_weight, quiet
-from attentune.models.saving import save_tokenizer
+from attentune.models.saving import Tokenizer, is_pooler_weight, quiet, save_tokenizer
 from attentune.nn.classifiers import DotProduct, ScaledDotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.heads import masked_mean
 from attentune.results import to_json

@@ -17,8 +17,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.loading import is_pooler_weight
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.saving import is_pooler_weight
 from attentune.nn.classifiers import ScaledOutput
 
 # Activations with f(z) - f(-z) = z.

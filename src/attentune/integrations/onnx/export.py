@@ -46,8 +46,7 @@ from attentune.integrations.onnx.checking import (
 )
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
-from attentune.models.loading import quiet
-from attentune.models.saving import save_tokenizer
+from attentune.models.saving import quiet, save_tokenizer
 from attentune.results import to_json
 
 # All but the first are written by `integrations.hub`.
