@@ -1,4 +1,4 @@
-"""The rates of false alarms and coverage, by simulation; docs/statistics.md has larger ones of the same code.
+"""The rates of false alarms and coverage, by simulation; results/stats has larger ones of the same code.
 
 Every draw comes from a fixed key, so a rate is the same on each run. Tolerances are four standard errors of the count
 of plays, so that a right procedure fails one such line in 16,000.
@@ -135,11 +135,13 @@ def test_matthews_correlation_goes_through_its_jackknife_values() -> None:
     assert 0.01 < rate <= LEVEL + slack(LEVEL, PLAYS)
 
 
-def test_the_page_has_the_tables_of_the_record() -> None:
+def test_the_pages_have_the_tables_of_the_record() -> None:
     record = json.loads((ROOT / "results" / "stats" / "rates.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    pages = "".join(
+        (ROOT / name).read_text(encoding="utf-8") for name in ("results/stats/README.md", "docs/statistics.md")
+    )
     for title, table in error_rates.tables(record).items():
-        assert table in page, title
+        assert table in pages, title
 
 
 def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@
 Simulates many experiments whose true difference is known (`Scenario`): two methods, a few seeds, right or wrong answers
 to the same examples. Counts false alarms (a difference is found where there is none), coverage (the 95 % interval
 contains the true difference) and power (a true difference of two points is found). Writes results/stats/rates.json and
-prints the tables of docs/statistics.md. With --folds it prints the false alarms of tests over the folds of
+prints the tables of results/stats/README.md. With --folds it prints the false alarms of tests over the folds of
 cross-validation as JSON instead.
 """
 
@@ -374,7 +374,7 @@ def measure_folds(plays: int) -> dict[str, Any]:
 
 
 def tables(record: dict[str, Any]) -> dict[str, str]:
-    """The tables of docs/statistics.md, in Markdown, by title."""
+    """The tables of results/stats/README.md, in Markdown, by title."""
     found = {kind: _procedures(record["scenarios"], kind) for kind in ("false_alarms", "coverage")}
     found["scenarios"] = _scenarios(record)
     found["seeds"] = _seeds_needed()
@@ -390,7 +390,7 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
     }
     found["family and Matthews"] = _table(["false alarms", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
     rows = {key: [_percent(one["friedman"]), _percent(one["any_pair"])] for key, one in record["ranking"].items()}
-    found["ranking"] = _table(["false alarms", "Friedman's test", "any two methods told apart"], rows)
+    found["ranking"] = _table(["false alarms", "Friedman's test", "any two methods differ"], rows)
     return found
 
 
