@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from attentune.cli.commands import COMMANDS, GROUPS
-from attentune.cli.flags import _SHORTHANDS, ALIASES
+from attentune.cli.flags import ALIASES, SHORTHANDS
+from attentune.cli.main import COMMANDS, GROUPS
 from attentune.config import load_preset, preset_names
 from attentune.config.load import setting_fields
 
@@ -66,7 +66,7 @@ def flags() -> str:
     names: dict[str, list[str]] = {}
     for name, meant in ALIASES.items():
         names.setdefault(f"--{'model_name_or_path' if meant == 'name_or_path' else meant}", []).append(name)
-    for name, (setting, value) in _SHORTHANDS.items():
+    for name, (setting, value) in SHORTHANDS.items():
         names[f"--{setting.split('.')[1]} {value}"] = [name]
     rows = [f"| `{flag}` | {', '.join(f'`--{name}`' for name in short)} |" for flag, short in names.items()]
     return table("| flag | other names |", rows)
@@ -108,16 +108,16 @@ def meaning(name: str, facts: dict) -> str:
 def commands() -> str:
     """Return the table of commands, by group."""
     rows = []
-    for group in GROUPS:
+    for group, summaries in GROUPS.items():
         rows.append(f"| **{group}** | |")
-        rows += [f"| [`{name}`](#{name}) | {one.summary} |" for name, one in COMMANDS.items() if one.group == group]
+        rows += [f"| [`{name}`](#{name}) | {summary} |" for name, summary in summaries.items()]
     return table("| command | what it does |", rows)
 
 
-def own_flags(module: str) -> str:
+def own_flags(command: str, arguments: tuple[str, ...]) -> str:
     """Return the table of the arguments of a command that are no settings, nor common."""
     rows = []
-    for action in importlib.import_module(f"attentune.cli.{module}").parser()._actions:
+    for action in importlib.import_module(f"attentune.cli.{command}").parser(arguments)._actions:
         if "." in action.dest or action.dest.startswith("alias:") or action.dest in COMMON.split():
             continue
         if action.dest == "format" and action.choices and set(action.choices) <= {"text", "json"}:
@@ -130,10 +130,16 @@ def own_flags(module: str) -> str:
     return table("| argument | meaning |", rows) if rows else "No arguments of its own.\n"
 
 
-MODULES = (*COMMANDS, "compare_runs", "fit_explainer", "hans")
+# The tables of flags: a command, and arguments with which it does another job.
+FLAGS: dict[str, tuple[str, tuple[str, ...]]] = {name: (name, ()) for name in COMMANDS} | {
+    "compare_runs": ("compare", ("RUN", "RUN")),
+    "fit_explainer": ("explain", ("--fit",)),
+    "hans": ("evaluate", ("--suite",)),
+}
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "configuration.md": {"presets": presets, "flags": flags, "settings": settings},
-    "commands.md": {"commands": commands} | {f"flags of {name}": lambda name=name: own_flags(name) for name in MODULES},
+    "commands.md": {"commands": commands}
+    | {f"flags of {name}": lambda given=given: own_flags(*given) for name, given in FLAGS.items()},
 }
 
 

@@ -21,9 +21,8 @@ import pytest
 import yaml
 
 import attentune
-from attentune.cli.commands import COMMANDS, module_of
 from attentune.cli.flags import overrides_of
-from attentune.cli.main import main
+from attentune.cli.main import COMMANDS, main
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
@@ -122,15 +121,17 @@ def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return
-    name = f"attentune.cli.{module_of(command, words[1:])}"
-    module = importlib.import_module(name) if command in COMMANDS else command_module(command)
-    parsed, problems = module.parser().parse(words[1:])
+    if command in COMMANDS:
+        parser = importlib.import_module(f"attentune.cli.{command}").parser(words[1:])
+    else:
+        parser = command_module(command).parser()
+    parsed, problems = parser.parse(words[1:])
     assert problems == []
     # The values too, and whether they go together; a file of settings is not there to be read.
     load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))
     assert problems == []
     if command == "demo":
-        assert set(filter(None, parsed.presets.split(","))) <= {*preset_names(), "all"}
+        assert set(parsed.presets or ()) <= {*preset_names(), "all"}
 
 
 def test_there_are_command_lines_for_every_command_and_flags_are_checked() -> None:

@@ -80,6 +80,7 @@ def serve_pipeline(run: str, max_batch: int) -> None:
     from attentune.inference.predictor import Predictor
     from attentune.serving.api import api_app
     from attentune.serving.backend import RunBackend
+    from attentune.serving.limits import ServerLimits
     from attentune.serving.server import bound_socket, on_sigterm, run_server
     from benchmarks.speed.contenders import stock_model
 
@@ -101,7 +102,7 @@ def serve_pipeline(run: str, max_batch: int) -> None:
         raise SystemExit(0)
 
     with on_sigterm(stop), bound_socket("127.0.0.1", 0) as listener:
-        app = api_app(backend, max_batch=max_batch)
+        app = api_app(backend, limits=ServerLimits(batch=max_batch))
         run_server(app, listener, graceful_s=5, ready=lambda url: print(f"at {url}", file=sys.stderr, flush=True))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import attentune.cli
-from attentune.cli.commands import COMMANDS, GROUPS, MODES, module_of
+from attentune.cli.main import COMMANDS, GROUPS
 
 _FOLDER = Path(attentune.cli.__file__).parent
 # Commands that train, whose settings all apply.
@@ -22,13 +23,14 @@ _ON_RUNS = ("predict", "explain", "evaluate", "calibrate")
 _ON_TEXTS = ("predict", "explain")
 
 
-def parser_of(command: str):
-    return importlib.import_module(f"attentune.cli.{command}").parser()
+def parser_of(command: str, *arguments: str):
+    return importlib.import_module(f"attentune.cli.{command}").parser(arguments)
 
 
-def shown(command: str) -> list:
+def shown(command: str, *arguments: str) -> list:
     """The flags in the help of a command; a flag that is only a synonym is not shown."""
-    return [action for action in parser_of(command)._actions if action.option_strings and action.help != "==SUPPRESS=="]
+    actions = parser_of(command, *arguments)._actions
+    return [action for action in actions if action.option_strings and action.help != "==SUPPRESS=="]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -38,24 +40,16 @@ def test_every_command_has_help(attentune, command: str) -> None:
     assert f"usage: attentune {command}" in out
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *(mode.module for mode in MODES.values()), "compare_runs"])
-def test_every_flag_of_its_own_is_read(command: str) -> None:
-    """Each is read from the parsed values, by the command or what it takes its flags from."""
-    text = (_FOLDER / f"{command}.py").read_text(encoding="utf-8")
-    names = set(re.findall(r"from attentune\.cli\.(\w+) import", text))
-    while (
-        more := {
-            name
-            for module in names
-            for name in re.findall(r"from attentune\.cli\.(\w+) import", (_FOLDER / f"{module}.py").read_text("utf-8"))
-        }
-        - names
-    ):
-        names |= more
-    source = text + "".join((_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names))
-    own = [action.dest for action in shown(command) if "." not in action.dest and not action.dest.startswith("help")]
-    for name in own:
-        assert re.search(rf"(parsed|options|given|flags|arguments)\.{name}\b|[\"']{name}[\"']", source), name
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [*((name, ()) for name in COMMANDS), ("train", ["--adapt"]), ("evaluate", ["--suite"]), ("explain", ["--fit"])],
+)
+def test_every_flag_of_its_own_is_read(command: str, arguments: Sequence[str]) -> None:
+    """Each is read from the parsed values, by the command or what checks and reads its files."""
+    source = "".join((_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in (command, "flags", "inputs"))
+    own = [action.dest for action in shown(command, *arguments) if "." not in action.dest]
+    for name in (name for name in own if not name.startswith("help")):
+        assert re.search(rf"parsed\.{name}\b|[\"']{name}[\"']", source), name
 
 
 @pytest.mark.parametrize("command", _ON_RUNS)
@@ -93,8 +87,8 @@ def test_commands_are_in_four_groups(attentune) -> None:
     assert len(COMMANDS) == 18
 
 
-def test_a_flag_that_does_another_job_has_a_module_of_its_own() -> None:
-    assert module_of("evaluate", ["runs/mnli", "--suite=hans"]) == "hans"
-    assert module_of("evaluate", ["runs/mnli"]) == "evaluate"
-    assert module_of("compare", ["runs/a", "runs/b"]) == "compare_runs"
-    assert module_of("compare", ["rows.csv", "--presets", "bert"]) == "compare"
+def test_a_flag_that_does_another_job_has_a_help_of_its_own() -> None:
+    assert parser_of("evaluate", "runs/mnli", "--suite=hans").prog == "attentune evaluate --suite hans"
+    assert parser_of("evaluate", "runs/mnli").prog == "attentune evaluate"
+    assert parser_of("compare", "runs/a", "runs/b").usage.startswith("attentune compare RUN RUN")
+    assert parser_of("compare", "rows.csv", "--presets", "bert").usage.startswith("attentune compare --presets")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attentune.baselines.registry import make_baseline
-from attentune.cli.explain_tables import class_tables
+from attentune.cli.explain import class_tables
 from attentune.config import DataConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data

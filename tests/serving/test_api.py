@@ -92,9 +92,7 @@ def test_joined_requests_are_answered_as_if_they_were_alone(run: Predictor) -> N
     alone = [backend.predict([(text, None)])[0] for text in texts]
 
     async def joined() -> list[dict[str, Any]]:
-        engine = Engine(
-            backend, limits=ServerLimits(), max_batch=16, max_wait_s=0.01, on_batch=lambda rows, _: sizes.append(rows)
-        )
+        engine = Engine(backend, ServerLimits(batch=16, wait_ms=10), on_batch=lambda rows, _: sizes.append(rows))
         async with engine:
             return [one for (one,) in await asyncio.gather(*(engine.predict([(text, None)]) for text in texts))]
 
@@ -240,7 +238,7 @@ class Slow:
 
 def test_an_answer_that_takes_too_long_is_given_up_and_its_texts_are_not_computed() -> None:
     slow = Slow()
-    with client_of(slow, limits=ServerLimits(timeout_s=0.3), max_wait_ms=0) as client:
+    with client_of(slow, limits=ServerLimits(timeout_s=0.3, wait_ms=0)) as client:
         threads = [threading.Thread(target=client.post, args=("/predict",), kwargs={"json": {"texts": ["first"]}})]
         threads[0].start()
         while not slow.seen:
@@ -262,8 +260,7 @@ def test_full_queues_answer_503_and_when_to_come_again() -> None:
     slow = Slow()
 
     async def crowd() -> None:
-        limits = ServerLimits(queue=2, explain_queue=1)
-        async with Engine(slow, limits=limits, max_batch=1, max_wait_s=0) as engine:
+        async with Engine(slow, ServerLimits(queue=2, explain_queue=1, batch=1, wait_ms=0)) as engine:
             tasks = [asyncio.create_task(engine.predict([("first", None)]))]
             while not slow.seen:
                 await asyncio.sleep(0.01)
@@ -299,7 +296,7 @@ def test_retry_after_is_a_header(monkeypatch: pytest.MonkeyPatch, client: TestCl
 def test_a_bug_of_ours_is_a_message_and_fails_nobody_else() -> None:
     slow = Slow()
     slow.gate.set()
-    with client_of(slow, max_wait_ms=200) as client:
+    with client_of(slow, limits=ServerLimits(wait_ms=200)) as client:
         answers: dict[str, Any] = {}
 
         def ask(text: str) -> None:
@@ -398,7 +395,7 @@ def test_a_body_that_stops_gets_a_message() -> None:
 
 
 def test_metrics_count_what_was_done(run: Predictor) -> None:
-    with client_of(RunBackend(run, name="mine"), max_wait_ms=0) as client:
+    with client_of(RunBackend(run, name="mine"), limits=ServerLimits(wait_ms=0)) as client:
         client.post("/predict", json={"texts": ["a", "b", "c"]})
         client.post("/predict", json={"texts": []})
         client.post("/explain", json={"texts": ["a"]})

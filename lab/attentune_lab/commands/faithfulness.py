@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
+    PRECISION,
     ROW_SETTINGS,
     Parser,
     add_config_flags,
-    add_precision_flag,
     config_from,
     names_in,
     overrides_of,
     whole_number,
 )
+from attentune.cli.inputs import check_named
 from attentune.cli.output import table
 from attentune.explain.explanation import check_method_names
 
@@ -58,7 +58,7 @@ def parser() -> Parser:
     made.add_argument(
         "--sanity", action="store_true", help="sanity checks: are scores repeatable, and do they depend on the weights?"
     )
-    add_precision_flag(made)
+    made.add_lines(PRECISION)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--output_dir", help="write report.json and rationale files for ERASER's scorer to this folder")
     add_config_flags(made, only=ROW_SETTINGS)

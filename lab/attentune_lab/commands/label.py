@@ -6,17 +6,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_named
 from attentune.cli.flags import (
+    PRECISION,
     ROW_SETTINGS,
     Parser,
     add_config_flags,
-    add_precision_flag,
     config_from,
     overrides_of,
     whole_number,
 )
-from attentune.cli.output import read_file_rows
+from attentune.cli.inputs import check_named, read_file_rows
 
 SUMMARY = "list the token labels that a run was trained on, and the importance it predicts"
 _EXAMPLES = """examples:
@@ -44,7 +43,7 @@ def parser() -> Parser:
     made.add_argument("--split", default="train", help="split: train, validation or test (default: train)")
     made.add_argument("--max_samples", help="use only the first N rows")
     made.add_argument("--output_file", help="output file (default: standard output)")
-    add_precision_flag(made)
+    made.add_lines(PRECISION)
     add_config_flags(made, only=ROW_SETTINGS)
     return made
 

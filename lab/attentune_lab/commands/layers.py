@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_named
-from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import PRECISION, ROW_SETTINGS, Parser, add_config_flags, data_from
+from attentune.cli.inputs import check_named
 from attentune.errors import ConfigError
 
 SUMMARY = "show the layer weights of a run with squeeze-and-excitation"
@@ -27,7 +27,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
-    add_precision_flag(made)
+    made.add_lines(PRECISION)
     made.add_argument("--figure_file", help="also draw the weights to this file, such as layers.png")
     made.add_argument("--output_file", metavar="FILE", help="also write the weights to this file, as JSON")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import (
+    EXECUTOR,
     Parser,
     add_config_flags,
-    add_executor_flags,
-    executor_options,
     names_in,
     overrides_of,
     seed_numbers,
 )
+from attentune.cli.inputs import executor_options
 from attentune.cli.output import table
 from attentune.errors import ConfigError
 from attentune_lab.reproduction.recipe import EMBEDDED, Request, load_recipe, parse_search, recipe_names, select_tasks
@@ -51,7 +51,7 @@ def parser() -> Parser:
         help="for tables whose paper searched settings: the whole grid (default), none, or a number of trials",
     )
     made.add_argument("--plan", action="store_true", help="print the planned runs and their time, and end")
-    add_executor_flags(made)
+    made.add_lines(EXECUTOR)
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
     return made

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_named
-from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import PRECISION, ROW_SETTINGS, Parser, add_config_flags, data_from
+from attentune.cli.inputs import check_named
 from attentune.errors import ConfigError
 
 SUMMARY = "measure robustness: how much scores drop on changed texts"
@@ -31,7 +31,7 @@ def parser() -> Parser:
     )
     made.add_argument("runs", metavar="RUN", nargs="+", help="one run folder or checkpoint, or two to compare")
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
-    add_precision_flag(made)
+    made.add_lines(PRECISION)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, only=ROW_SETTINGS)
     return made

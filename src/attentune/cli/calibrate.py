@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.early_checks import check_named
-from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, Parser, command_parser, data_from
+from attentune.cli.inputs import check_named
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune calibrate RUN [flags]
+
+Fit a softmax temperature and decision thresholds on held-out rows, and save them in a run.
+
+RUN  a run folder
+--calibrate temperature|none  temperature: fit a softmax temperature; none: remove it (default: temperature)
+--thresholds f1|none  f1: fit decision thresholds that maximise F1, for binary and multi-label tasks (default: none)
+--split NAME  split: validation or test (default: validation)
+{PRECISION}
+{FORMAT}
+
+examples:
   attentune calibrate runs/reviews --validation_file kept.csv
   attentune calibrate runs/topics --validation_file kept.jsonl --thresholds f1
   attentune calibrate runs/reviews --calibrate none     (remove it again)"""
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune calibrate",
-        usage="attentune calibrate RUN [flags]",
-        description="Fit a softmax temperature and decision thresholds on held-out rows, and save them in a run.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("run", metavar="RUN", help="a run folder")
-    made.add_argument(
-        "--calibrate",
-        choices=("temperature", "none"),
-        default="temperature",
-        help="temperature: fit a softmax temperature; none: remove it (default: temperature)",
-    )
-    made.add_argument(
-        "--thresholds",
-        choices=("f1", "none"),
-        default="none",
-        help="f1: fit decision thresholds that maximise F1, for binary and multi-label tasks (default: none)",
-    )
-    made.add_argument("--split", default="validation", help="split: validation or test (default: validation)")
-    add_precision_flag(made)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    add_config_flags(made, only=ROW_SETTINGS)
-    return made
+    return command_parser("calibrate", _HELP, ROW_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,8 +47,5 @@ def run(arguments: Sequence[str]) -> int:
         split=parsed.split,
         precision=parsed.precision,
     )
-    if parsed.format == "json":
-        print(to_json(done.facts()), end="")
-    else:
-        print(f"{done.folder}: {done.sentence()}")
+    print(to_json(done.facts()) if parsed.format == "json" else f"{done.folder}: {done.sentence()}\n", end="")
     return 0

@@ -1,34 +1,55 @@
-"""`attentune compare`: compare methods on tasks over several seeds."""
+"""`attentune compare`: methods on tasks over several seeds; `compare RUN RUN`: trained runs on the same rows."""
 
 from __future__ import annotations
 
-import shlex
+import itertools
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.early_checks import check_files_of_rows, check_output_folder
 from attentune.cli.flags import (
-    MOST_USED,
+    EXECUTOR,
+    FILE,
+    FORMAT,
+    QUIET,
     Parser,
-    add_config_flags,
-    add_executor_flags,
-    add_train_file,
-    executor_options,
-    names_in,
+    check,
+    command_parser,
     overrides_of,
     seed_numbers,
     whole_number,
 )
-from attentune.errors import ConfigError
+from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell
+from attentune.cli.output import csv_text, number, short, stopped, table
+from attentune.config.parse import did_you_mean
+from attentune.errors import AttentuneError
 
 if TYPE_CHECKING:
     from attentune.runs.grid import RunGrid
     from attentune.runs.progress import ComparisonProgress
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune compare --presets NAME,NAME --output_dir DIR [flags]
+
+Train every preset on every task with every seed, in parallel, and write one record for each run.
+
+{FILE}
+--presets NAME,NAME  presets or methods of --settings (default: all of --settings)
+--settings FILE  a YAML file of methods: presets with further settings
+--seeds VALUE  their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (1 if not given)
+--train_size N,N  numbers of training rows, such as 250,1000,all
+--plan  print the number of runs and the expected hours, and end
+--retry_failed  repeat runs that are recorded as failed
+--keep_runs  keep the folders of finished runs, with their weights
+--keep_best  keep the folder of each preset's best run, for attentune predict --best and others
+{EXECUTOR}
+--baseline NAME  the method that the others are compared with (default: the first one)
+{FORMAT}
+{QUIET}
+
+examples:
   attentune compare --tasks cola,rte --presets bert,ssa-hybrid,sesame --seeds 5 --output_dir comparisons/first
   attentune compare --tasks sst2 --presets bert,sesame --train_size 250,1000,all --output_dir comparisons/sizes
   attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
@@ -38,56 +59,51 @@ _EXAMPLES = """examples:
 
 Below the table are verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
 of them. After an interruption, the same command resumes. Flags of settings apply to all presets; a --settings file has
-settings of single methods: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {...}}}."""
+settings of single methods: NAME: {{preset: PRESET, set: {{section.key: value}}, tasks: {{TASK: {{...}}}}}}."""
+
+_RUNS_HELP = f"""
+attentune compare RUN RUN [RUN ...] [flags]
+
+Compare trained runs on the same rows: scores, paired tests over rows, and rows that changed.
+
+RUN...  run folders, or CSV files with the columns id, label and prediction
+--split NAME  split of the run folders (default: validation)
+--metrics NAME,NAME  metrics to test (default: those of the first run)
+--task_type classification|regression|multi_label  for files without columns of probabilities, if it is not clear
+--show N>=0  changed rows to print of each kind (default: 3)
+--output_file FILE  write all rows whose prediction changed to this CSV file
+{FORMAT}
+
+examples:
+  attentune compare runs/bert runs/ssa
+  attentune compare runs/bert runs/ssa runs/sesame --split test --metrics f1,accuracy
+  attentune compare mine.csv theirs.csv --output_file changed.csv
+
+The first run is the baseline. The tests are over rows, so they are about these trained models, not about the methods:
+another seed may give the opposite result. For methods, use attentune compare --presets."""
 
 
-def parser() -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune compare",
-        usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",
-        description="Train every preset on every task with every seed, in parallel, and write one record for each run.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument(
-        "--presets", metavar="NAME,NAME", help="presets or methods of --settings (default: all of --settings)"
-    )
-    made.add_argument("--settings", metavar="FILE", help="a YAML file of methods: presets with further settings")
-    made.add_argument(
-        "--seeds",
-        help="their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (default: 1)",
-    )
-    made.add_argument("--train_size", metavar="N,N", help="numbers of training rows, such as 250,1000,all")
-    made.add_argument("--plan", action="store_true", help="print the number of runs and the expected hours, and end")
-    made.add_argument("--retry_failed", action="store_true", help="repeat runs that are recorded as failed")
-    made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
-    made.add_argument(
-        "--keep_best",
-        action="store_true",
-        help="keep the folder of each preset's best run, for attentune predict --best and others",
-    )
-    add_executor_flags(made)
-    made.add_argument(
-        "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first)"
-    )
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
-    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    add_train_file(made)
-    add_config_flags(made, first=MOST_USED)
-    return made
+def _names_runs(arguments: Sequence[str]) -> bool:
+    return len(list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))) > 1
+
+
+def parser(arguments: Sequence[str] = ()) -> Parser:
+    """Build the parser of these arguments."""
+    return command_parser("compare", _RUNS_HELP) if _names_runs(arguments) else command_parser("compare", _HELP, None)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Compare; return the exit status."""
-    parsed, problems = parser().parse(arguments)
+    parsed, problems = parser(arguments).parse(arguments)
+    if _names_runs(arguments):
+        return _compare_runs(parsed, problems)
     options = _settings(parsed, problems)
     where = executor_options(parsed, problems)
     folder = options["overrides"].pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
     _check_baseline(parsed.baseline, options, problems)
-    if problems:
-        raise ConfigError(problems)
+    check(problems)
     check_files_of_rows(options["overrides"])
     check_output_folder(folder, "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
@@ -109,9 +125,7 @@ def run(arguments: Sequence[str]) -> int:
             **options,
         )
     except ComparisonStopped as stop:
-        again = shlex.join(["attentune", "compare", *arguments])
-        print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
-        return 130
+        return stopped(stop, "compare", arguments)
     _print(records, folder, parsed)
     failed = [record for record in records if not record.is_done]
     if failed:
@@ -126,7 +140,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: ComparisonProgress) -> str:
     """Format the planned runs of each task, size and method, with their expected time."""
-    from attentune.cli.output import table
     from attentune.execution.executor import default_slots
     from attentune.runs.timing import planned_runs, time_left
 
@@ -145,7 +158,6 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
     """Check, before anything is trained, that the baseline is one of the methods."""
     if baseline is None or problems:
         return
-    from attentune.config.parse import did_you_mean
     from attentune.runs.grid import methods_named
 
     methods = [method.name for method in methods_named(options["presets"], options["settings"])]
@@ -161,19 +173,17 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     from attentune.report.load import recorded_runs, with_task_names
     from attentune.results import to_json
 
-    cells = cells_of(records)
+    cells = _cells(records)
     # Before the predictions are read, so that the table appears even if a file of them is damaged.
     if parsed.format == "text":
-        print(_text(cells), end="", flush=True)
+        print(_cells_text(cells), end="", flush=True)
     verdicts = (
         compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline) if records else None
     )
     if parsed.format == "json":
         empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
-        answer = [] if verdicts is None else answer_of(verdicts)
-        print(
-            to_json({"answer": answer, "cells": cells, **(empty if verdicts is None else verdicts.to_dict())}), end=""
-        )
+        answer, found = ([], empty) if verdicts is None else (answer_of(verdicts), verdicts.to_dict())
+        print(to_json({"answer": answer, "cells": cells, **found}), end="")
     elif verdicts is not None:
         print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
 
@@ -184,38 +194,37 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
     folds = overrides.pop("data.folds", None)
     if parsed.preset is not None:
         problems.append("--preset: is for single runs; name the presets to compare with --presets.")
+    if parsed.presets == []:
+        problems.append("--presets: got no names, expected comma-separated ones.")
     if parsed.train_size is not None and "data.max_train_samples" in overrides:
         problems.append("--max_train_samples and --train_size: choose one; expected --train_size.")
+    sizes = [
+        None if part == "all" else whole_number("--train_size", part, problems) for part in parsed.train_size or ()
+    ]
     return {
-        "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
+        "presets": parsed.presets or [],
         "settings": parsed.settings,
         "seeds": None if parsed.seeds is None else seed_numbers(parsed.seeds, problems),
         "folds": None if folds is None else whole_number("--folds", str(folds), problems, minimum=2),
-        "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
+        "train_sizes": None if parsed.train_size is None else sizes,
         "config": parsed.config,
         "overrides": overrides,
     }
 
 
-def _names(flag: str, text: str, problems: list[str]) -> list[str]:
-    names = names_in(text)
-    if not names:
-        problems.append(f"{flag}: got {text!r}, expected comma-separated names.")
-    return names
-
-
-def _sizes(text: str, problems: list[str]) -> list[int | None]:
-    return [None if part == "all" else whole_number("--train_size", part, problems) for part in names_in(text)]
-
-
-def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
+def _cells(records: Sequence[Any]) -> list[dict[str, Any]]:
     """Return mean and standard deviation (n - 1) over the scored seeds, for each task, size and method."""
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for record in records:
         groups.setdefault((record.task_name, record.run.size, record.run.method), []).append(record)
     tasks = list(dict.fromkeys(record.task_name for record in records))
+
+    def place(item: tuple[Any, list[Any]]) -> tuple[Any, ...]:
+        size = item[1][0].run.train_size
+        return tasks.index(item[0][0]), size is None, size or 0
+
     cells = []
-    for (task, size, method), group in sorted(groups.items(), key=lambda item: _place(item[1][0], tasks)):
+    for (task, size, method), group in sorted(groups.items(), key=place):
         scores = [record.score for record in group if record.is_done and record.score is not None]
         cells.append(
             {
@@ -233,26 +242,144 @@ def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
     return cells
 
 
-def _place(record: Any, tasks: list[str]) -> tuple[Any, ...]:
-    return (tasks.index(record.task_name), record.run.train_size is None, record.run.train_size or 0)
-
-
-def _text(cells: Sequence[dict[str, Any]]) -> str:
-    """Format the table."""
-    from attentune.cli.output import number, table
-
+def _cells_text(cells: Sequence[dict[str, Any]]) -> str:
     header = ("task", "rows", "preset", "metric", "mean", "std", "n", "failed")
     rows = [
         (
-            cell["task"],
-            cell["train_size"],
-            cell["method"],
-            cell["metric"] or "-",
-            "-" if cell["mean"] is None else number(cell["mean"]),
-            "-" if cell["std"] is None else number(cell["std"]),
-            str(cell["n"]),
-            str(cell["failed"] or "-"),
+            *(cell["task"], cell["train_size"], cell["method"], cell["metric"] or "-"),
+            *("-" if cell[name] is None else number(cell[name]) for name in ("mean", "std")),
+            *(str(cell["n"]), str(cell["failed"] or "-")),
         )
         for cell in cells
     ]
     return table(header, rows, right=(1, 4, 5, 6, 7)) + "\n"
+
+
+def _compare_runs(parsed: Any, problems: list[str]) -> int:
+    """Compare trained runs; return the exit status."""
+    check(problems)
+
+    from attentune.results import to_json
+    from attentune.runs.trained_runs import compare_trained_runs, read_run
+
+    runs = [read_run(path, split=parsed.split, task_type=parsed.task_type) for path in parsed.runs]
+    result = compare_trained_runs(runs, metrics=parsed.metrics or [])
+    tell(result.notes)
+    # Texts are only shown, so a comparison without them is complete.
+    texts = _texts(parsed, result) if parsed.output_file is not None or parsed.format == "text" else {}
+    print(to_json(result.to_dict()) if parsed.format == "json" else _runs_text(result, texts, parsed.show), end="")
+    if parsed.output_file is not None:
+        _write_changed(parsed.output_file, result, texts)
+    return 0
+
+
+def _texts(parsed: Any, result: Any) -> dict[str, str]:
+    """Read the texts of the rows, by id, through the data settings of a run folder; none if it cannot be done."""
+    folder = next((Path(path) for path in parsed.runs if (Path(path) / "config.yaml").is_file()), None)
+    if folder is None or not _changed_rows(result):
+        return {}
+    from attentune.config import load_config
+    from attentune.data.load import load_data
+
+    try:
+        config = load_config(folder / "config.yaml", as_record=True)
+        data = load_data(config.data, seed=config.training.seed)
+    except AttentuneError as error:
+        tell([f"{folder}: its texts cannot be shown ({str(error).splitlines()[0]})"])
+        return {}
+    rows = data.splits.get(parsed.split)
+    if rows is None:
+        return {}
+    pairs = rows.pairs or ("",) * len(rows)
+    return {
+        row: f"{text} | {pair}" if pair else text for row, text, pair in zip(rows.ids, rows.texts, pairs, strict=True)
+    }
+
+
+def _changed_rows(result: Any) -> list[int]:
+    """Return the rows on which the runs disagree with the first."""
+    return sorted(
+        {int(row) for one in result.changed for kind in (one.better, one.worse, one.both_wrong) for row in kind}
+    )
+
+
+def _runs_text(result: Any, texts: Mapping[str, str], shown: int) -> str:
+    """Format the scores and tests, and the changed rows."""
+    from attentune.report.document import format_interval, format_p, format_score
+
+    header = ("metric", "run", "score", "difference", "95 % interval", "p", "p after Holm", "", "check")
+    lines = []
+    for metric in dict.fromkeys(one.metric for one in result.tests):
+        tests = [one for one in result.tests if one.metric == metric]
+        lines.append((metric, tests[0].first, number(tests[0].first_score), *[""] * 6))
+        lines += [
+            (
+                "",
+                one.second,
+                number(one.second_score),
+                format_score(one.difference, metric, sign=True),
+                format_interval(one.low, one.high, metric),
+                format_p(one.p),
+                format_p(one.p_holm),
+                one.marks,
+                _check(one),
+            )
+            for one in tests
+        ]
+    parts = [
+        f"{len(result.ids):,} rows. Differences to {result.runs[0].name} in points (errors in their own unit), positive"
+        " where the run is better;",
+        "p by the paired bootstrap over rows, * below 0.05 and ** below 0.01 after Holm's correction.",
+        "",
+        table(header, lines, right=(2, 3, 4, 5, 6)),
+        "",
+    ]
+    for place, changed in enumerate(result.changed, start=1):
+        parts += _changed_lines(result, place, changed, texts, shown)
+    parts.append(
+        "These tests are over rows: they say nothing about other seeds. attentune compare --presets tests methods."
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _check(one: Any) -> str:
+    """Return the result of the second test, if the metric has one."""
+    from attentune.report.document import format_p
+
+    if one.mcnemar is not None:
+        counts = f"{one.mcnemar.only_first} only {one.first}, {one.mcnemar.only_second} only {one.second} right"
+        return f"McNemar p {format_p(one.mcnemar.p)} ({counts})"
+    return "" if one.p_wilcoxon != one.p_wilcoxon else f"Wilcoxon p {format_p(one.p_wilcoxon)}"
+
+
+def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, str], shown: int) -> Iterator[str]:
+    nearer = "right" if result.runs[0].predictions.names else "nearer to the score"
+    kinds = [
+        (f"only {changed.second} is {nearer}", changed.better),
+        (f"only {changed.first} is {nearer}", changed.worse),
+        ("both are wrong, in different ways", changed.both_wrong),
+    ]
+    told = [f"rows of which {name}: {len(rows):,}" for name, rows in kinds if len(rows)]
+    yield f"{changed.second} against {changed.first}: {'; '.join(told) or 'no prediction changed'}."
+    for name, rows in kinds:
+        if shown and len(rows):
+            yield f"  {name}:"
+        for row in rows[:shown]:
+            row_id = result.ids[row]
+            predicted = f"{result.text_of(0, row)} -> {result.text_of(place, row)}"
+            text = f"  {short(texts[row_id])}" if row_id in texts else ""
+            yield f"    {row_id}: {predicted} (label {result.label_of(row)}){text}"
+    yield ""
+
+
+def _write_changed(path: str, result: Any, texts: Mapping[str, str]) -> None:
+    """Write the rows on which the runs disagree with the first."""
+    from attentune.io.files import write_text
+
+    lines = [["id", *(["text"] if texts else []), "label", *(f"prediction of {run.name}" for run in result.runs)]]
+    for row in _changed_rows(result):
+        text = [texts.get(result.ids[row], "")] if texts else []
+        predicted = [result.text_of(place, row) for place in range(len(result.runs))]
+        lines.append([result.ids[row], *text, result.label_of(row), *predicted])
+    write_text(Path(path), csv_text(lines))
+    tell([f"{len(lines) - 1:,} changed rows written to {path}"])

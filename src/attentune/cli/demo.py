@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, names_in, whole_number
-from attentune.cli.output import table
+from attentune.cli.flags import QUIET, Parser, check, command_parser
+from attentune.cli.output import stopped, table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
 from attentune.errors import ConfigError
 
-_DESCRIPTION = """Trains several methods on 1,600 real sentences, half about products and half about restaurants, and
-scores them on 400 other ones and on 1,000 sentences about films, a domain without training sentences. Prints a
-leaderboard, explains a prediction and writes a report. After an interruption, the same command resumes."""
+_HELP = f"""
+attentune demo [flags]
 
-_EPILOG = """examples:
+Trains several methods on 1,600 real sentences, half about products and half about restaurants, and
+scores them on 400 other ones and on 1,000 sentences about films, a domain without training sentences. Prints a
+leaderboard, explains a prediction and writes a report. After an interruption, the same command resumes.
+
+--presets NAME,NAME  presets, baselines and auto, or all (default: a telling few)
+--output_dir DIR  where data and runs go (default: runs/demo)
+--model_name_or_path NAME  the encoder (default: embedded)
+--train_size N  number of training sentences, up to 1600 (default: 1600)
+--num_train_epochs X  passes over the rows (default: 300 updates)
+--time_limit TIME  time of auto: 60s, 5m (default: 90s)
+--seed N>=0  seed of data and training (default: 42)
+--jobs N  parallel runs (default: one per core on a CPU, else 1)
+--format text|json  output format of the results (default: text)
+{QUIET}
+
+examples:
   attentune demo
   attentune demo --train_size 400 --output_dir runs/demo-400
 
@@ -25,92 +37,58 @@ The sentences: Kotzias et al., From Group to Individual Labels Using Deep Featur
 Repository; licence CC BY 4.0."""
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION, epilog=_EPILOG)
-    made.add_argument("--presets", default="", help="presets, baselines and auto, or all (default: a telling few)")
-    made.add_argument("--output_dir", help="where data and runs go (default: runs/demo)")
-    made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
-    made.add_argument("--train_size", help="number of training sentences, up to 1600 (default: 1600)")
-    made.add_argument("--num_train_epochs", help="passes over the rows (default: 300 updates)")
-    made.add_argument("--time_limit", metavar="TIME", help="time of auto: 60s, 5m (default: 90s)")
-    made.add_argument("--seed", default="42", help="seed of data and training")
-    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the results")
-    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    return made
+    return command_parser("demo", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
     options = _options(parsed, problems)
-    train_size = whole_number("--train_size", parsed.train_size, problems)
-    time_limit_s = _time_limit(parsed.time_limit, problems)
-    if problems:
-        raise ConfigError(problems)
+    check(problems)
 
     from attentune.runs.compare import ComparisonStopped
 
     try:
-        sizes = {"train_size": train_size, "time_limit_s": time_limit_s}
-        _show_demo(parsed, options | {name: value for name, value in sizes.items() if value is not None})
+        _show_demo(parsed, options)
     except (ComparisonStopped, KeyboardInterrupt) as stop:
-        again = shlex.join(["attentune", "demo", *arguments])
-        print(f"attentune: {stop or 'stopped; what is finished is kept.'} Resume with:\n  {again}", file=sys.stderr)
-        return 130
+        return stopped(str(stop) or "stopped; what is finished is kept.", "demo", arguments)
     return 0
-
-
-def _time_limit(text: str | None, problems: list[str]) -> float | None:
-    if text is None:
-        return None
-    from attentune.automl.budget import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ConfigError as error:
-        problems += error.problems
-        return None
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """Return the arguments of the demo, checked before anything is written."""
-    given = {"seed": parsed.seed}
-    if parsed.num_train_epochs is not None:
-        given["num_train_epochs"] = parsed.num_train_epochs
-    training = parse_section(TrainingConfig, given, "training", problems)
+    from attentune.automl.budget import parse_duration
+
     overrides: dict[str, Any] = {"model.name_or_path": parsed.model_name_or_path}
     if parsed.num_train_epochs is not None:
-        overrides["training.num_train_epochs"] = training.num_train_epochs
-    methods = _chosen(parsed.presets, problems)
+        parse_section(TrainingConfig, {"num_train_epochs": parsed.num_train_epochs}, "training", problems)
+        overrides["training.num_train_epochs"] = parsed.num_train_epochs
+    methods = model_preset_names() if parsed.presets == ["all"] else tuple(parsed.presets or ())
+    seconds = 0.0
+    try:
+        seconds = parse_duration(parsed.time_limit)
+        for name in methods:
+            if name != "auto":
+                load_preset(name)
+    except ConfigError as error:
+        problems += error.problems
     return {
-        "folder": parsed.output_dir or "runs/demo",
-        "seed": training.seed,
+        "folder": parsed.output_dir,
+        "train_size": parsed.train_size,
+        "seed": parsed.seed,
         "overrides": overrides,
-        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "time_limit_s": seconds,
+        "jobs": parsed.jobs,
         "quiet": parsed.quiet,
         **({"methods": methods} if methods else {}),
     }
 
 
-def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
-    if names.strip() == "all":
-        return model_preset_names()
-    chosen = tuple(names_in(names))
-    for name in chosen:
-        if name == "auto":
-            continue
-        try:
-            load_preset(name)
-        except ConfigError as error:
-            problems += error.problems
-    return chosen
-
-
 def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     """Run the demo on real sentences and print its results."""
-    from attentune.cli.explain_tables import print_explanations
+    from attentune.cli.explain import print_explanations
     from attentune.demo.leaderboard import NOTES, cells, ranked, strongest_word
     from attentune.demo.run import run_demo
     from attentune.results import to_json, without_nan

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.early_checks import check_data, check_named
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
+from attentune.cli.flags import FILE, Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.cli.inputs import check_data, check_named
 from attentune.cli.output import progress_lines, table
 from attentune.errors import DataError
 from attentune.report.highlight import visible
@@ -34,7 +34,7 @@ _COUNT, _TEXT_WIDTH, _ALIKE_SHOWN = 20, 60, 5
 _WEAK = 0.3
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
     made = Parser(
         prog="attentune doctor",
@@ -52,8 +52,8 @@ def parser() -> Parser:
     made.add_argument("--count", help=f"with --labels: how many rows are shown, with words (default: {_COUNT})")
     made.add_argument("--fix", metavar="FILE", help="write a copy of the rows, corrected by the marks in this file")
     made.add_argument("--output_file", help="with --labels: write all rows to check; with --fix: the corrected copy")
-    add_train_file(made)
-    add_config_flags(made, sections=("data", "model"))
+    made.add_lines(FILE)
+    add_config_flags(made, only=("data", "model"))
     return made
 
 

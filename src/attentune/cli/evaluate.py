@@ -1,82 +1,110 @@
-"""`attentune evaluate`: score a saved run, and show what it gets wrong."""
+"""`attentune evaluate`: score a saved run and show what it gets wrong; with `--suite hans`, on HANS."""
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
 from attentune.cli.flags import (
+    BEST,
+    FORMAT,
+    PREDICTION_PRECISION,
     ROW_SETTINGS,
     Parser,
-    add_config_flags,
-    add_precision_flag,
+    check,
+    command_parser,
     data_from,
+    has_flag,
     overrides_of,
-    whole_number,
 )
-from attentune.cli.output import tell_cut_texts
+from attentune.cli.inputs import check_columns, check_named, tell, tell_cut_texts, use_best
+from attentune.cli.output import csv_text, number, progress_lines, short, table
+from attentune.errors import ConfigError
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune evaluate RUN [flags]
+
+Evaluate a saved run on labelled texts: scores with intervals, by class, and the worst errors.
+Labels are matched by name.
+
+RUN  a run folder or checkpoint
+--suite hans  evaluate entailment runs on HANS instead; see evaluate --suite hans --help
+{BEST}
+--split NAME  split: validation, test or train (default: validation; test with --test_file)
+--show_errors N>=0  worst errors to print (default: 10)
+--errors_file FILE  write all wrong rows to this CSV file, worst first
+--details  with --format json: also intervals, classes, confusions
+{PREDICTION_PRECISION}
+{FORMAT}
+
+examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)
   attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
   attentune evaluate runs/mine --split test --errors_file errors.csv
   attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json
   attentune evaluate runs/mnli --suite hans                      (HANS, by heuristic: evaluate --suite hans --help)"""
+
+_HANS_HELP = f"""
+attentune evaluate RUN [RUN ...] --suite hans [flags]
+
+Evaluate runs of an entailment task on HANS, by heuristic, gold label and subcase.
+
+RUN...  run folders or checkpoints
+--suite hans  the suite
+--data FILE  path of heuristics_evaluation_set.txt
+--data_dir DIR  folder of the built-in task hans (default: that of ATTENTUNE_DATA)
+--labels NAME,NAME  one name per run; runs with equal names are averaged
+--max_samples N  use a sample of this many rows, stratified by subcase
+--seed N>=0  random seed of the sample (default: 42)
+--by_template  also print a line for each of the 118 templates
+--output_dir DIR  also write hans.json, hans.png and predictions.txt here
+{PREDICTION_PRECISION}
+{FORMAT}
+
+examples:
+  attentune evaluate runs/mnli --suite hans --data heuristics_evaluation_set.txt
+  attentune evaluate runs/bert-1 runs/bert-2 runs/ssa-1 runs/ssa-2 --suite hans --labels bert,bert,ssa,ssa
+  attentune evaluate runs/rte --suite hans --data_dir hans --max_samples 3000 --format json
+
+HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same label are
+averaged; +- is their standard deviation."""
+
 # Larger confusion tables are not printed.
 _MOST_CLASSES = 12
-_TEXT_CHARACTERS = 90
 
 
-def parser() -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune evaluate",
-        usage="attentune evaluate RUN [flags]",
-        description="Evaluate a saved run on labelled texts: scores with intervals, by class, and the worst errors."
-        " Labels are matched by name.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    add_best_flag(made)
-    made.add_argument("--split", help="split: validation, test or train (default: validation; test with --test_file)")
-    made.add_argument("--show_errors", metavar="N", default="10", help="worst errors to print (default: 10)")
-    made.add_argument("--errors_file", metavar="FILE", help="write all wrong rows to this CSV file, worst first")
-    made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
-    add_precision_flag(made, predicts=True)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    add_config_flags(made, only=ROW_SETTINGS)
-    return made
+def parser(arguments: Sequence[str] = ()) -> Parser:
+    """Build the parser of these arguments."""
+    if has_flag(arguments, "suite"):
+        return command_parser("evaluate --suite hans", _HANS_HELP)
+    return command_parser("evaluate", _HELP, ROW_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Score; return the exit status."""
-    parsed, problems = parser().parse(arguments)
-    shown = whole_number("--show_errors", parsed.show_errors, problems, minimum=0) or 0
+    parsed, problems = parser(arguments).parse(arguments)
+    if parsed.suite is not None:
+        return _hans(parsed, problems)
     # A task alone selects the run; its rows are those of the run, unless a folder or file is named.
     given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
     use_best(parsed, names_rows=not given)
     data_config = data_from(parsed, problems)
     is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
-    parsed.split = parsed.split or ("test" if is_test else "validation")
+    split = parsed.split or ("test" if is_test else "validation")
     check_named(parsed)
     for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
         check_columns(file, data_config, with_label=True)
 
     from attentune.data.columns import columns_notes
     from attentune.inference.predictor import Predictor, evaluate_in_detail
-
-    saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
-    found, data = evaluate_in_detail(saved, data_config, splits=(parsed.split,), precision=parsed.precision)
-    tell_cut_texts(saved)
-    for note in (*columns_notes(data.columns), *data.notes):
-        print(note, file=sys.stderr)
     from attentune.results import to_json
 
+    saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
+    found, data = evaluate_in_detail(saved, data_config, splits=(split,), precision=parsed.precision)
+    tell_cut_texts(saved)
+    tell((*columns_notes(data.columns), *data.notes))
     if parsed.format == "json":
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
         if parsed.details:
@@ -85,15 +113,13 @@ def run(arguments: Sequence[str]) -> int:
                 content["details"]["phenomena"] = [one.to_dict() for one in by_phenomenon]
         print(to_json(content), end="")
     else:
-        print("\n".join(_lines(found, data, shown)))
+        print("\n".join(_lines(found, data, parsed.show_errors)))
     if parsed.errors_file is not None:
         _write_errors(Path(parsed.errors_file), found, data)
     return 0
 
 
 def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
-    from attentune.cli.output import number, table
-
     scores = [
         (split, metric.name, number(metric.value), _interval(metric))
         for split, one in found.items()
@@ -102,36 +128,26 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
     yield table(("split", "metric", "value", "95 % interval"), scores, right=(2,))
     for split, one in found.items():
         if one.classes:
-            yield ""
-            yield f"{split}: {one.rows:,} rows by class"
-            yield ""
             by_class = [
                 (c.name, number(c.precision), number(c.recall), number(c.f1), f"{c.rows:,}", f"{c.predicted:,}")
                 for c in one.classes
             ]
             header = ("class", "precision", "recall", "f1", "rows", "predicted")
-            yield table(header, by_class, right=range(1, 6))
+            yield f"\n{split}: {one.rows:,} rows by class\n\n{table(header, by_class, right=range(1, 6))}"
         if one.confusion is not None and len(one.classes) <= _MOST_CLASSES:
             names = [c.name for c in one.classes]
-            yield ""
-            yield table(
-                ("true class, predicted as", *names),
-                [(name, *map(str, counts)) for name, counts in zip(names, one.confusion, strict=True)],
-                right=range(1, len(names) + 1),
-            )
+            rows = [(name, *map(str, counts)) for name, counts in zip(names, one.confusion, strict=True)]
+            yield f"\n{table(('true class, predicted as', *names), rows, right=range(1, len(names) + 1))}"
         if one.calibration_error is not None:
-            yield ""
-            yield f"Expected calibration error {one.calibration_error:.4f}."
+            yield f"\nExpected calibration error {one.calibration_error:.4f}."
         yield from _error_lines(one, data.splits[split], shown)
     if by_phenomenon := _phenomena(found, data):
-        yield ""
-        yield "Matthews correlation by phenomenon; a row may have several"
-        yield ""
         lines = [
             (one.category or "all", one.phenomenon or "all", f"{one.rows:,}", number(one.score), _interval(one))
             for one in by_phenomenon
         ]
-        yield table(("category", "phenomenon", "rows", "value", "95 % interval"), lines, right=(2, 3))
+        shown_table = table(("category", "phenomenon", "rows", "value", "95 % interval"), lines, right=(2, 3))
+        yield f"\nMatthews correlation by phenomenon; a row may have several\n\n{shown_table}"
 
 
 def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:
@@ -144,38 +160,129 @@ def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:
 
 
 def _interval(metric: Any) -> str:
-    from attentune.cli.output import number
-
     return "" if metric.low != metric.low else f"{number(metric.low)} to {number(metric.high)}"
 
 
 def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
     if not shown or not one.errors:
         return
-    yield ""
     count = "1 row is" if len(one.errors) == 1 else f"{len(one.errors):,} rows are"
-    yield f"{count} wrong; the worst:" if one.classes else "The largest errors:"
+    yield f"\n{count} wrong; the worst:" if one.classes else "\nThe largest errors:"
     for error in one.errors[:shown]:
         text = rows.texts[error.row] if rows.pairs is None else f"{rows.texts[error.row]} | {rows.pairs[error.row]}"
-        text = " ".join(text.split())
-        text = text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 3]}..."
-        yield f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {text}"
+        yield f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {short(text)}"
 
 
 def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
+    """Write the wrong rows as CSV."""
     from attentune.io.files import write_text
 
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     is_pair = any(data.splits[split].pairs is not None for split in found)
-    writer.writerow(["split", "id", "label", "prediction", "error", "text", *(["text_pair"] if is_pair else [])])
-    count = 0
+    lines: list[list[Any]] = []
     for split, one in found.items():
         rows = data.splits[split]
         for error in one.errors:
-            pair = [rows.pairs[error.row]] if is_pair else []
-            texts = [rows.texts[error.row], *pair]
-            writer.writerow([split, error.id, error.label, error.prediction, f"{error.size:.6f}", *texts])
-            count += 1
-    write_text(file, buffer.getvalue())
-    print(f"{count:,} rows written to {file}", file=sys.stderr)
+            texts = [rows.texts[error.row], *([rows.pairs[error.row]] if is_pair else [])]
+            lines.append([split, error.id, error.label, error.prediction, f"{error.size:.6f}", *texts])
+    header = ["split", "id", "label", "prediction", "error", "text", *(["text_pair"] if is_pair else [])]
+    write_text(file, csv_text([header, *lines]))
+    tell([f"{len(lines):,} rows written to {file}"])
+
+
+def _hans(parsed: Any, problems: list[str]) -> int:
+    """Score runs on HANS; return the exit status."""
+    if parsed.labels is not None and len(parsed.labels) != len(parsed.runs):
+        problems.append(f"--labels: got {','.join(parsed.labels)}, expected {len(parsed.runs)}: a name for each run.")
+    if parsed.data is not None and parsed.data_dir is not None:
+        problems.append("--data: got --data and --data_dir, expected one of them: a file, or the folder that holds it.")
+    if parsed.output_dir is not None and Path(parsed.output_dir).is_file():
+        problems.append(f"--output_dir: {parsed.output_dir} is a file, expected a folder; choose another name.")
+    check(problems)
+    check_named(parsed)
+
+    from attentune.results import to_json
+    from attentune.suites.hans import score_hans
+
+    report = score_hans(
+        parsed.runs,
+        parsed.data,
+        data_dir=parsed.data_dir,
+        methods=parsed.labels,
+        max_samples=parsed.max_samples,
+        seed=parsed.seed,
+        precision=parsed.precision,
+        progress=progress_lines(),
+    )
+    # Printed first, so that a full disk does not lose the scores.
+    print(to_json(report.to_dict()) if parsed.format == "json" else _hans_text(report, parsed.by_template), end="")
+    if parsed.output_dir is not None:
+        _write_hans(report, Path(parsed.output_dir))
+    return 0
+
+
+def _hans_text(report: Any, by_template: bool) -> str:
+    part = "" if report.rows == report.rows_in_file else f" of {report.rows_in_file:,}"
+    runs = [(run.name, run.method, run.entailment, ", ".join(run.non_entailment)) for run in report.runs]
+    header = ("gold label", "rows", *report.methods)
+    tables = [
+        table(("run", "column", "entailment is", "non-entailment is"), runs),
+        "accuracy (chance is 0.5), with the 95 % interval over rows where each run has a column of its own",
+    ]
+    parts: list[tuple[tuple[str, ...], Any]] = [
+        (("heuristic",), (*report.cells, report.overall)),
+        (("subcase",), report.subcases),
+        *([(("subcase", "template"), report.templates)] if by_template else []),
+    ]
+    for names, lines in parts:
+        cells = [
+            (*(getattr(line, name) or "all" for name in (*names, "gold_label")), f"{line.rows:,}", *_means(line))
+            for line in lines
+        ]
+        tables.append(table((*names, *header), cells, right=range(len(names) + 1, len(names) + len(header))))
+    return "\n\n".join([f"{report.rows:,}{part} rows of {report.data}", *tables]) + "\n"
+
+
+def _means(line: Any) -> list[str]:
+    # Several runs of a method vary; a single one is uncertain over rows.
+    single = iter(line.intervals) if len(line.means) == len(line.intervals) else None
+    texts = []
+    for mean, spread in zip(line.means, line.deviations, strict=True):
+        interval = None if single is None else next(single)
+        if spread is not None:
+            texts.append(f"{number(mean)} +- {number(spread)}")
+        elif interval is not None and interval[0] == interval[0]:
+            texts.append(f"{number(mean)} [{number(interval[0], 3)}, {number(interval[1], 3)}]")
+        else:
+            texts.append(number(mean))
+    return texts
+
+
+def _write_hans(report: Any, folder: Path) -> None:
+    """Write the scores, the predictions in the form of HANS's own scorer, and a figure."""
+    from attentune.io.files import storage_errors, write_text
+    from attentune.report.charts import Bar, bars_figure, check_figure_file, save_figure
+    from attentune.results import to_json
+
+    for place, one in enumerate(report.runs):
+        file = folder / one.name / "predictions.txt"
+        with storage_errors(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, report.predictions_text(place))
+    write_text(folder / "hans.json", to_json(report.to_dict()))
+    if report.rows < report.rows_in_file:
+        print("predictions.txt holds a sample of the rows; HANS's own scorer needs all of them.", file=sys.stderr)
+    figure = folder / "hans.png"
+    try:
+        check_figure_file(figure)
+    except ConfigError as error:
+        tell([f"warning: {error}", f"written to {folder}, without the figure"])
+        return
+    panels: dict[str, dict[str, list[Bar]]] = {}
+    for line in report.cells:
+        panel = panels.setdefault(f"gold label: {line.gold_label}", {name: [] for name in report.methods})
+        for name, mean, spread in zip(report.methods, line.means, line.deviations, strict=True):
+            panel[name].append(Bar(mean, spread))
+    groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
+    spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
+    save_figure(bars_figure(panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}"), figure)
+    tell([f"written to {folder}"])

@@ -1,18 +1,68 @@
-"""`attentune explain`: attribute predictions to words."""
+"""`attentune explain`: attribute predictions to words; with `--fit`, fit a head that does so in the predicting pass."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
-from attentune.cli.flags import Parser, add_precision_flag, names_in, whole_number
-from attentune.cli.output import add_text_flags, check_text_flags, read_texts, tell_cut_texts
+from attentune.cli.flags import (
+    BEST,
+    BEST_OF_TASK,
+    FORMAT,
+    PRECISION,
+    TEXT_SETTINGS,
+    TEXTS,
+    Parser,
+    command_parser,
+    config_from,
+    has_flag,
+    whole_number,
+)
+from attentune.cli.inputs import (
+    check_columns,
+    check_named,
+    check_text_flags,
+    read_file_rows,
+    tell,
+    tell_cut_texts,
+    text_chunks,
+    use_best,
+)
+from attentune.cli.output import progress_lines, table
 from attentune.explain.explanation import check_method_names
+from attentune.report.highlight import score_text, visible
 
-_EXAMPLES = """examples:
+if TYPE_CHECKING:
+    from attentune.explain.by_class import ClassWord, OverlapPredictions
+    from attentune.explain.explanation import Explanation, HeadAttention
+
+_HELP = f"""
+attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
+
+Score how much each word of a text contributed to the prediction of a saved run.
+
+RUN  a run folder or checkpoint
+--fit  fit a head that explains each prediction in the same pass instead; see explain --fit --help
+{BEST}
+--method A,B  one or several methods (default: fast-shap after explain --fit, else leave-one-out)
+--target CLASS  the class to explain (default: the predicted one)
+--contrast CLASS  explain why the class and not this one, by the difference of their logits
+--level word|token  score words or tokens (default: word)
+--seed N>=0  random seed of lime, shap and random (default: 0)
+--samples N  copies per text for lime (5000 if not given) and shap (500)
+--steps N  steps of integrated-gradients (default: 50)
+--by_class  instead of texts, print the words that speak for each class over all rows, with intervals
+--layer N|last  show the attention heads of this layer: a number from 1, or last
+--heads N,N  with --layer: numbers from 1, or all (all if not given)
+{FORMAT}
+--output_file FILE  write the result to this file: .html .png .svg .pdf .jsonl .txt
+{PRECISION}
+{TEXTS}
+
+examples:
   attentune explain runs/mine --text "The story was not dull at all."
   attentune explain runs/mine --text "What a mess." --method ssa,leave-one-out,integrated-gradients
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
@@ -26,84 +76,93 @@ leave-one-out, lime, shap, attention, attention-gradient, random. For baselines 
 and random delete whole words, and for ensembles gradient and integrated-gradients are averaged over the models; other
 methods need one model. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive ones
 support the class, negative ones contradict it.
-Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
-"level", "unit", "tokens": [{"text", "start", "end", "score"}]}; "unit" says what a score is; for pairs each token also
-has "in": "text" or "pair"."""
+Each line of JSON: {{"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
+"level", "unit", "tokens": [{{"text", "start", "end", "score"}}]}}; "unit" says what a score is; of pairs each token has
+"in" too: "text" or "pair"."""
+
+_FIT_HELP = f"""
+attentune explain RUN --fit [flags]
+
+Fit a head to a saved run that explains each prediction in the pass that makes it.
+
+RUN  a run folder
+--fit  fit the head
+{BEST_OF_TASK}
+--input_file FILE  a file of texts without labels (default: the run's training rows)
+--max_samples N  the most texts, drawn at random (default: 2000)
+--copies N  masked copies of each text, an even number (default: 8)
+--seed N>=0  random seed of the copies (default: 0)
+{PRECISION}
+{FORMAT}
+
+examples:
+  attentune explain runs/mine --fit
+  attentune explain runs/mine --fit --input_file unlabelled.csv --max_samples 5000
+  attentune explain runs/mine --text "The story was not dull at all."       (now by fast-shap)
+  attentune predict runs/mine --input_file new.csv --explain --output_file labelled.csv
+
+The model predicts masked copies of texts, and a small head learns from its hidden states what each token contributes
+(FastSHAP, Jethani et al. 2022). It is saved in the run's folder; the model is not changed. Labels are not used."""
+_FIT_SETTINGS = ("data.text_column", "data.text_pair_column", "data.id_column", "data.delimiter", "data.encoding")
 
 _PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
 
 
-def parser() -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune explain",
-        usage="attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
-        description="Score how much each word of a text contributed to the prediction of a saved run.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    add_best_flag(made)
-    made.add_argument(
-        "--method",
-        help="one or several methods, comma-separated (default: fast-shap after explain --fit, else leave-one-out)",
-    )
-    made.add_argument("--target", help="the class to explain (default: the predicted one)")
-    made.add_argument(
-        "--contrast", metavar="CLASS", help="explain why the class and not this one, by the difference of their logits"
-    )
-    made.add_argument(
-        "--level", choices=("word", "token"), default="word", help="score words or tokens (default: word)"
-    )
-    made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
-    made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
-    made.add_argument("--steps", help="steps of integrated-gradients (default: 50)")
-    made.add_argument(
-        "--by_class",
-        action="store_true",
-        help="instead of texts, print the words that speak for each class over all rows, with intervals",
-    )
-    made.add_argument("--layer", help="show the attention heads of this layer: a number from 1, or last")
-    made.add_argument("--heads", help="with --layer: comma-separated numbers from 1, or all (default: all)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    made.add_argument("--output_file", help="write the result to this file: .html .png .svg .pdf .jsonl .txt")
-    add_precision_flag(made)
-    add_text_flags(made)
-    return made
+def parser(arguments: Sequence[str] = ()) -> Parser:
+    """Build the parser of these arguments."""
+    if has_flag(arguments, "fit"):
+        return command_parser("explain --fit", _FIT_HELP, _FIT_SETTINGS)
+    return command_parser("explain", _HELP, TEXT_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Explain; return the exit status."""
-    parsed, problems = parser().parse(arguments)
-    numbers: dict[str, Any] = {
-        "seed": whole_number("--seed", parsed.seed, problems, minimum=0),
-        "samples": whole_number("--samples", parsed.samples, problems),
-        "steps": whole_number("--steps", parsed.steps, problems),
-    }
-    if parsed.contrast is not None:
-        numbers["contrast"] = parsed.contrast
-    layer, heads = _layer(parsed, problems), _heads(parsed, problems)
-    if parsed.by_class:
-        _check_by_class(parsed, problems)
+    parsed, problems = parser(arguments).parse(arguments)
+    if parsed.fit:
+        return _fit(parsed, problems)
+    layer = None if parsed.layer == "last" else whole_number("--layer", parsed.layer, problems)
+    all_heads = parsed.heads in (None, ["all"])
+    heads = None if all_heads else [whole_number("--heads", head, problems) or 1 for head in parsed.heads]
+    _check_flags(parsed, problems)
     use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     kind = _kind(parsed, problems)
-    data = check_text_flags("explain", parsed, problems)
+    data = check_text_flags(parsed, problems)
     check_named(parsed)
     check_columns(parsed.input_file, data)
-    check_method_names(names_in(parsed.method))
+    check_method_names(parsed.method or ())
     if kind == "figure":
         from attentune.report.charts import check_figure_file
 
         check_figure_file(parsed.output_file)
 
+    from attentune.data.tables import WHOLE
     from attentune.inference.predictor import Predictor
 
     saved = Predictor.load(parsed.run, data.task)
-    rows = read_texts(parsed, data, saved)
+    (rows,) = text_chunks(parsed, data, saved, WHOLE).read()
     if parsed.layer is not None:
-        return _show_heads(parsed, saved, rows, kind, layer, heads)
-    return _show_scores(
-        parsed, saved, rows, kind, {name: value for name, value in numbers.items() if value is not None}
-    )
+        _show_heads(parsed, saved, rows, kind, layer, heads)
+    else:
+        _show_scores(parsed, saved, rows, kind)
+    if parsed.output_file is not None:
+        tell([f"{len(rows)} text{'' if len(rows) == 1 else 's'} written to {parsed.output_file}"])
+    return 0
+
+
+def _check_flags(parsed: Any, problems: list[str]) -> None:
+    """Check which flags go together."""
+    if parsed.layer is not None and parsed.contrast is not None:
+        problems.append("--contrast: does not go with --layer; attention heads have no class.")
+    if parsed.layer is None and parsed.heads is not None:
+        problems.append("--heads: goes with --layer.")
+    if not parsed.by_class:
+        return
+    given = {"--text": parsed.text, "--layer": parsed.layer}
+    problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
+    if parsed.level != "word":
+        problems.append("--level: got token, but --by_class ranks words; leave it out.")
+    if parsed.output_file is not None and not parsed.output_file.lower().endswith((*_LINES, *_TEXTS)):
+        problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
 
 
 def _kind(parsed: Any, problems: list[str]) -> str:
@@ -123,57 +182,34 @@ def _kind(parsed: Any, problems: list[str]) -> str:
     return kind or "text"
 
 
-def _layer(parsed: Any, problems: list[str]) -> int | None:
-    """Return the number of the layer; None for the last one, or if none is given."""
-    if parsed.layer is not None and parsed.contrast is not None:
-        problems.append("--contrast: does not go with --layer; attention heads have no class.")
-    if parsed.layer is None and parsed.heads is not None:
-        problems.append("--heads: goes with --layer.")
-    if parsed.layer in (None, "last"):
-        return None
-    return whole_number("--layer", parsed.layer, problems)
-
-
-def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
-    if parsed.heads in (None, "all"):
-        return None
-    heads = [whole_number("--heads", part, problems) for part in parsed.heads.split(",")]
-    return [head for head in heads if head is not None]
-
-
-def _methods(parsed: Any, saved: Any) -> list[str]:
-    from attentune.explain.explainer import default_method
-
-    usual = "leave-one-out" if parsed.by_class else default_method(saved)
-    wanted = usual if parsed.method is None else parsed.method
-    return list(dict.fromkeys(names_in(wanted)))
-
-
-def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, Any]) -> int:
-    from attentune.explain.explainer import free_methods
+def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
+    """Score the words by one or several methods, and show the scores."""
+    from attentune.explain.by_class import check_signed
+    from attentune.explain.explainer import default_method, free_methods
     from attentune.explain.scorer import Settings
     from attentune.explain.texts import explain_rows
 
-    methods = _methods(parsed, saved)
+    usual = "leave-one-out" if parsed.by_class else default_method(saved)
+    methods = list(dict.fromkeys(parsed.method or [usual]))
     free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
     methods += [name for name in free if name not in methods]
     if parsed.by_class:
-        from attentune.explain.by_class import check_signed
-
         check_signed(methods)
+    report, total = progress_lines(), len(rows) * len(methods)
     explanations = explain_rows(
         saved,
         rows,
         methods=methods,
         target=parsed.target,
         level=parsed.level,
-        settings=Settings(**numbers),
+        settings=Settings(parsed.seed, parsed.steps, parsed.samples, parsed.contrast),
         precision=parsed.precision,
-        progress=_progress(len(rows) * len(methods)),
+        progress=(lambda rows: report("explained", rows, total)) if total >= 20 else None,
     )
     tell_cut_texts(saved)
     if parsed.by_class:
-        return _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
+        _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
+        return
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]
     for name in free:
         _tell_agreement(name, methods[0], explanations)
@@ -186,12 +222,11 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
         draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
     elif kind == "json":
-        _put(parsed, _json_lines(explanation for group in groups for explanation in group))
+        _put(parsed, _json_lines(explanation.to_dict() for group in groups for explanation in group))
+    elif parsed.output_file is None:
+        print_explanations(groups)
     else:
-        from attentune.cli.explain_tables import print_explanations, score_tables
-
-        print_explanations(groups) if parsed.output_file is None else _put(parsed, score_tables(groups))
-    return _done(parsed, len(rows))
+        _put(parsed, _score_tables(groups))
 
 
 def _tell_agreement(name: str, other: str, explanations: Any) -> None:
@@ -200,61 +235,39 @@ def _tell_agreement(name: str, other: str, explanations: Any) -> None:
 
     found = rank_correlation(explanations[name], explanations[other])
     agreement = "" if found is None else f" Its ranking of the words correlates with that of {other} by {found:.2f}."
-    print(f"{name}: read from the pass that predicts, without extra cost, and approximate.{agreement}", file=sys.stderr)
+    tell([f"{name}: read from the pass that predicts, without extra cost, and approximate.{agreement}"])
 
 
-def _check_by_class(parsed: Any, problems: list[str]) -> None:
-    given = {"--text": parsed.text, "--layer": parsed.layer}
-    problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
-    if parsed.level != "word":
-        problems.append("--level: got token, but --by_class ranks words; leave it out.")
-    if parsed.output_file is not None and not parsed.output_file.lower().endswith((*_LINES, *_TEXTS)):
-        problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
-
-
-def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, kind: str) -> int:
-    import json
-
-    from attentune.cli.explain_tables import class_tables
+def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, kind: str) -> None:
     from attentune.explain.by_class import class_units, predictions_by_overlap, words_by_class
 
     by_class, units = words_by_class(explanations, label_space), class_units(explanations, label_space)
     overlap = predictions_by_overlap(explanations, label_space)
     if kind == "json":
-        lines = [
-            {"class": name, **word.to_dict(), "unit": units[name]} for name, words in by_class.items() for word in words
-        ]
-        lines += [group.to_dict() for group in overlap]
-        _put(parsed, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        words = ((name, word.to_dict()) for name, words in by_class.items() for word in words)
+        lines = [{"class": name, **word, "unit": units[name]} for name, word in words]
+        _put(parsed, _json_lines([*lines, *(group.to_dict() for group in overlap)]))
     else:
         method = explanations[0].method if explanations else ""
         _put(parsed, class_tables(by_class, units, overlap, method, len(explanations)))
-    return _done(parsed, len(explanations))
 
 
-def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> int:
+def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> None:
     from attentune.explain.texts import head_attention
 
-    tables = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
+    results = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
     if kind == "figure":
         from attentune.report.tokens import draw_heads
 
-        draw_heads(parsed.output_file, tables)
-    elif kind == "json":
-        _put(parsed, _json_lines(tables))
+        draw_heads(parsed.output_file, results)
     else:
-        from attentune.cli.explain_tables import head_tables
-
-        _put(parsed, head_tables(tables))
-    return _done(parsed, len(rows))
+        _put(parsed, _json_lines(one.to_dict() for one in results) if kind == "json" else _head_tables(results))
 
 
-def _json_lines(results: Any) -> str:
-    import json
-
+def _json_lines(results: Iterable[dict[str, Any]]) -> str:
     from attentune.results import without_nan
 
-    return "".join(json.dumps(without_nan(one.to_dict()), ensure_ascii=False) + "\n" for one in results)
+    return "".join(json.dumps(without_nan(one), ensure_ascii=False) + "\n" for one in results)
 
 
 def _put(parsed: Any, text: str) -> None:
@@ -266,15 +279,148 @@ def _put(parsed: Any, text: str) -> None:
         write_text(parsed.output_file, text)
 
 
-def _done(parsed: Any, rows: int) -> int:
-    if parsed.output_file is not None:
-        print(f"{rows} text{'' if rows == 1 else 's'} written to {parsed.output_file}", file=sys.stderr)
+def print_explanations(groups: Sequence[Sequence[Explanation]]) -> None:
+    """Print the explanations of each text: coloured on a terminal, else as tables with one line per word."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(_score_tables(groups))
+        return
+    from rich.console import Console
+
+    from attentune.report.explanations import LEGEND, terminal_text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for group in groups:
+        for explanation in group:
+            console.print(terminal_text(explanation))
+    console.print(LEGEND, style="dim")
+
+
+def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
+    """Format one table per text, with one column per method."""
+    from attentune.report.explanations import prediction_text
+
+    tables = []
+    for group in groups:
+        first = group[0]
+        columns = [[token.text for token in first.tokens]]
+        columns += [
+            [score_text(token.score, signed=explanation.signed) for token in explanation.tokens]
+            for explanation in group
+        ]
+        columns = [[visible(entry, one_line=True) for entry in column] for column in columns]
+        columns[0] += ["", "passes", "seconds"]
+        for column, explanation in zip(columns[1:], group, strict=True):
+            column += ["", f"{explanation.passes:,}", f"{explanation.seconds:.3g}"]
+        header = (first.level, *(explanation.method for explanation in group))
+        unread = f"\n{count:,} more words were not read." if (count := first.unread_words) else ""
+        units = "".join(f"\n{one.method}: {visible(one.unit, one_line=True)}" for one in group)
+        lines = table(header, list(zip(*columns, strict=True)), right=range(1, len(header)))
+        tables.append(_head(first.text, first.pair, prediction_text(first)) + lines + units + unread)
+    return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def _head_tables(results: Sequence[HeadAttention]) -> str:
+    """Format one table per text, with one column per attention head."""
+    tables = []
+    for one in results:
+        label = visible(str(one.label), one_line=True)
+        header = (one.level, *(f"head {head}" for head in one.heads), *(() if one.importance is None else ("ssa",)))
+        lines = []
+        for place, token in enumerate(one.tokens):
+            shares = [*one.attention[place], *(() if one.importance is None else (one.importance[place],))]
+            lines.append((visible(token.text, one_line=True), *(f"{share:.3f}" for share in shares)))
+        prediction = label if one.probability is None else f"{label} ({one.probability:.3f})"
+        head = _head(one.text, one.pair, f"{prediction}; layer {one.layer}")
+        tables.append(head + table(header, lines, right=range(1, len(header))) + f"\n{one.unit}")
+    return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def class_tables(
+    by_class: Mapping[str, Sequence[ClassWord]],
+    units: Mapping[str, str],
+    overlap: Sequence[OverlapPredictions],
+    method: str,
+    rows: int,
+) -> str:
+    """Format one table per class, with the words that speak most for it, and of pairs one of shared words."""
+    tables = []
+    for name, words in by_class.items():
+        title = f"words for {visible(name, one_line=True)}"
+        if not words:
+            tables.append(f"{title}: none in three rows and more whose interval is above 0")
+            continue
+        entries = [
+            (
+                visible(one.word, one_line=True) + (" (second text)" if one.within == "pair" else ""),
+                f"{one.rows:,}",
+                score_text(one.score, signed=True),
+                f"{score_text(one.low, signed=True)} to {score_text(one.high, signed=True)}",
+            )
+            for one in words
+        ]
+        shown = table(("word", "rows", "mean score", "95 % interval"), entries, right=(1, 2))
+        tables.append(f"{title}\n\n{shown}\nscore: {visible(units[name], one_line=True)}")
+    if overlap:
+        tables.append(_overlap_table(overlap))
+    note = f"{method}, {rows:,} rows; bootstrap intervals over rows; ranked by lower bound times rows."
+    return "\n\n".join([*tables, note, ""])
+
+
+def _overlap_table(groups: Sequence[OverlapPredictions]) -> str:
+    """Format how often each class is predicted, by the share of words that the texts share."""
+    names = list(groups[0].predicted)
+    entries = []
+    for one in groups:
+        shares = (
+            f"{100 * share:.0f} % ({100 * low:.0f} to {100 * high:.0f})" for share, low, high in one.predicted.values()
+        )
+        words = "all" if one.low == 1 else f"{100 * one.low:.0f} to {100 * one.high:.0f} %"
+        entries.append((words, f"{one.rows:,}", *shares))
+    header = ("shared words", "rows", *(visible(name, one_line=True) for name in names))
+    title = "predictions by the share of the second text's words that the first text has too, 95 % intervals"
+    return f"{title}\n\n{table(header, entries, right=(1,))}"
+
+
+def _head(text: str, pair: str | None, prediction: str) -> str:
+    second = "" if pair is None else f"pair: {visible(pair, one_line=True)}\n"
+    return f"text: {visible(text, one_line=True)}\n{second}prediction: {prediction}\n\n"
+
+
+def _fit(parsed: Any, problems: list[str]) -> int:
+    """Fit and save the head; return the exit status."""
+    use_best(parsed)
+    data = config_from(parsed, problems).data
+    check_named(parsed)
+
+    from attentune.explain.texts import fit_explainer
+    from attentune.inference.predictor import Predictor
+    from attentune.results import to_json
+
+    saved = Predictor.load(parsed.run)
+    facts = fit_explainer(
+        saved,
+        None if parsed.input_file is None else read_file_rows(parsed.input_file, data, saved),
+        precision=parsed.precision,
+        progress=progress_lines(),
+        max_samples=parsed.max_samples,
+        copies=parsed.copies,
+        seed=parsed.seed,
+    )
+    is_json = parsed.format == "json"
+    print(to_json({"run": parsed.run, **facts.to_dict()}) if is_json else f"{fit_note(parsed.run, facts)}\n", end="")
     return 0
 
 
-def _progress(total: int) -> Any:
-    """Return a callback that prints progress lines to standard error, for 20 texts and more."""
-    from attentune.cli.output import progress_lines
-
-    report = progress_lines()
-    return (lambda rows: report("explained", rows, total)) if total >= 20 else None
+def fit_note(folder: str, facts: Any) -> str:
+    """Return what a fitted head is worth, in sentences."""
+    note = (
+        f"{folder}: explained by fast-shap from now on. Fitted on {facts.texts} texts; on {facts.held_out_texts}"
+        f" others its scores explain {max(0.0, facts.explained_variance):.0%} of how the prediction changes when tokens"
+        " are masked."
+    )
+    if facts.explained_variance >= 0.5:
+        return note
+    return (
+        f"{note} That is less than half: fit it on more texts, which need no labels (--input_file texts.csv), or use"
+        " --method leave-one-out."
+    )

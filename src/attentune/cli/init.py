@@ -9,39 +9,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.early_checks import check_data
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
+from attentune.cli.flags import FILE, Parser, command_parser, config_from
+from attentune.cli.inputs import check_data
 from attentune.config import DataConfig
 from attentune.errors import ConfigError, StorageError
 from attentune.training.run_folder import check_feasible
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune init FILE [flags]
+
+Look at a file of labelled texts and write a commented configuration to train with.
+
+{FILE}
+--output_file FILE  the file to write (default: config.yaml)
+--overwrite  replace that file if it exists
+--preset NAME  a method; `attentune list presets` lists them (bert if not given)
+
+examples:
   attentune init reviews.csv
   attentune init reviews.csv --label_column stars --output_file stars.yaml
   attentune train --config config.yaml --output_dir runs/first
 
 The configuration has the columns, the labels and a length that fits the texts. What training chooses by itself is there
 as a comment, and so is what the doctor found."""
-
 _GIVEN = (
-    "train_file",
-    "validation_file",
-    "test_file",
-    "text_column",
-    "text_pair_column",
-    "label_column",
-    "id_column",
-    "task_type",
-    "label_separator",
-    "label_names",
-    "ignore_labels",
-    "max_length",
-    "delimiter",
-    "sheet",
-    "encoding",
-    "file_format",
-    "header",
-    "skip_broken_rows",
+    *("train_file", "validation_file", "test_file", "text_column", "text_pair_column", "label_column", "id_column"),
+    *("task_type", "label_separator", "label_names", "ignore_labels", "max_length", "delimiter", "sheet", "encoding"),
+    *("file_format", "header", "skip_broken_rows"),
 )
 # What YAML does not read as text.
 _WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
@@ -49,20 +43,9 @@ _WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 _LENGTHS, _WHOLE_SHARE = (32, 64), 0.99
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune init",
-        usage="attentune init FILE [flags]",
-        description="Look at a file of labelled texts and write a commented configuration to train with.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("--output_file", default="config.yaml", help="the file to write (default: config.yaml)")
-    made.add_argument("--overwrite", action="store_true", help="replace that file if it exists")
-    add_train_file(made)
-    made.add_argument("--preset", help="a method; `attentune list presets` lists them (default: bert)")
-    add_config_flags(made, only=(*(f"data.{name}" for name in _GIVEN), "model.name_or_path", "training.seed"))
-    return made
+    return command_parser("init", _HELP, (*(f"data.{name}" for name in _GIVEN), "model.name_or_path", "training.seed"))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -8,14 +8,24 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attentune.cli.flags import Parser
+from attentune.cli.flags import FORMAT, Parser, check, command_parser
 from attentune.cli.output import table
 from attentune.config import load_preset, preset_names
 from attentune.config.load import setting_fields
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune list {{tasks,presets,encoders,settings}} [NAME ...] [flags]
+
+List the built-in tasks, the presets (methods), known encoders or the settings, or some by name.
+
+KIND tasks|presets|encoders|settings  what to list
+[NAME...]  only these (default: all of them)
+--measure  encoders: measure their speed of prediction here (seconds)
+{FORMAT}
+
+examples:
   attentune list presets                               (the methods, for --preset)
   attentune list presets ssa-hybrid                    (what it sets)
   attentune list tasks                                 (the built-in tasks, for --task)
@@ -30,21 +40,9 @@ a folder."""
 _UNKNOWN, _UNMEASURED = "not known", "not measured"
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune list",
-        usage="attentune list {tasks,presets,encoders,settings} [NAME ...] [flags]",
-        description="List the built-in tasks, the presets (methods), known encoders or the settings, or some by name.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("kind", choices=tuple(_KINDS), help="what to list")
-    made.add_argument("names", metavar="NAME", nargs="*", help="only these (default: all)")
-    made.add_argument(
-        "--measure", action="store_true", help="encoders: measure their speed of prediction here (seconds)"
-    )
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    return made
+    return command_parser("list", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,8 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.measure and parsed.kind != "encoders":
         problems.append(f"--measure: goes with `attentune list encoders`, not with {parsed.kind}.")
-    if problems:
-        raise ConfigError(problems)
+    check(problems)
     content, lines = _KINDS[parsed.kind](parsed)
     if parsed.format == "json":
         print(json.dumps(content, indent=2, ensure_ascii=False))

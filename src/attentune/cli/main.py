@@ -1,4 +1,4 @@
-"""`attentune COMMAND ...`: dispatch to the command, and turn errors into messages and exit statuses.
+"""`attentune COMMAND ...`: the table of commands; dispatch to one, and turn errors into messages and exit statuses.
 
 Exit status: 0 success; 1 internal error; 2 user error (one message, no traceback); 3 `train --strict` only: the model
 has not learnt more than a baseline; 130 interrupted by Ctrl-C.
@@ -16,11 +16,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attentune import __version__
-from attentune.cli.commands import COMMANDS, module_of, table_of_commands
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 from attentune.plugins import command_module, command_names
 
+# The commands by the groups of the help; each has a module of its name in this folder.
+GROUPS: dict[str, dict[str, str]] = {
+    "make a model": {
+        "train": "fine-tune an encoder, evaluate it and save it; --adapt: adapt it to texts without labels",
+        "auto": "find and train the best model for your rows within a time limit",
+        "search": "search hyperparameters on a task, and write the best settings as a configuration",
+        "compare": "train presets on tasks with several seeds and test their differences; or compare runs",
+    },
+    "use it": {
+        "predict": "predict texts with a saved run",
+        "evaluate": "evaluate a saved run on labelled texts, or on HANS (--suite hans)",
+        "explain": "score how much each word contributed to a prediction; --fit: in the pass that predicts",
+        "calibrate": "fit a temperature and decision thresholds of a finished run on held-out rows",
+        "serve": "serve a web page and a JSON API that predict and explain texts",
+        "export": "export a saved run as ONNX, or for transformers",
+        "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown or LaTeX",
+    },
+    "your data": {
+        "doctor": "check a dataset for problems before training",
+        "suggest": "choose the texts of a file whose labels would help a saved run most",
+        "init": "write a commented configuration for a file of rows",
+    },
+    "look things up": {
+        "list": "list the built-in tasks, the presets (methods), known encoders or the settings",
+        "params": "count the parameters of a run or preset, by component",
+        "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
+        "demo": "train methods on real sentences of two domains and score them on a third",
+    },
+}
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 _USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.
 
 usage: attentune COMMAND [flags]      attentune COMMAND --help lists the flags of a command
@@ -68,16 +97,14 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"] and words[1:2] and not words[1].startswith("-"):
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        others = {name: command_module(name).SUMMARY for name in command_names()}
-        usage = _USAGE.format(commands=table_of_commands(others))
-        print(usage, file=sys.stdout if words else sys.stderr)
+        print(_usage(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("--version", "-V", "version"):
         print(__version__)
         return 0
     command = words[0]
     if command in COMMANDS:
-        module = importlib.import_module(f"attentune.cli.{module_of(command, words[1:])}")
+        module = importlib.import_module(f"attentune.cli.{command}")
     elif command in command_names():
         module = command_module(command)
     else:
@@ -92,6 +119,18 @@ def _dispatch(words: list[str]) -> int:
         return module.run(words[1:])
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
+
+
+def _usage() -> str:
+    """Format the help, with the commands by group."""
+    others = {name: command_module(name).SUMMARY for name in command_names()}
+    groups = GROUPS | ({"from other packages": others} if others else {})
+    width = max(map(len, (*COMMANDS, *others))) + 2
+    tables = (
+        f"{group}:\n" + "\n".join(f"  {name:<{width}}{summary}" for name, summary in commands.items())
+        for group, commands in groups.items()
+    )
+    return _USAGE.format(commands="\n\n".join(tables))
 
 
 def run() -> None:

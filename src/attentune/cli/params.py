@@ -4,47 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.cli.flags import FORMAT, Parser, check, command_parser, config_from, overrides_of
 from attentune.config import model_preset_names
 from attentune.config.parse import did_you_mean
-from attentune.errors import ConfigError
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune params RUN|PRESET [flags]
+
+Count the parameters of a run, or of a new model of a preset, by component.
+
+RUN|PRESET  the name of a preset, or a run folder or checkpoint
+--pairs  preset: build the model for pairs of texts
+--num_labels N  preset: number of classes; 1 for regression (2 if not given)
+{FORMAT}
+--set SECTION.KEY=VALUE...  preset: any setting to change
+
+examples:
   attentune params task-attention                    (embedded encoder, single texts, two classes)
   attentune params task-attention --pairs --model_name_or_path bert-base-uncased
   attentune params runs/quora --format json"""
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune params",
-        usage="attentune params RUN|PRESET [flags]",
-        description="Count the parameters of a run, or of a new model of a preset, by component.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("name", metavar="RUN|PRESET", help="the name of a preset, or a run folder or checkpoint")
-    made.add_argument("--pairs", action="store_true", help="preset: build the model for pairs of texts")
-    made.add_argument("--num_labels", help="preset: number of classes; 1 for regression (default: 2)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    made.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="preset: any setting to change"
-    )
-    add_config_flags(made, sections=("model",))
-    return made
+    return command_parser("params", _HELP, ("model",))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Count; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    num_labels = whole_number("--num_labels", parsed.num_labels, problems)
-    if parsed.name in model_preset_names():
-        parsed.preset = parsed.name
-        model = _fresh_model(config_from(parsed, problems), 2 if num_labels is None else num_labels, parsed.pairs)
+    if parsed.run in model_preset_names():
+        parsed.preset = parsed.run
+        config = config_from(parsed, problems)
+        model = _new_model(config, parsed.num_labels or 2, parsed.pairs)
     else:
-        model = _saved_model(parsed, problems)
+        saved = _saved_model(parsed, problems)
+        model, config = saved.model, saved.config
+    if config.training.freeze_encoder:
+        model.freeze_encoder()
 
     from attentune.models.build import count_parameters
     from attentune.results import to_json
@@ -54,12 +54,12 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _fresh_model(config: Any, num_labels: int, is_pair: bool) -> Any:
+def _new_model(config: Any, num_labels: int, is_pair: bool) -> Any:
     from attentune.data.dataset import LabelSpace
     from attentune.models.build import build_model, load_tokenizer
 
     names = tuple(str(number) for number in range(num_labels))
-    model = build_model(
+    return build_model(
         config.model,
         LabelSpace("regression") if num_labels == 1 else LabelSpace("classification", names),
         load_tokenizer(config.model),
@@ -67,33 +67,22 @@ def _fresh_model(config: Any, num_labels: int, is_pair: bool) -> Any:
         is_pair=is_pair,
         seed=config.training.seed,
     )
-    return _frozen(model, config)
 
 
 def _saved_model(parsed: Any, problems: list[str]) -> Any:
-    from pathlib import Path
-
-    if not Path(parsed.name).is_dir():
+    if not Path(parsed.run).is_dir():
         names = ", ".join(model_preset_names())
         problems.append(
-            f"params: got {parsed.name!r}, expected the folder of a run, or a preset: {names}."
-            f"{did_you_mean(parsed.name, model_preset_names())}"
+            f"params: got {parsed.run!r}, expected the folder of a run, or a preset: {names}."
+            f"{did_you_mean(parsed.run, model_preset_names())}"
         )
     if overrides_of(parsed, problems) or parsed.pairs or parsed.num_labels is not None:
         problems.append("params: settings, --pairs and --num_labels go with a preset, not with a run.")
-    if problems:
-        raise ConfigError(problems)
+    check(problems)
 
     from attentune.inference.predictor import Predictor
 
-    saved = Predictor.load(parsed.name).single_model("params")
-    return _frozen(saved.model, saved.config)
-
-
-def _frozen(model: Any, config: Any) -> Any:
-    if config.training.freeze_encoder:
-        model.freeze_encoder()
-    return model
+    return Predictor.load(parsed.run).single_model("params")
 
 
 def _text(counts: Any) -> str:

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.early_checks import add_best_flag, check_columns, check_named, use_best
-from attentune.cli.flags import Parser, add_precision_flag, names_in
-from attentune.cli.output import (
-    add_text_flags,
+from attentune.cli.flags import BEST, PREDICTION_PRECISION, TEXT_SETTINGS, TEXTS, Parser, command_parser
+from attentune.cli.inputs import (
+    check_columns,
+    check_named,
     check_text_flags,
-    destination,
-    read_text_chunks,
-    row_bar,
+    tell,
     tell_cut_texts,
-    tell_job,
-    tell_notes,
+    text_chunks,
+    use_best,
 )
+from attentune.cli.output import destination, row_bar, stopped
 from attentune.errors import ConfigError
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
+
+Predict texts with a saved run: a CSV with id, label (if given), prediction and probabilities.
+
+RUN  a run folder or checkpoint
+{BEST}
+--output_file FILE  output file (default: standard output)
+{PREDICTION_PRECISION}
+--explain  add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)
+--keep_columns all|NAME,NAME  with --input_file: columns to copy to the output (none if not given)
+{TEXTS}
+--output_dir DIR  a folder or URL for the output, in files that are skipped once written
+--shard I/N  with --output_dir: predict the I-th of N parts of the rows (1/1 if not given)
+--output_format parquet|jsonl|csv  with --output_dir: format of the parts (parquet if not given)
+
+examples:
   attentune predict runs/cola --text "The car honked its way down the road."
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
@@ -32,43 +46,17 @@ _EXAMPLES = """examples:
   attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
-  attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --shard 1/8     (1/8 to 8/8)"""
+  attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --shard 1/8     (1/8 to 8/8)
 
-_FORMATS = ("parquet", "jsonl", "csv")
+With --output_dir, --input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)."""
+
 # Endings of files that nobody would take for CSV.
 _NO_CSV = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune predict",
-        usage="attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
-        description="Predict texts with a saved run: a CSV with id, label (if given), prediction and probabilities.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    add_best_flag(made)
-    made.add_argument("--output_file", help="output file (default: standard output)")
-    add_precision_flag(made, predicts=True)
-    made.add_argument(
-        "--explain",
-        action="store_true",
-        help="add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)",
-    )
-    made.add_argument(
-        "--keep_columns",
-        metavar="all|NAME,NAME",
-        help="with --input_file: columns to copy to the output (default: none)",
-    )
-    add_text_flags(made)
-    group: Any = made.add_argument_group(
-        "many rows", "--input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)"
-    )
-    group.add_argument("--output_dir", help="a folder or URL for the output, in files that are skipped once written")
-    group.add_argument("--shard", metavar="I/N", help="predict the I-th of N parts of the rows (default: 1/1)")
-    group.add_argument("--output_format", choices=_FORMATS, help="format of the parts (default: parquet)")
-    return made
+    return command_parser("predict", _HELP, TEXT_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,10 +71,9 @@ def run(arguments: Sequence[str]) -> int:
             f"--output_file: got {parsed.output_file}, but predictions are written as CSV. Name it .csv; --output_dir"
             " writes Parquet, or JSON lines with --output_format jsonl."
         )
-    data = check_text_flags("predict", parsed, problems)
-
+    data = check_text_flags(parsed, problems)
     check_named(parsed)
-    keep = tuple(names_in(parsed.keep_columns))
+    keep = tuple(parsed.keep_columns or ())
     if parsed.output_dir is not None:
         return _predict_part(arguments, parsed, data, keep, number, parts)
     check_columns(parsed.input_file, data, keep=keep)
@@ -97,9 +84,8 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=keep)
-    tell_job(saved)
-    tell_notes(chunks)
+    tell([f"This model {saved.job}."])
+    chunks = text_chunks(parsed, data, saved, CHUNK, keep_columns=keep)
     if chunks.kept:
         _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.
@@ -113,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
             put(text)
     tell_cut_texts(saved)
     if parsed.output_file is not None:
-        print(f"{chunks.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
+        tell([f"{chunks.num_rows} predictions written to {parsed.output_file}"])
     return 0
 
 
@@ -144,6 +130,7 @@ def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
 def _predict_part(
     arguments: Sequence[str], parsed: Any, data: Any, keep: Sequence[str], number: int, parts: int
 ) -> int:
+    """Predict the rows of a part, unless it is written; return the exit status."""
     from attentune.data.text_formats import FileOptions
     from attentune.data.unlabelled import InputRows, find_sources
     from attentune.inference.predictor import Predictor
@@ -158,7 +145,7 @@ def _predict_part(
     request = {
         "run": run_fingerprint(saved),
         "input": [f"{one.file.path}: {one.file.bytes} bytes, {one.file.modified}" for one in sources],
-        "data": _changed(config),
+        "data": {name: value for name, value in vars(config).items() if value != getattr(type(config)(), name)},
         "keep_columns": keep,
         "precision": parsed.precision,
         "explain": parsed.explain,
@@ -167,12 +154,12 @@ def _predict_part(
     }
     check_same_parts(folder, request)
     if read_if_there(place) is not None:
-        print(f"{place} is already written.", file=sys.stderr)
+        tell([f"{place} is already written."])
         return 0
-    tell_job(saved)
+    tell([f"This model {saved.job}."])
     label = "labels" if saved.label_space.is_multilabel else "label"
     rows = InputRows.of(sources, config, is_pair=saved.is_pair, keep=keep, label=label)
-    tell_notes(rows)
+    tell(rows.notes)
     _check_kept([name for name in rows.kept if name != label], saved)
     ranges = rows.ranges(number, parts)
     count = sum(end - first for _, first, end in ranges)
@@ -182,20 +169,10 @@ def _predict_part(
             options = _explaining(saved, parsed, progress) if parsed.explain else {}
             write_part(saved, place, rows, ranges, precision=parsed.precision, progress=progress, **options)
     except KeyboardInterrupt:
-        again = shlex.join(["attentune", "predict", *arguments])
-        print(f"attentune: stopped, and this part is not written. Start it again with:\n  {again}", file=sys.stderr)
-        return 130
+        return stopped("stopped, and this part is not written.", "predict", arguments)
     tell_cut_texts(saved)
-    print(f"{count:,} of {rows.num_rows:,} rows written to {place}", file=sys.stderr)
+    tell([f"{count:,} of {rows.num_rows:,} rows written to {place}"])
     return 0
-
-
-def _changed(config: Any) -> dict[str, Any]:
-    """Return the data settings that are not the default ones."""
-    from dataclasses import asdict
-
-    usual = asdict(type(config)())
-    return {name: value for name, value in asdict(config).items() if value != usual[name]}
 
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:

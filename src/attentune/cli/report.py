@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attentune.cli.flags import Parser
+from attentune.cli.flags import Parser, check, command_parser
+from attentune.cli.inputs import tell
 from attentune.config.parse import parse_section
 from attentune.config.schema import DataConfig
 from attentune.data.doctor import examine
 from attentune.data.load import load_data
-from attentune.errors import AttentuneError, ConfigError
+from attentune.errors import AttentuneError
 from attentune.report.load import RecordedRun, TaskTexts
 from attentune.runs.records import RunRecord
 
@@ -67,7 +67,19 @@ def _files(config: DataConfig) -> list[Path]:
     return [Path(name) for name in names if name is not None]
 
 
-_EXAMPLES = """examples:
+_HELP = """
+attentune report DIR [DIR ...] --output_file report.html [flags]
+
+Write tables with confidence intervals, verdicts and figures of comparisons and runs.
+
+DIR...  folders of comparisons, of runs or of evaluate --suite hans
+--output_file FILE  the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)
+--figures DIR  also write each figure as SVG, PNG and PDF to this folder
+--baseline NAME  the method that the others are compared with (default: the first one)
+--no_texts  a page without texts of rows; by default they are read from the data files, if these are unchanged
+--pack DIR  also pack the records into runs.jsonl.gz and predictions.jsonl.gz, which this command reads
+
+examples:
   attentune report comparisons/first --output_file report.html
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
@@ -78,35 +90,9 @@ DIR is the folder of a comparison, which may still be in progress, of a run, or 
 Several run folders are compared by preset and seed. The page is a single file and needs no network."""
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune report",
-        usage="attentune report DIR [DIR ...] --output_file report.html [flags]",
-        description="Write tables with confidence intervals, verdicts and figures of comparisons and runs.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument(
-        "folders", metavar="DIR", nargs="+", help="folders of comparisons, of runs or of evaluate --suite hans"
-    )
-    made.add_argument(
-        "--output_file", metavar="FILE", help="the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)"
-    )
-    made.add_argument("--figures", metavar="DIR", help="also write each figure as SVG, PNG and PDF to this folder")
-    made.add_argument(
-        "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first one)"
-    )
-    made.add_argument(
-        "--no_texts",
-        action="store_true",
-        help="a page without texts of rows; by default they are read from the data files, if these are unchanged",
-    )
-    made.add_argument(
-        "--pack",
-        metavar="DIR",
-        help="also pack the records into runs.jsonl.gz and predictions.jsonl.gz, which this command reads",
-    )
-    return made
+    return command_parser("report", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -118,12 +104,9 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--output_file: {parsed.output_file} is a folder, expected a file; choose another name.")
     if parsed.figures is not None and Path(parsed.figures).is_file():
         problems.append(f"--figures: {parsed.figures} is a file, expected a folder; choose another name.")
-    if parsed.pack is not None and len(parsed.folders or ()) > 1:
-        problems.append(
-            f"--pack: got {len(parsed.folders)} folders, expected one comparison; pack each one separately."
-        )
-    if problems:
-        raise ConfigError(problems)
+    if parsed.pack is not None and len(parsed.dirs) > 1:
+        problems.append(f"--pack: got {len(parsed.dirs)} folders, expected one comparison; pack each one separately.")
+    check(problems)
 
     from attentune.report.charts import check_figure_file
     from attentune.report.contents import make_report
@@ -136,18 +119,18 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.figures is not None:
         check_figure_file(Path(parsed.figures) / "figure.png")
     if parsed.pack is not None:
-        runs = pack_records(Path(parsed.folders[0]), Path(parsed.pack))
-        print(f"{runs} runs packed into {parsed.pack}", file=sys.stderr)
+        runs = pack_records(Path(parsed.dirs[0]), Path(parsed.pack))
+        tell([f"{runs} runs packed into {parsed.pack}"])
     if parsed.output_file is None and parsed.figures is None:
         return 0
-    data = collect(parsed.folders)
+    data = collect(parsed.dirs)
     if not parsed.no_texts and str(parsed.output_file or "").lower().endswith(".html"):
         data = dataclasses.replace(data, texts=texts_of(data.runs))
     report = make_report(data, parsed.baseline)
     figures = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
     if figures:
-        print(f"{len(figures)} figures written to {parsed.figures}", file=sys.stderr)
+        tell([f"{len(figures)} figures written to {parsed.figures}"])
     if parsed.output_file is not None:
         write_report(report, parsed.output_file, figures)
-        print(f"written to {parsed.output_file}", file=sys.stderr)
+        tell([f"written to {parsed.output_file}"])
     return 0

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_named
-from attentune.cli.flags import Parser, add_precision_flag
-from attentune.errors import ConfigError
+from attentune.cli.flags import PREDICTION_PRECISION, Parser, check, command_parser
+from attentune.cli.inputs import check_named, tell
+from attentune.cli.output import progress_lines, table
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune submit RUN [RUN ...] --output_file FILE.zip [flags]
+
+Predict the GLUE test sets and write a zip for the GLUE leaderboard.
+
+RUN...  run folders, trained on GLUE tasks
+--output_file FILE  the zip to write
+--data_dir DIR  the GLUE folder (default: that of each run)
+--fill_missing  write constant predictions for tasks without a run
+--allow_partial  accept truncated test files, with a warning
+{PREDICTION_PRECISION}
+
+examples:
   attentune submit runs/cola runs/rte runs/mnli --output_file submission.zip
   attentune submit runs/* --output_file submission.zip --data_dir glue_data --fill_missing
 
 One run per task; a run of MNLI predicts MNLI-m, MNLI-mm and AX. The task of a run is read from its config.yaml."""
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
-    made = Parser(
-        prog="attentune submit",
-        usage="attentune submit RUN [RUN ...] --output_file FILE.zip [flags]",
-        description="Predict the GLUE test sets and write a zip for the GLUE leaderboard.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("runs", metavar="RUN", nargs="+", help="run folders, trained on GLUE tasks")
-    made.add_argument("--output_file", metavar="FILE", required=True, help="the zip to write")
-    made.add_argument("--data_dir", metavar="DIR", help="the GLUE folder (default: that of each run)")
-    made.add_argument("--fill_missing", action="store_true", help="write constant predictions for tasks without a run")
-    made.add_argument("--allow_partial", action="store_true", help="accept truncated test files, with a warning")
-    add_precision_flag(made, predicts=True)
-    return made
+    return command_parser("submit", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write the zip; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    if problems:
-        raise ConfigError(problems)
+    if parsed.output_file is None:
+        problems.append("--output_file: is missing; name the zip to write: --output_file submission.zip")
+    check(problems)
     check_named(parsed)
 
-    from attentune.cli.output import progress_lines
     from attentune.suites.glue import check_zip_file, make_submission
 
     check_zip_file(parsed.output_file)
@@ -55,21 +54,15 @@ def run(arguments: Sequence[str]) -> int:
     )
     submission.write(parsed.output_file)
     print(_text(submission))
-    for warning in submission.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    tell(f"warning: {warning}" for warning in submission.warnings)
     if submission.missing:
-        print(
-            f"warning: the zip lacks {', '.join(submission.missing)}; the leaderboard needs all tasks. Add runs for"
-            " them, or --fill_missing.",
-            file=sys.stderr,
-        )
-    print(f"written to {parsed.output_file}", file=sys.stderr)
+        lacks = f"the zip lacks {', '.join(submission.missing)}; the leaderboard needs all tasks"
+        tell([f"warning: {lacks}. Add runs for them, or --fill_missing."])
+    tell([f"written to {parsed.output_file}"])
     return 0
 
 
 def _text(submission: Any) -> str:
-    from attentune.cli.output import table
-
     rows = [
         (name, f"{content.count(chr(10)) - 1:,}", submission.runs[name] or "(filled)")
         for name, content in submission.contents.items()

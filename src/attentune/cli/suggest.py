@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.early_checks import check_columns, check_named
 from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
-from attentune.cli.output import read_file_rows
+from attentune.cli.inputs import check_columns, check_named, read_file_rows
 
 _EXAMPLES = """examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
@@ -22,7 +21,7 @@ _COLUMNS = ("text_column", "text_pair_column", "id_column")
 _DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header"))
 
 
-def parser() -> Parser:
+def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of this command."""
     made = Parser(
         prog="attentune suggest",
@@ -39,7 +38,7 @@ def parser() -> Parser:
     made.add_argument("--seed", help="random seed of badge (default: 0)")
     made.add_argument("--format", choices=("csv", "json"), default="csv", help="CSV, or one JSON object a line")
     made.add_argument("--output_file", help="write to this file, .csv .tsv or .jsonl (default: standard output)")
-    add_config_flags(made, sections=("data",), only=_DATA)
+    add_config_flags(made, only=_DATA)
     return made
 
 

@@ -1,8 +1,7 @@
-"""`attentune train`: train a model."""
+"""`attentune train`: train a model; with `--adapt`, adapt an encoder to texts without labels."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import sys
@@ -11,13 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from
+from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, has_flag
 from attentune.config import Config
 from attentune.errors import ConfigError, DataError
 
 # Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
 NOT_LEARNT = 3
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune train [flags]
+
+Fine-tune an encoder on labelled texts or text pairs, score it and save it.
+
+{FILE}
+--adapt  adapt the encoder to texts without labels instead; see train --adapt --help
+--strict  exit with status 3 if the model predicts one class for nearly all rows or is not better than a baseline
+--fit_explainer  afterwards fit a head that explains each prediction in the same pass, as attentune explain --fit does
+{QUIET}
+--format text|json  output format of the scores (default: text)
+
+examples:
   attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
   attentune train --train_file reviews.csv --text_column text --label_column stars --output_dir runs/reviews
   attentune train --tasks sst5,quora,sts --preset task-attention --multi_task --output_dir runs/three
@@ -26,73 +37,78 @@ _EXAMPLES = """examples:
 
 Flags may be written with hyphens or underscores. Settings without a flag of their own: --set SECTION.KEY=VALUE."""
 
+_ADAPT_HELP = f"""
+attentune train FILE --adapt --output_dir DIR [flags]
 
-def parser() -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune train",
-        usage="attentune train [flags]",
-        description="Fine-tune an encoder on labelled texts or text pairs, score it and save it.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument(
-        "--strict",
-        action="store_true",
-        help="exit with status 3 if the model predicts one class for nearly all rows or is not better than a baseline",
-    )
-    made.add_argument(
-        "--fit_explainer",
-        action="store_true",
-        help="afterwards fit a head that explains each prediction in the same pass, as attentune explain --fit does",
-    )
-    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)
-    add_train_file(made)
-    add_config_flags(made, first=MOST_USED)
-    return made
+Adapt an encoder to texts without labels, before it is fine-tuned (default: 300 updates).
+
+{FILE}
+--adapt  adapt the encoder
+{QUIET}
+
+examples:
+  attentune train reviews.csv --adapt --text_column text --output_dir adapted
+  attentune train reviews.csv --adapt --max_steps 1000 --output_dir adapted
+  attentune train reviews.csv --adapt --output_dir adapted --resume     (after an interruption)
+  attentune train reviews.csv --model_name_or_path adapted --output_dir runs/reviews
+
+The encoder learns to detect words that were changed. It helps where grammar and wording decide; attentune auto tries it
+by itself on single texts. Labels in the file are not read."""
+
+
+def parser(arguments: Sequence[str] = ()) -> Parser:
+    """Build the parser of these arguments."""
+    if not has_flag(arguments, "adapt"):
+        return command_parser("train", _HELP, None)
+    from attentune.training.prepare import ADAPTATION_SETTINGS
+
+    return command_parser("train --adapt", _ADAPT_HELP, ADAPTATION_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train; return the exit status."""
-    parsed, problems = parser().parse(arguments)
+    parsed, problems = parser(arguments).parse(arguments)
     config = config_from(parsed, problems)
+    if parsed.adapt:
+        return _adapt(arguments, config, parsed)
     for name in ("strict", "fit_explainer"):
         if getattr(parsed, name) and config.data.tasks is not None:
             raise ConfigError(
                 f"--{name}: works with one task; leave it out with --tasks, or train on each task by itself."
             )
     config = with_run_folder(config)
-    from attentune.cli.early_checks import check_before_run
+    from attentune.cli.inputs import check_dataset_folder
     from attentune.training.callbacks import ProgressDisplay, is_main_rank
     from attentune.training.prepare import prepare
+    from attentune.training.run_folder import check_feasible, config_for_run
     from attentune.training.signals import Interrupted
 
-    config = check_before_run(config)
     # Mistakes are told before PyTorch is imported.
+    config = config_for_run(config)
+    check_feasible(config)
+    check_dataset_folder(config.data)
     prepared = None if config.data.tasks is not None else prepare(config)
     from attentune.results import to_json
     from attentune.training.run import finished_run
     from attentune.training.run import run as run_prepared
     from attentune.training.tasks import train_tasks
 
+    result: Any
     try:
         with ProgressDisplay(quiet=parsed.quiet) as display:
             if config.data.tasks is not None:
-                return _show_tasks(train_tasks(config, display=display), parsed.format)
-            result = finished_run(config, display) if prepared is None else run_prepared(prepared, display=display)
+                result = train_tasks(config, display=display)
+            else:
+                result = finished_run(config, display) if prepared is None else run_prepared(prepared, display=display)
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
     if not is_main_rank():
         return 0
-    if parsed.format == "json":
-        print(to_json(result.metrics()), end="")
-    else:
-        from attentune.cli.output import baselines_table, scores_table
-
-        print(scores_table(result.scores))
-        if result.baselines is not None:
-            print(f"\n{baselines_table(result.baselines)}")
+    if config.data.tasks is not None:
+        print(to_json(result.to_dict()) if parsed.format == "json" else _tasks_text(result), end="")
+        return 0
+    print(to_json(result.metrics()) if parsed.format == "json" else _text(result), end="")
     if parsed.fit_explainer:
         _fit_explainer(config, quiet=parsed.quiet)
     return NOT_LEARNT if parsed.strict and result.warnings else 0
@@ -115,7 +131,7 @@ def with_run_folder(config: Config) -> Config:
 
 def _fit_explainer(config: Config, *, quiet: bool) -> None:
     """Fit the attribution head of the run that was trained; where that cannot be, say so: the run is saved already."""
-    from attentune.cli.fit_explainer import fit_note
+    from attentune.cli.explain import fit_note
     from attentune.cli.output import progress_lines
     from attentune.explain.texts import fit_explainer
 
@@ -128,17 +144,31 @@ def _fit_explainer(config: Config, *, quiet: bool) -> None:
         print(fit_note(folder, facts), file=sys.stderr)
 
 
-def _show_tasks(result: Any, form: str) -> int:
-    """Print the scores of several tasks."""
-    from attentune.cli.output import number, table
-    from attentune.results import to_json
-    from attentune.training.callbacks import is_main_rank
+def _text(result: Any) -> str:
+    """Format the scores of a run, and its comparison with baselines."""
+    from attentune.cli.output import number, scores_table, table
 
-    if not is_main_rank():
-        return 0
-    if form == "json":
-        print(to_json(result.to_dict()), end="")
-        return 0
+    text, baselines = f"{scores_table(result.scores)}\n", result.baselines
+    if baselines is None:
+        return text
+    rows = [
+        (
+            one["name"],
+            number(one["score"]),
+            "" if one["low"] is None else f"{number(one['low'])} to {number(one['high'])}",
+            number(one["seconds"], 1),
+        )
+        for one in baselines["methods"]
+    ]
+    lines = table(("method", baselines["metric"], "95 % interval", "seconds"), rows, right=(1, 3))
+    about = f"{baselines['split']}, {baselines['rows']:,} rows; {baselines['interval']} intervals over rows."
+    return f"{text}\n{lines}\n{about}\n"
+
+
+def _tasks_text(result: Any) -> str:
+    """Format the scores of several tasks."""
+    from attentune.cli.output import number, table
+
     rows = [
         (task, split, name, number(value))
         for task, scores in result.scores.items()
@@ -146,5 +176,27 @@ def _show_tasks(result: Any, form: str) -> int:
         for name, value in metrics.items()
     ]
     rows += [("all three", split, "leaderboard score", number(value)) for split, value in result.leaderboard.items()]
-    print(table(("task", "split", "metric", "value"), rows, right=(3,)))
+    return table(("task", "split", "metric", "value"), rows, right=(3,)) + "\n"
+
+
+def _adapt(arguments: Sequence[str], config: Config, parsed: Any) -> int:
+    """Adapt an encoder; return the exit status."""
+    from attentune.cli.inputs import check_columns, check_command_folder, check_named
+    from attentune.cli.output import stopped
+    from attentune.training.run_folder import check_feasible
+
+    missing = "the folder of the encoder: --output_dir adapted"
+    check_command_folder(config, "train --adapt", "training/config.yaml", missing)
+    check_named(parsed)
+    check_columns(config.data.train_file, config.data)
+    check_feasible(config)
+    # Imported late, so that mistakes are reported without delay.
+    from attentune.training.adaptation import AdaptationDisplay, adapt
+    from attentune.training.signals import Interrupted
+
+    try:
+        folder = adapt(config, display=AdaptationDisplay(quiet=parsed.quiet))
+    except Interrupted as stop:
+        return stopped(f"stopped and saved at step {stop.step}.", "train", arguments, resume=True)
+    print(f"{folder}: the adapted encoder. Fine-tune it: attentune train ... --model_name_or_path {folder}")
     return 0

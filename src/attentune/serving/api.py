@@ -128,8 +128,6 @@ def api_app(
     backend: RunBackend,
     *,
     limits: ServerLimits | None = None,
-    max_batch: int = 32,
-    max_wait_ms: float = 2,
     api_key: str | None = None,
     hosts: list[str] | None = None,
 ) -> App:
@@ -139,13 +137,7 @@ def api_app(
 
     @contextlib.asynccontextmanager
     async def engine(app: FastAPI) -> AsyncIterator[None]:
-        made = Engine(
-            backend,
-            limits=limits,
-            max_batch=max_batch,
-            max_wait_s=max_wait_ms / 1000,
-            on_batch=metrics.count_batch,
-        )
+        made = Engine(backend, limits, on_batch=metrics.count_batch)
         metrics.watch_queues(lambda: made.batcher.waiting, lambda: made.explaining)
         async with made as app.state.engine:
             yield

@@ -151,18 +151,16 @@ class Engine:
     def __init__(
         self,
         backend: RunBackend,
-        *,
         limits: ServerLimits,
-        max_batch: int,
-        max_wait_s: float,
+        *,
         on_batch: Callable[[int, float], None] = lambda texts, seconds: None,
     ) -> None:
         self.backend, self._limits = backend, limits
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self.batcher: Batcher[Row, dict[str, Any]] = Batcher(
             lambda rows: self.in_thread(backend.predict, rows),
-            max_batch=max_batch,
-            max_wait_s=max_wait_s,
+            max_batch=limits.batch,
+            max_wait_s=limits.wait_ms / 1000,
             max_queue=limits.queue,
             on_batch=on_batch,
         )

@@ -28,6 +28,8 @@ class ServerLimits:
     body_mb: int = 10  # the size of a request body, in MiB
     timeout_s: float = 30  # seconds until the answer
     queue: int = 1024  # texts that wait for their prediction
+    batch: int = 32  # texts of a batch
+    wait_ms: float = 2  # how long a text waits for others to join its batch
     explain_queue: int = 16  # requests for explanations that wait or are at work
     samples: int = 5000  # masked copies per text for LIME and SHAP
     steps: int = 500  # steps of integrated gradients

@@ -1,27 +1,43 @@
-"""What a command can tell of a mistake before PyTorch is imported, which takes seconds."""
+"""Runs, files, texts and executors that flags name: checked before PyTorch is imported (seconds), and read."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from attentune.cli.flags import check, config_from, overrides_of
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.execution.executor import ExecutorOptions
+
+# Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
+_READ_BYTES = 4_000_000
+# Flags that name files of rows, and files to write.
+_INPUTS = ("file", "input_file", "fix", "unlabeled_file", "data.train_file", "data.validation_file", "data.test_file")
+_OUTPUTS = ("output_file", "errors_file")
 
 
-def add_best_flag(made: argparse.ArgumentParser, *, with_task: bool = False) -> None:
-    """Add `--best`, and `--task` to a command that has no flags of data."""
-    made.add_argument(
-        "--best",
-        action="store_true",
-        help="RUN is the folder of a comparison or search: use its best run (by the mean validation score)",
-    )
-    if with_task:
-        made.add_argument("--task", metavar="NAME", help="with --best: the task, if the comparison has several")
+def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
+    """Return the options that the flags of the executor give; append errors to `problems`."""
+    slurm = []
+    for text in parsed.slurm:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            problems.append(f"--slurm: got {text!r}, expected NAME=VALUE such as partition=gpu.")
+        else:
+            slurm.append((name, yaml.safe_load(value) if value else ""))
+    names = ("executor", "jobs", "ray_address", "cpus_per_run", "gpus_per_run", "processes_per_run")
+    options = ExecutorOptions(**{name: getattr(parsed, name) for name in names}, slurm=tuple(slurm))
+    try:
+        options.check()
+    except ConfigError as error:
+        problems += error.problems
+    return options
 
 
 def use_best(parsed: Any, *, names_rows: bool = False) -> None:
@@ -37,13 +53,6 @@ def use_best(parsed: Any, *, names_rows: bool = False) -> None:
         setattr(parsed, name, None)
     print(f"attentune: {best.sentence}", file=sys.stderr)
     parsed.run = str(best.folder)
-
-
-# Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
-_READ_BYTES = 4_000_000
-# Flags that name files of rows, and files to write.
-_INPUTS = ("file", "input_file", "fix", "unlabeled_file", "data.train_file", "data.validation_file", "data.test_file")
-_OUTPUTS = ("output_file", "errors_file", "figure_file")
 
 
 def check_saved_run(run: str) -> None:
@@ -63,8 +72,7 @@ def check_saved_run(run: str) -> None:
 def check_named(parsed: Any) -> None:
     """Check the runs, the files of rows and the files to write that the flags of a command name."""
     values = vars(parsed)
-    runs = values.get("runs") or [values.get("run")]
-    for run in runs:
+    for run in values.get("runs") or [values.get("run")]:
         if run is not None:
             check_saved_run(run)
     check_files_of_rows(values)
@@ -77,12 +85,14 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
     names = (values.get(name) for name in _INPUTS)
     files = _files(name for name in names if name not in (None, "-", "null", "none"))
     for name in _OUTPUTS:
-        target = values.get(name)
-        if target is not None and Path(target).expanduser().is_dir():
-            raise ConfigError(f"--{name}: {target} is a folder, expected a file; choose another name.")
-        if target is not None and any(_is_same(Path(target).expanduser(), file) for file in files):
+        if (given := values.get(name)) is None:
+            continue
+        target = Path(given).expanduser()
+        if target.is_dir():
+            raise ConfigError(f"--{name}: {given} is a folder, expected a file; choose another name.")
+        if any(target.exists() and target.samefile(file) for file in files):
             raise ConfigError(
-                f"--{name}: got {target}, the file of the rows, which would be overwritten. Name another file."
+                f"--{name}: got {given}, the file of the rows, which would be overwritten. Name another file."
             )
 
 
@@ -112,10 +122,6 @@ def _files(names: Iterable[str]) -> list[Path]:
     return [check_file(path) for path in paths if not is_class_folder(path)]
 
 
-def _is_same(path: Path, file: Path) -> bool:
-    return path.exists() and path.samefile(file)
-
-
 def check_output_folder(folder: str | None, marker: str, what: str) -> None:
     """Check that the folder of a comparison or search is new, empty, or that of one."""
     from attentune.io.files import storage_errors
@@ -139,16 +145,6 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
     check_own_folder(folder, command, is_own=is_own, resume=settings.resume, overwrite=settings.overwrite_output_dir)
 
 
-def check_before_run(config: Config) -> Config:
-    """Check precision, encoder and data folder, before `training.prepare`; return the configuration to train with."""
-    from attentune.training.run_folder import check_feasible, config_for_run
-
-    config = config_for_run(config)
-    check_feasible(config)
-    _check_dataset_folder(config.data)
-    return config
-
-
 def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
     """Read files that are small, and check that the others are there; data sets of the hub are left to the run.
 
@@ -158,7 +154,7 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
 
     files = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
     named = [name for name in files if name is not None]
-    _check_dataset_folder(data)
+    check_dataset_folder(data)
     if data.dataset_name is not None or "-" in named:  # standard input is read once
         return
     found = _files(named)
@@ -168,7 +164,8 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
         load_data(data, seed=seed, allow_doubt=allow_doubt)
 
 
-def _check_dataset_folder(data: Any) -> None:
+def check_dataset_folder(data: Any) -> None:
+    """Check that the data set is a folder that exists, or has a name of the Hugging Face hub."""
     name = data.dataset_name
     if name is not None and name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise DataError(
@@ -176,3 +173,73 @@ def _check_dataset_folder(data: Any) -> None:
             " as in `attentune train FILE`.",
             path=name,
         )
+
+
+def check_text_flags(parsed: Any, problems: list[str]) -> Any:
+    """Check that exactly one source of texts is given, and return the data settings."""
+    command = parsed.command
+    named_data = {name for name in overrides_of(parsed, []) if name in ("data.task", "data.dataset_name")}
+    sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
+    if len(sources) != 1:
+        problems.append(
+            f"{command}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file (- for"
+            " standard input), --task, --dataset_name."
+        )
+    if parsed.text_pair is not None and parsed.text is None:
+        problems.append("--text_pair: goes with --text.")
+    data = config_from(parsed, problems).data
+    if data.max_eval_samples is not None and data.task is None:
+        check([f"--max_eval_samples: goes with --task; all rows of other sources are read by {command}."])
+    return data
+
+
+def read_file_rows(path: str, data: Any, saved: Any) -> Any:
+    """Read the rows to predict of a file, all at once, and tell how it was read."""
+    from attentune.data.tables import WHOLE
+    from attentune.data.unlabelled import unlabelled_chunks
+
+    config = saved.with_columns(data)
+    chunks = unlabelled_chunks(path, label_space=saved.label_space, is_pair=saved.is_pair, config=config, limit=WHOLE)
+    tell(chunks.notes)
+    (rows,) = chunks.read()
+    return rows
+
+
+def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
+    """Return the chunks of rows that the flags select, and tell how they are read."""
+    from attentune.data.dataset import TextRows
+    from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
+
+    of_run = {"label_space": saved.label_space, "is_pair": saved.is_pair}
+    if parsed.text is not None:
+        if saved.is_pair != (parsed.text_pair is not None):
+            wanted = "pairs: add --text_pair" if saved.is_pair else "single texts: leave out --text_pair"
+            raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
+        pairs = None if parsed.text_pair is None else (parsed.text_pair,)
+        return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
+    chunks = None
+    if parsed.input_file is not None:
+        config = saved.with_columns(data)
+        chunks = unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)
+    elif data.dataset_name is not None:
+        from attentune.data.hub import read_split
+
+        # A split that the dataset has is read as a file is; others are made of train.
+        table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)
+        if table is not None:
+            chunks = unlabelled_table(table, config=saved.with_columns(data), **of_run)
+    if chunks is None:
+        chunks = RowChunks.of(next(iter(saved.data(data, (parsed.split,)).splits.values())))
+    tell(chunks.notes)
+    return chunks
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Print notes to standard error."""
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def tell_cut_texts(saved: Any) -> None:
+    """Say on standard error how many texts were longer than the run reads."""
+    tell([note] if (note := saved.read.note()) is not None else [])
