@@ -109,13 +109,13 @@ def test_values_are_read_as_the_settings_type(name: str, given_value: Any, expec
         ("model.layer_mix.ratio", 0, "expected a number of at least 1."),
         ("model.head.dropout", 1, "expected a number of at most 0.99."),
         ("model.head.kind", ["cls"], "expected a text (in quotes"),
-        ("model.name_or_path", None, "expected a text."),
+        ("model.name_or_path", None, "expected a text"),
         ("data.text_column", True, "expected a text (in quotes"),
         ("data.label_names", 3, "expected a list of names, such as [bad, good]"),
         ("data.label_names", {"bad": 0}, "expected a list of names"),
         ("data.label_names", [False, True], "a bare yes, no or null as something else: quote it."),
         ("data.label_names", ["good", None], "a bare yes, no or null as something else: quote it."),
-        ("data.label_names", [["bad"], "good"], "expected a list of texts"),
+        ("data.label_names", [["bad"], "good"], "expected a list of names"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(name: str, given_value: Any, message: str) -> None:

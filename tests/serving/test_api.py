@@ -22,7 +22,7 @@ from attentune.inference.predictor import Predictor, predict
 from attentune.serving.api import api_app
 from attentune.serving.backend import ExplainOptions, Row, RunBackend, StoppedError
 from attentune.serving.engine import Engine
-from attentune.serving.guard import Guard, JsonErrors, check_key
+from attentune.serving.guard import Guard, check_key
 from attentune.serving.limits import RequestError, ServerLimits
 from helpers.tiny_runs import TEXTS, hooks_of, saved_ensemble, tiny_run
 
@@ -371,8 +371,7 @@ def test_a_body_that_stops_gets_a_message() -> None:
 
     async def ask() -> None:
         app = api_app(Slow(), limits=LIMITS)
-        guard = app._app.app  # inside of JsonErrors and the limit of the body
-        guard._body_timeout_s = 0.05
+        app._body_timeout_s = 0.05
 
         async def receive() -> Any:
             await asyncio.sleep(20)
@@ -445,9 +444,9 @@ def test_only_errors_become_json() -> None:
         await send({"type": "http.response.body", "body": b"k"})
 
     counted: list[tuple[str, int]] = []
-    app = JsonErrors(plain, messages={}, count=lambda path, status, seconds: counted.append((path, status)))
+    app = Guard(plain, count=lambda path, status, seconds: counted.append((path, status)))
     for status in (200, 400):
-        asyncio.run(app({"type": "http", "path": "/x", "status": status}, None, send))
+        asyncio.run(app({"type": "http", "path": "/x", "status": status, "headers": []}, None, send))
     assert [message.get("body") for message in sent] == [None, b"o", b"k", None, b'{"detail": "ok"}']
     assert (b"content-length", b"16") in sent[3]["headers"]
     assert counted == [("/x", 200), ("/x", 400)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
@@ -72,8 +73,13 @@ def load_config(
     merged: dict[str, Any] = {}
     if file is not None:
         content = read_yaml(file)
-        if not as_record:
-            _refuse_trust(content, file, overrides or {}, problems)
+        model = content.get("model")
+        trust = model.get("trust_remote_code") if isinstance(model, Mapping) and not as_record else None
+        if trust not in (None, False) and _TRUST not in (overrides or {}):
+            problems.append(
+                f"{file}: {_TRUST}: got {format_value(trust)}, but a file cannot ask for that, as it runs code that"
+                " comes with a model. If you trust the model, add --trust_remote_code; otherwise delete the line."
+            )
         _merge(merged, _preset_sections(content.get("preset"), problems))
         _merge(merged, content)
     overrides = dict(overrides or {})
@@ -90,18 +96,6 @@ def load_config(
     if problems:
         raise ConfigError(problems)
     return config
-
-
-def _refuse_trust(
-    content: Mapping[str, Any], file: str | Path, overrides: Mapping[str, Any], problems: list[str]
-) -> None:
-    model = content.get("model")
-    value = model.get("trust_remote_code") if isinstance(model, Mapping) else None
-    if value not in (None, False) and _TRUST not in overrides:
-        problems.append(
-            f"{file}: {_TRUST}: got {format_value(value)}, but a file cannot ask for that, as it runs code that comes"
-            " with a model. If you trust the model, add --trust_remote_code; otherwise delete the line from the file."
-        )
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -174,26 +168,23 @@ def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) 
     for key, value in extra.items():
         section = hints.get(key)
         if not dataclasses.is_dataclass(section) or not isinstance(target.get(key), dict):
-            target[key] = _copied(value)
+            target[key] = copy.deepcopy(value)
         elif isinstance(value, Mapping):
             _merge(target[key], value, section)
         elif value is not None:
             target[key] = value
 
 
-def _copied(value: Any) -> Any:
-    return {key: _copied(part) for key, part in value.items()} if isinstance(value, Mapping) else value
-
-
 def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> None:
+    """Set a setting, or a section, by its dotted name."""
     *sections, last = name.split(".")
     place: Any = target
+    nested: dict[str, Any] = {last: value}
     for section in sections:
         place = {} if place.get(section) is None else place[section]
         if not isinstance(place, dict):
             problems.append(f"{name}: {section!r} is a single setting, not a section.")
             return
-    nested: dict[str, Any] = {last: value}
     for section in reversed(sections):
         nested = {section: nested}
     _merge(target, nested)

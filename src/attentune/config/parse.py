@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import yaml
@@ -56,29 +57,32 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
     for key, value in values.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            problems.append(
-                f"{where}: there is no such setting.{did_you_mean(str(key), fields)} Known here: {', '.join(fields)}."
-            )
-        elif dataclasses.is_dataclass(hints[key]):
-            if isinstance(value, Mapping):
-                filled[key] = parse_section(hints[key], value, where, problems)
-            elif value is not None:
-                names = ", ".join(field.name for field in dataclasses.fields(hints[key]))
-                problems.append(f"{where}: got {format_value(value)}, expected a section with {names}.")
-        else:
+            near = did_you_mean(str(key), fields)
+            problems.append(f"{where}: there is no such setting.{near} Known here: {', '.join(fields)}.")
+        elif not dataclasses.is_dataclass(hints[key]):
             try:
-                facts = fields[key].metadata
-                # YAML reads a bare `no` as false.
-                plain = "no" if value is False and "no" in facts.get("choices", ()) else value
-                plain = mapping_from(plain) if facts.get("mapping") else plain
-                if facts.get("columns") and isinstance(plain, (list, tuple)):
-                    plain = plain[0] if len(plain) == 1 else json.dumps(_as_names(plain), ensure_ascii=False)
-                if facts.get("words") and isinstance(plain, str):
-                    plain = [part.strip() for part in plain.split(",")]  # none and null are words here
-                filled[key] = _checked(coerce(plain, hints[key]), facts)
+                filled[key] = _parsed(value, hints[key], fields[key].metadata)
             except ValueError as error:
                 problems.append(f"{where}: got {format_value(value)}, expected {error}")
+        elif isinstance(value, Mapping):
+            filled[key] = parse_section(hints[key], value, where, problems)
+        elif value is not None:
+            names = ", ".join(field.name for field in dataclasses.fields(hints[key]))
+            problems.append(f"{where}: got {format_value(value)}, expected a section with {names}.")
     return cls(**filled)
+
+
+def _parsed(value: Any, hint: Any, facts: Mapping[str, Any]) -> Any:
+    """Convert the value of a setting and check it; raise `ValueError` as `coerce` does."""
+    if value is False and "no" in facts.get("choices", ()):
+        value = "no"  # YAML reads a bare `no` as false
+    if facts.get("mapping"):
+        value = mapping_from(value)
+    if facts.get("columns") and isinstance(value, (list, tuple)):
+        value = value[0] if len(value) == 1 else json.dumps(_as_list(value, str), ensure_ascii=False)
+    if facts.get("words") and isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]  # none and null are words here
+    return _checked(coerce(value, hint), facts)
 
 
 def mapping_from(value: Any) -> Any:
@@ -98,49 +102,31 @@ def coerce(value: Any, hint: Any) -> Any:
     Raises:
         ValueError: with a message that completes "expected ...".
     """
-    optional, hint = (True, Any) if hint is Any else _strip_optional(hint)
+    is_optional = hint is Any or typing.get_origin(hint) in (typing.Union, types.UnionType)
     # A line break or a tab is a value, though there is nothing else in it.
-    if value is None or (optional and isinstance(value, str) and (value.strip() or value).lower() in _NULL):
-        if optional:
-            return None
-        raise ValueError(f"{_type_name(hint)}.")
-    if hint is Any:
+    is_null = isinstance(value, str) and (value.strip() or value).lower() in _NULL
+    if is_optional and (value is None or is_null):
+        return None
+    kind = next(kind for kind in (*typing.get_args(hint), hint) if kind is not type(None)) if is_optional else hint
+    if kind is Any:
         return value
-    if typing.get_origin(hint) is tuple:
-        return _as_numbers(value) if typing.get_args(hint)[0] is float else _as_names(value)
-    reader = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_str}[hint]
-    return reader(value)
+    return _as_list(value, typing.get_args(kind)[0]) if typing.get_origin(kind) is tuple else _READERS[kind](value)
 
 
-def _strip_optional(hint: Any) -> tuple[bool, Any]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return True, kinds[0]
-    return False, hint
-
-
-def _type_name(hint: Any) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(hint, "a list")
-
-
-def _as_names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-    if not isinstance(value, (list, tuple)):
-        raise ValueError("a list of names, such as [bad, good] (on the command line: bad,good).")
+def _as_list(value: Any, kind: type) -> tuple[Any, ...]:
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if kind is float and not isinstance(parts, (list, tuple)):
+        parts = [parts]
     try:
-        return tuple(_as_str(part) for part in value)
+        if isinstance(parts, (list, tuple)):
+            return tuple(_READERS[kind](part) for part in parts)
     except ValueError:
-        raise ValueError("a list of texts; YAML reads a bare yes, no or null as something else: quote it.") from None
-
-
-def _as_numbers(value: Any) -> tuple[float, ...]:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-    try:
-        return tuple(_as_float(part) for part in (value if isinstance(value, (list, tuple)) else [value]))
-    except ValueError:
-        raise ValueError("a list of numbers, such as [0.5, 1] (on the command line: 0.5,1).") from None
+        pass
+    if kind is float:
+        raise ValueError("a list of numbers, such as [0.5, 1] (on the command line: 0.5,1).")
+    raise ValueError(
+        "a list of names, such as [bad, good] (on the command line: bad,good); yes, no and null in quotes."
+    )
 
 
 def _as_bool(value: Any) -> bool:
@@ -153,26 +139,20 @@ def _as_bool(value: Any) -> bool:
 
 
 def _as_int(value: Any) -> int:
-    if not isinstance(value, bool):
-        try:
-            number = float(value)
-            if number == int(number):
-                return (
-                    int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
-                )
-        except (TypeError, ValueError, OverflowError):
-            pass
+    with contextlib.suppress(ValueError):
+        if isinstance(value, (int, str)) and not isinstance(value, bool) and str(value).lstrip("+-").isdigit():
+            return int(value)  # a float has 53 bits
+        number = _as_float(value)
+        if number == int(number):
+            return int(number)
     raise ValueError("a whole number.")
 
 
 def _as_float(value: Any) -> float:
-    if not isinstance(value, bool):
-        try:
-            number = float(value)
-            if number - number == 0:  # neither NaN nor infinite
-                return number
-        except (TypeError, ValueError, OverflowError):
-            pass
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        number = float(value)
+        if number - number == 0 and not isinstance(value, bool):  # neither NaN nor infinite
+            return number
     raise ValueError("a number.")
 
 
@@ -180,6 +160,9 @@ def _as_str(value: Any) -> str:
     if value is None or isinstance(value, (bool, bytes, dict, list, set, tuple)):
         raise ValueError("a text (in quotes, where YAML reads it as something else).")
     return str(value)
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_str}
 
 
 def _plugin(value: Any, choices: Iterable[str], group: str | None) -> str:

@@ -15,26 +15,24 @@ BASELINE_NAMES = ("majority", "tfidf-linear", "frozen-linear", "cosine", "token-
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
-    """Return a dataclass field with this default, help text and further metadata."""
+    """Return a dataclass field with this default, help text and further metadata; choices may be words in one text."""
+    if isinstance(facts.get("choices"), str):
+        facts["choices"] = tuple(facts["choices"].split())
     return field(default=default, metadata={"help": help, **facts})
 
 
 @dataclass(frozen=True)
 class BlurConfig:
     where: str = setting(
-        "none",
-        "what a Gaussian blur along the tokens is applied to in each layer",
-        choices=("none", "context", "value", "scores"),
+        "none", "what a Gaussian blur along the tokens is applied to in each layer", choices="none context value scores"
     )
     sigma: float = setting(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = setting(3, "window of the blur in tokens, odd", minimum=1)
     layers: str = setting("all", "which layers are blurred: all, or comma-separated numbers from 1")
     learnable: str = setting(
-        "no",
-        "learn sigma, initialised with the given value: one per layer, or one per head",
-        choices=("no", "layer", "head"),
+        "no", "learn sigma, initialised with the given value: one per layer, or one per head", choices="no layer head"
     )
-    kind: str = setting("gaussian", "the kernel of the blur", choices=("gaussian",), plugins="attentune.blurs")
+    kind: str = setting("gaussian", "the kernel of the blur", choices="gaussian", plugins="attentune.blurs")
 
 
 @dataclass(frozen=True)
@@ -42,17 +40,7 @@ class LayerMixConfig:
     kind: str = setting(
         "last",
         "which encoder layers make the token matrix",
-        choices=(
-            "first",
-            "second",
-            "second-to-last",
-            "last",
-            "sum-last-4",
-            "sum-all",
-            "mean-all",
-            "weighted",
-            "concat-last-4",
-        ),
+        choices="first second second-to-last last sum-last-4 sum-all mean-all weighted concat-last-4",
         plugins="attentune.layer_mixes",
     )
     squeeze: bool = setting(False, "rescale each layer by squeeze-and-excitation first")
@@ -61,7 +49,7 @@ class LayerMixConfig:
         "neutral",
         "squeeze: neutral starts with every layer as it is; original at random factors between 0 and 1, as the paper's"
         " program",
-        choices=("neutral", "original"),
+        choices="neutral original",
     )
 
 
@@ -70,7 +58,7 @@ class TokenGateConfig:
     kind: str = setting(
         "none",
         "how tokens are weighted: ssa adds a token head that scores each token's importance",
-        choices=("none", "ssa"),
+        choices="none ssa",
         plugins="attentune.token_gates",
     )
     beta: float = setting(
@@ -91,7 +79,7 @@ class HeadConfig:
         "cls",
         "how tokens are pooled into one vector per text; task-attention is self-attention for single texts,"
         " cross-attention for pairs",
-        choices=("cls", "mean", "cls-mean", "self-attention", "cross-attention", "task-attention"),
+        choices="cls mean cls-mean self-attention cross-attention task-attention",
         plugins="attentune.heads",
     )
     beta: float = setting(
@@ -101,7 +89,7 @@ class HeadConfig:
         "auto",
         "dense + tanh after [CLS]: auto uses that of the encoder's checkpoint (with new weights where its last training"
         " did not use it); if there is none, a new one with blur or squeeze, else none",
-        choices=("auto", "fresh", "none"),
+        choices="auto fresh none",
     )
     dropout: float = setting(
         0.1, "dropout before the linear classifier (attention blocks have the encoder's)", minimum=0, maximum=0.99
@@ -116,7 +104,7 @@ class HeadConfig:
     init: str = setting(
         "default",
         "attention blocks: initialisation of queries, keys and values; uniform draws from 0.9 to 1",
-        choices=("default", "uniform"),
+        choices="default uniform",
     )
     attention_heads: int | None = setting(
         None, "attention blocks: number of attention heads (the encoder's number if not given)", minimum=1
@@ -126,7 +114,7 @@ class HeadConfig:
         "bi-encoder: dot product of both texts' vectors u and v after one linear layer, with a trained scale and offset"
         " or (dot) as it is; their cosine, scaled; a linear layer on u, v, |u-v|, u*v; or that on unit vectors, with"
         " their cosine",
-        choices=("dot", "cosine", "concat", "concat-cosine", "scaled-dot"),
+        choices="dot cosine concat concat-cosine scaled-dot",
     )
     projection: int | None = setting(
         None,
@@ -152,26 +140,12 @@ class ModelConfig:
     pair_encoding: str = setting(
         "cross-encoder",
         "how pairs are encoded: both texts in one sequence, or (bi-encoder) separately; ignored for single texts",
-        choices=("cross-encoder", "bi-encoder"),
+        choices="cross-encoder bi-encoder",
     )
     blur: BlurConfig = field(default_factory=BlurConfig)
     layer_mix: LayerMixConfig = field(default_factory=LayerMixConfig)
     token_gate: TokenGateConfig = field(default_factory=TokenGateConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
-
-
-__all__ = [
-    "BlurConfig",
-    "Config",
-    "DataConfig",
-    "HeadConfig",
-    "LabelsConfig",
-    "LayerMixConfig",
-    "ModelConfig",
-    "ObjectiveConfig",
-    "TokenGateConfig",
-    "TrainingConfig",
-]
 
 
 @dataclass(frozen=True)
@@ -180,16 +154,7 @@ class ObjectiveConfig:
         "auto",
         "auto: cross-entropy for classes, mean squared error for regression (pearson for a bi-encoder's dot product);"
         " pearson: minus the batch's correlation; softmax-cross-entropy: of probabilities taken as logits",
-        choices=(
-            "auto",
-            "cross-entropy",
-            "binary-cross-entropy",
-            "focal",
-            "mse",
-            "pearson",
-            "corn",
-            "softmax-cross-entropy",
-        ),
+        choices="auto cross-entropy binary-cross-entropy focal mse pearson corn softmax-cross-entropy",
         plugins="attentune.losses",
     )
     focal_gamma: float = setting(2.0, "focal loss gamma; 0 is cross-entropy", minimum=0)
@@ -204,7 +169,7 @@ class ObjectiveConfig:
     ordinal_prediction: str = setting(
         "argmax",
         "ordered classes: predict the most likely class, or the one closest to the expected class number",
-        choices=("argmax", "expected-value"),
+        choices="argmax expected-value",
     )
 
 
@@ -213,18 +178,7 @@ class LabelsConfig:
     generator: str = setting(
         "none",
         "what is made from the training rows before each epoch: masked copies, or token labels",
-        choices=(
-            "none",
-            "masked-rows",
-            "corruption",
-            "flip",
-            "released",
-            "drop",
-            "leave-one-out",
-            "gradient",
-            "integrated-gradients",
-            "lime",
-        ),
+        choices="none masked-rows corruption flip released drop leave-one-out gradient integrated-gradients lime",
         plugins="attentune.label_generators",
     )
     ratio: float = setting(
@@ -248,7 +202,7 @@ class LabelsConfig:
     targets: str = setting(
         "hard",
         "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or values between them",
-        choices=("hard", "soft"),
+        choices="hard soft",
     )
     top_share: float = setting(
         0.3,
@@ -304,10 +258,7 @@ class TrainingConfig:
         None, "train low-rank adapters of this rank in the encoder's attention instead of the encoder", minimum=1
     )
     lora_alpha: float | None = setting(
-        None,
-        "the adapters' output is scaled by this over the rank (twice the rank if not given)",
-        minimum=0,
-        open=True,
+        None, "the adapters' output is scaled by this over the rank (twice the rank if not given)", minimum=0, open=True
     )
     lora_dropout: float = setting(0.0, "dropout before the adapters", minimum=0, maximum=0.99)
     num_train_epochs: float | None = setting(
@@ -324,7 +275,7 @@ class TrainingConfig:
         "rows",
         "what training batches have equally much of (tokens: as many batches, with more rows where texts are short and"
         " fewer where they are long)",
-        choices=("rows", "tokens"),
+        choices="rows tokens",
     )
     per_device_eval_batch_size: int | None = setting(
         None,
@@ -343,17 +294,13 @@ class TrainingConfig:
     adam_epsilon: float = setting(1e-8, "AdamW's epsilon", minimum=0)
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm (0: not clipped)", minimum=0)
     lr_scheduler_type: str = setting(
-        "linear",
-        "learning rate schedule after the warm-up",
-        choices=("linear", "cosine", "constant_with_warmup", "constant"),
+        "linear", "learning rate schedule after the warm-up", choices="linear cosine constant_with_warmup constant"
     )
     warmup_ratio: float = setting(0.1, "share of the steps used for warm-up", minimum=0, maximum=1)
     warmup_steps: int = setting(0, "warm-up steps; overrides warmup_ratio if above 0", minimum=0)
     seed: int = setting(42, "the seed of every random choice", minimum=0)
     precision: str = setting(
-        "auto",
-        "auto: bf16 where the hardware computes it fast, else fp32",
-        choices=("auto", "fp32", "bf16", "fp16"),
+        "auto", "auto: bf16 where the hardware computes it fast, else fp32", choices="auto fp32 bf16 fp16"
     )
     use_cpu: bool = setting(False, "train on the CPU even where there is an accelerator")
     fused_layers: bool = setting(
@@ -362,7 +309,7 @@ class TrainingConfig:
     eval_strategy: str | None = setting(
         None,
         "when to score the validation rows (if not given: each epoch, or ten times in a run of more epochs)",
-        choices=("epoch", "steps", "no"),
+        choices="epoch steps no",
     )
     eval_steps: int | None = setting(None, "with eval_strategy steps: optimiser steps between scores", minimum=1)
     save_steps: int | None = setting(
@@ -383,14 +330,12 @@ class TrainingConfig:
     early_stopping_threshold: float = setting(0.0, "the smallest change that counts as an improvement", minimum=0)
     logging_steps: int = setting(10, "optimiser steps between lines in log.jsonl", minimum=1)
     calibrate: str = setting(
-        "none",
-        "fit a softmax temperature on held-out rows at the end of the run",
-        choices=("none", "temperature"),
+        "none", "fit a softmax temperature on held-out rows at the end of the run", choices="none temperature"
     )
     thresholds: str = setting(
         "none",
         "fit decision thresholds that maximise F1 on the same rows (several labels per row, or two classes)",
-        choices=("none", "f1"),
+        choices="none f1",
     )
     baselines: str = setting(
         "auto",
@@ -398,7 +343,7 @@ class TrainingConfig:
         " comma-separated names",
     )
     report_to: str = setting(
-        "none", "also log for a tracker; wandb is Weights & Biases", choices=("none", "tensorboard", "mlflow", "wandb")
+        "none", "also log for a tracker; wandb is Weights & Biases", choices="none tensorboard mlflow wandb"
     )
 
 
@@ -440,7 +385,7 @@ class DataConfig:
     task_type: str | None = setting(
         None,
         "the type of the labels (default: that of the known task; classification for your own data)",
-        choices=("classification", "regression", "ordinal", "multi_label"),
+        choices="classification regression ordinal multi_label",
     )
     label_separator: str | None = setting(
         None, "multi_label: the separator of labels in a text, such as ; or \\n (found if not given, else |)"
@@ -471,7 +416,7 @@ class DataConfig:
     long_texts: str = setting(
         "cut",
         "single texts longer than max_length: truncate them, or read them in overlapping windows of max_length tokens",
-        choices=("cut", "windows"),
+        choices="cut windows",
     )
     stride: int = setting(32, "windows: tokens that a window shares with the previous one", minimum=0)
     max_windows: int = setting(8, "windows: the maximum number per text; longer texts are truncated", minimum=1)
@@ -486,7 +431,7 @@ class DataConfig:
         None,
         "the format of files whose names do not say it, and of standard input, where it is found if not given (txt: one"
         " text a line)",
-        choices=("csv", "tsv", "json", "jsonl", "parquet", "txt"),
+        choices="csv tsv json jsonl parquet txt",
     )
     header: bool = setting(
         True,

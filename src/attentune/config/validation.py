@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES, Config, DataConfig, ObjectiveConfig
@@ -11,218 +12,169 @@ from attentune.plugins import is_plugin
 
 def find_conflicts(config: Config) -> list[str]:
     """Return one message for each conflict between settings; an empty list if there is none."""
-    training, problems = config.training, []
+    parts = (_training, _model, _tasks, _baselines, _loss, _frozen, _lora, _calibration, _data)
+    return [message for part in parts for message in part(config)]
+
+
+def _training(config: Config) -> Iterator[str]:
+    training = config.training
     if training.eval_strategy == "steps" and training.eval_steps is None:
-        problems.append("training.eval_steps: eval_strategy 'steps' needs a number of steps.")
-    needs_scores = [
-        name
-        for name, is_set in (
-            ("load_best_model_at_end", training.load_best_model_at_end),
-            ("early_stopping_patience", training.early_stopping_patience is not None),
-        )
-        if is_set
-    ]
+        yield "training.eval_steps: eval_strategy 'steps' needs a number of steps."
+    needs_scores = ["load_best_model_at_end"] if training.load_best_model_at_end else []
+    needs_scores += ["early_stopping_patience"] if training.early_stopping_patience is not None else []
     if training.eval_strategy == "no" and needs_scores:
-        problems.append(f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps.")
+        yield f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps."
     if training.resume and training.overwrite_output_dir:
-        problems.append(
-            "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
-        )
-    if config.model.blur.size % 2 == 0:
-        problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
-    if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
-        problems.append(f"model.blur.layers: got {config.model.blur.layers!r}, expected all, or numbers such as 1,2,3.")
-    generator = config.labels.generator
+        yield "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
+
+
+def _model(config: Config) -> Iterator[str]:
+    blur, generator = config.model.blur, config.labels.generator
+    if blur.size % 2 == 0:
+        yield f"model.blur.size: got {blur.size}, expected an odd number."
+    if blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", blur.layers):
+        yield f"model.blur.layers: got {blur.layers!r}, expected all, or numbers such as 1,2,3."
     makes_token_labels = generator not in ("none", "masked-rows") and not is_plugin(generator)
     if makes_token_labels and config.model.token_gate.kind == "none":
-        problems.append(
+        yield (
             f"labels.generator: {generator} makes token labels, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
     if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
-        problems.append(
+        yield (
             "model.head.kind: cross-attention needs separately encoded texts, but model.pair_encoding is"
             " cross-encoder; set --pair_encoding bi-encoder, or take self-attention."
         )
-    return (
-        problems
-        + _tasks(config)
-        + _baselines(config)
-        + _loss_conflicts(config)
-        + _frozen_conflicts(config)
-        + _calibration(config)
-        + _folds(config.data)
-        + _extra_rows(config)
-        + _windows(config.data)
-    )
 
 
-def _tasks(config: Config) -> list[str]:
-    training, problems = config.training, []
-    if config.data.tasks is not None and config.data.task is not None:
-        problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
-    if training.multi_task and config.data.tasks is None:
-        problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
+def _tasks(config: Config) -> Iterator[str]:
+    training, data = config.training, config.data
+    if data.tasks is not None and data.task is not None:
+        yield "data.task and data.tasks: choose one; tasks names several, one works too."
+    if training.multi_task and data.tasks is None:
+        yield "training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts."
     if training.multi_task and training.report_to != "none":
-        problems.append(
+        yield (
             "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
             " to none and look at each task's log.jsonl."
         )
-    if config.data.task_settings is not None and config.data.tasks is None:
-        problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
-    return problems
+    if data.task_settings is not None and data.tasks is None:
+        yield "data.task_settings: goes with data.tasks; set a single task's settings directly."
 
 
-def _baselines(config: Config) -> list[str]:
-    training, problems = config.training, []
+def _baselines(config: Config) -> Iterator[str]:
+    training = config.training
     if training.baselines not in ("auto", "none"):
-        names = [name.strip() for name in training.baselines.split(",")]
-        problems += [
-            f"training.baselines: got {name!r}, expected auto, none, or some of {', '.join(BASELINE_NAMES)}."
-            f"{did_you_mean(name, BASELINE_NAMES)}"
-            for name in names
-            if name not in BASELINE_NAMES
-        ]
-    if config.baseline is None:
-        return problems
+        for name in (name.strip() for name in training.baselines.split(",")):
+            if name not in BASELINE_NAMES:
+                known, near = ", ".join(BASELINE_NAMES), did_you_mean(name, BASELINE_NAMES)
+                yield f"training.baselines: got {name!r}, expected auto, none, or some of {known}.{near}"
     # Settings of what a baseline does not have.
-    unfit = (
-        ("training.multi_task", training.multi_task),
-        ("training.calibrate", training.calibrate != "none"),
-        ("training.thresholds", training.thresholds != "none"),
-        ("labels.generator", config.labels.generator != "none"),
-    )
-    problems += [
-        f"{name}: works with a fine-tuned model, but the baseline {config.baseline} is fitted; leave it out, or name a"
-        " preset such as bert."
-        for name, is_set in unfit
-        if is_set
-    ]
-    return problems
+    unfit = {
+        "training.multi_task": training.multi_task,
+        "training.calibrate": training.calibrate != "none",
+        "training.thresholds": training.thresholds != "none",
+        "labels.generator": config.labels.generator != "none",
+    }
+    for name in (name for name, is_set in unfit.items() if is_set and config.baseline is not None):
+        yield (
+            f"{name}: works with a fine-tuned model, but the baseline {config.baseline} is fitted; leave it out, or"
+            " name a preset such as bert."
+        )
 
 
-def _loss_conflicts(config: Config) -> list[str]:
-    objective, training, problems = config.objective, config.training, []
-    if objective.loss in ("mse", "pearson", "corn"):
-        only = "class labels only" if objective.loss != "corn" else "cross-entropy, binary-cross-entropy and focal only"
+def _loss(config: Config) -> Iterator[str]:
+    objective, training, loss = config.objective, config.training, config.objective.loss
+    if loss in ("mse", "pearson", "corn"):
+        only = "class labels only" if loss != "corn" else "cross-entropy, binary-cross-entropy and focal only"
         if objective.label_smoothing > 0:
-            problems.append(f"objective.label_smoothing: works with {only}; set it to 0 with loss {objective.loss}.")
+            yield f"objective.label_smoothing: works with {only}; set it to 0 with loss {loss}."
         if objective.class_weights is not None:
-            problems.append(f"objective.class_weights: works with {only}; leave it out with loss {objective.loss}.")
-    if objective.loss != "focal" and objective.focal_gamma != ObjectiveConfig().focal_gamma:
-        problems.append(f"objective.focal_gamma: goes with loss focal, but objective.loss is {objective.loss}.")
-    if objective.loss != "pearson":
-        return problems
+            yield f"objective.class_weights: works with {only}; leave it out with loss {loss}."
+    if loss != "focal" and objective.focal_gamma != ObjectiveConfig().focal_gamma:
+        yield f"objective.focal_gamma: goes with loss focal, but objective.loss is {loss}."
+    if loss != "pearson":
+        return
+    needs = "but a correlation needs at least 2 rows in a batch (32 or more are better)"
     if training.per_device_train_batch_size == 1:
-        problems.append(
-            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
-            " more are better) with objective.loss pearson."
-        )
+        yield f"training.per_device_train_batch_size: got 1, {needs} with objective.loss pearson."
     if training.batch_by == "tokens":
-        problems.append(
-            "training.batch_by: tokens may leave a long text alone in a batch, but a correlation needs at least 2 rows;"
-            " with objective.loss pearson set it to rows."
-        )
+        yield f"training.batch_by: tokens may leave a long text alone, {needs}; with loss pearson set it to rows."
     if config.labels.generator not in ("none", "masked-rows"):
-        problems.append(
+        yield (
             f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"
             " loss that keeps to it; with objective.loss pearson set labels.generator none, or take loss mse."
         )
-    return problems
-
-
-def _frozen_conflicts(config: Config) -> list[str]:
-    training, problems = config.training, _lora_conflicts(config)
-    if not training.freeze_encoder:
-        return problems
-    if training.encoder_learning_rate is not None:
-        problems.append(
-            "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
+    if any(weight not in (0, 1) for weight in config.data.extra_train_weights or ()):
+        yield (
+            "data.extra_train_weights: multiply the losses of rows, but objective.loss pearson has one for a whole"
+            " batch; leave the weights out, or take loss mse."
         )
+
+
+def _frozen(config: Config) -> Iterator[str]:
+    if not config.training.freeze_encoder:
+        return
+    if config.training.encoder_learning_rate is not None:
+        yield "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
     if config.labels.generator == "gradient":
-        problems.append(
+        yield (
             "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
             " leaves out; take another generator, or do not freeze."
         )
-    return problems
 
 
-def _lora_conflicts(config: Config) -> list[str]:
-    training, problems = config.training, []
+def _lora(config: Config) -> Iterator[str]:
+    training = config.training
     if training.lora_rank is None:
         if training.lora_alpha is not None or training.lora_dropout > 0:
-            problems.append("training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too.")
-        return problems
+            yield "training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too."
+        return
     if training.freeze_encoder:
-        problems.append("training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder.")
+        yield "training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder."
     if training.multi_task:
-        problems.append("training.lora_rank: works with one model; leave it out with training.multi_task.")
+        yield "training.lora_rank: works with one model; leave it out with training.multi_task."
     if config.labels.generator == "gradient":
-        problems.append(
+        yield (
             "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
             " training.lora_rank; take another generator, or leave the adapters out."
         )
-    return problems
 
 
-def _calibration(config: Config) -> list[str]:
-    training, data = config.training, config.data
-    wanted = [name for name in ("calibrate", "thresholds") if getattr(training, name) != "none"]
-    rows = [name for name in ("calibration_share", "calibration_file") if getattr(data, name) is not None]
-    problems = []
+def _calibration(config: Config) -> Iterator[str]:
+    wanted = [name for name in ("calibrate", "thresholds") if getattr(config.training, name) != "none"]
+    rows = [name for name in ("calibration_share", "calibration_file") if getattr(config.data, name) is not None]
     if wanted and not rows:
-        problems.append(
+        yield (
             f"training.{wanted[0]}: needs rows that training does not see: cut them from train with"
             " --calibration_share 0.1, or name a file with --calibration_file."
         )
     if len(rows) == 2:
-        problems.append("data.calibration_share and data.calibration_file: choose one.")
+        yield "data.calibration_share and data.calibration_file: choose one."
     if rows and not wanted:
-        problems.append(
-            f"data.{rows[0]}: goes with --calibrate temperature or --thresholds f1, which are fitted on these rows."
-        )
-    return problems
+        yield f"data.{rows[0]}: goes with --calibrate temperature or --thresholds f1, which are fitted on these rows."
 
 
-def _folds(data: DataConfig) -> list[str]:
-    if data.folds is None:
-        given = [name for name in ("fold", "fold_seed") if getattr(data, name) != getattr(DataConfig(), name)]
-        return [f"data.{name}: goes with --folds, the number of parts." for name in given]
-    if data.fold is not None and data.fold > data.folds:
-        return [f"data.fold: got {data.fold}, which needs as many folds, but data.folds is {data.folds}."]
-    return []
-
-
-def _extra_rows(config: Config) -> list[str]:
+def _data(config: Config) -> Iterator[str]:
     data = config.data
+    for name in ("fold", "fold_seed") if data.folds is None else ():
+        if getattr(data, name) != getattr(DataConfig(), name):
+            yield f"data.{name}: goes with --folds, the number of parts."
+    if data.folds is not None and data.fold is not None and data.fold > data.folds:
+        yield f"data.fold: got {data.fold}, which needs as many folds, but data.folds is {data.folds}."
     files, weights = data.extra_train_files or (), data.extra_train_weights
-    problems = []
     if weights is not None and len(weights) != len(files):
-        problems.append(
-            f"data.extra_train_weights: got {len(weights)} for {len(files)} extra_train_files, expected one for each."
-        )
-    elif config.objective.loss == "pearson" and any(weight not in (0, 1) for weight in weights or ()):
-        problems.append(
-            "data.extra_train_weights: multiply the losses of rows, but objective.loss pearson has one for a whole"
-            " batch; leave the weights out, or take loss mse."
-        )
-    repeated = sorted({file for file in files if files.count(file) > 1 or file == data.train_file})
-    if repeated:
-        problems.append(
-            f"data.extra_train_files: {', '.join(repeated)} is named more than once; give it a weight instead."
-        )
+        got = f"got {len(weights)} for {len(files)} extra_train_files"
+        yield f"data.extra_train_weights: {got}, expected one for each."
+    if repeated := sorted({file for file in files if files.count(file) > 1 or file == data.train_file}):
+        yield f"data.extra_train_files: {', '.join(repeated)} is named more than once; give it a weight instead."
     if files and data.tasks is not None:
-        problems.append(
+        yield (
             "data.extra_train_files: are rows of one task; with data.tasks name them in data.task_settings, as in"
             " {sts: {data.extra_train_files: more.csv}}."
         )
-    return problems
-
-
-def _windows(data: DataConfig) -> list[str]:
-    if data.long_texts == "cut" or data.stride < data.max_length - 2:
-        return []
-    return [
-        f"data.stride: got {data.stride}, but a window of {data.max_length} tokens needs some of its own; expected less"
-        f" than {data.max_length - 2} (max_length without [CLS] and [SEP])."
-    ]
+    if data.long_texts != "cut" and data.stride >= data.max_length - 2:
+        yield (
+            f"data.stride: got {data.stride}, but a window of {data.max_length} tokens needs some of its own; expected"
+            f" less than {data.max_length - 2} (max_length without [CLS] and [SEP])."
+        )

@@ -22,7 +22,7 @@ from attentune import __version__
 from attentune.errors import AttentuneError, NonFiniteLossError
 from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
 from attentune.serving.engine import Engine
-from attentune.serving.guard import App, BodyTimeoutError, Guard, JsonErrors, protect
+from attentune.serving.guard import App, BodyTimeoutError, Guard, limited
 from attentune.serving.limits import RequestError, ServerLimits
 from attentune.serving.metrics import ServerMetrics
 
@@ -154,10 +154,10 @@ def api_app(
     _add_error_handlers(app, limits)
     if api_key is not None:
         _describe_key(app)
-    guarded = Guard(app, api_key=api_key)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    return JsonErrors(
-        protect(guarded, hosts=hosts, body_bytes=limits.body_bytes),
+    return Guard(
+        limited(app, hosts=hosts, body_bytes=limits.body_bytes),
+        api_key=api_key,
         messages={413: limits.body_message},
         count=lambda path, status, seconds: metrics.count_request(path if path in paths else "other", status, seconds),
     )

@@ -15,6 +15,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,15 +48,13 @@ HEADERS = {
 }
 
 
-def protect(app: App, *, hosts: Iterable[str] | None, body_bytes: int) -> App:
-    """Wrap a guarded application in Starlette's checks of the host and of the size of the body."""
+def limited(app: App, *, hosts: Iterable[str] | None, body_bytes: int) -> App:
+    """Wrap an application in Starlette's checks of the host and of the size of the body."""
     from starlette.middleware.body_limit import RequestBodyLimitMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    limited = RequestBodyLimitMiddleware(app, max_body_size=body_bytes)
-    if hosts is None:
-        return limited
-    return TrustedHostMiddleware(limited, allowed_hosts=allowed_hosts(hosts), www_redirect=False)
+    app = RequestBodyLimitMiddleware(app, max_body_size=body_bytes)
+    return app if hosts is None else TrustedHostMiddleware(app, allowed_hosts=allowed_hosts(hosts), www_redirect=False)
 
 
 def allowed_hosts(hosts: Iterable[str]) -> list[str]:
@@ -91,34 +90,46 @@ def check_key(key: str | None, source: str) -> str | None:
 
 
 class Guard:
-    """Refuses requests without the API key, cross-origin requests and stalled bodies; adds security headers.
+    """Refuses requests without the API key, cross-origin requests and stalled bodies; see `Response` for the rest.
 
     CORS middleware does not refuse requests: it only hides the response of a cross-origin request that has already run.
     The response to a refused request is one sentence with status 401, 403 or 408. The key is checked before the body is
     read.
     """
 
-    def __init__(self, app: App, *, api_key: str | None = None, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
-        self._app, self._body_timeout_s = app, body_timeout_s
+    def __init__(
+        self,
+        app: App,
+        *,
+        api_key: str | None = None,
+        messages: Mapping[int, str] = MappingProxyType({}),
+        count: Callable[[str, int, float], None] = lambda path, status, seconds: None,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+    ) -> None:
+        self._app, self._messages, self._count, self._body_timeout_s = app, messages, count, body_timeout_s
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] != "http":  # the server uses no web sockets
+            return
+        if scope["type"] != "http":  # the server uses no web sockets
             await send({"type": "websocket.close", "code": 1008})
-        else:
-            refusal = self._refusal(scope["path"], headers_of(scope))
-            if refusal is not None:
-                await respond(send, *refusal)
-                return
-            response = GuardedResponse(send, is_page=scope["path"] in _PAGES)
-            try:
+            return
+        began, path = time.perf_counter(), scope["path"]
+        response = Response(send, self._messages, is_page=path in _PAGES)
+        try:
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            if (refusal := self._refusal(path, headers)) is not None:
+                await response.refuse(*refusal)
+            else:
                 await self._app(scope, _with_timeout(receive, self._body_timeout_s), response)
-            except BodyTimeoutError as error:
-                if not response.started:
-                    await respond(send, 408, str(error))
+        except BodyTimeoutError as error:
+            if not response.started:
+                await response.refuse(408, str(error))
+        finally:
+            self._count(path, response.status, time.perf_counter() - began)
 
     def _refusal(self, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Return the status and the reason if the request line or headers are refused."""
@@ -138,11 +149,6 @@ class Guard:
                 " own address."
             )
         return None
-
-
-def headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request by their lower-case names; of repeated ones the last."""
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 class BodyTimeoutError(Exception):
@@ -171,36 +177,53 @@ def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
     return timed
 
 
-class GuardedResponse:
-    """Adds the security headers, and a content security policy that allows exactly the scripts a page contains."""
+class Response:
+    """Adds the security headers, a content security policy to pages, and turns errors in plain text into JSON.
 
-    def __init__(self, send: Send, *, is_page: bool = False) -> None:
-        self._send, self._is_page = send, is_page
+    The parts of a page and of such an error are held back until it is complete. The policy allows exactly the scripts
+    that a page contains.
+    """
+
+    def __init__(self, send: Send, messages: Mapping[int, str], *, is_page: bool = False) -> None:
+        self._send, self._messages, self._is_page = send, messages, is_page
         self._start: Message | None = None
         self._body = b""
-        self.started = False
+        self.started, self.status, self._is_error = False, 500, False
+
+    async def refuse(self, status: int, reason: str) -> None:
+        """Send an error of one sentence, and close the connection."""
+        headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+        await self({"type": "http.response.start", "status": status, "headers": headers})
+        await self({"type": "http.response.body", "body": reason.encode()})
 
     async def __call__(self, message: Message) -> None:
-        """Send a message of the response; those of a page are held back until it is complete."""
-        if message["type"] == "http.response.start" and self._is_page:
-            self._start = message
-        elif message["type"] == "http.response.start":
-            await self._send_start(message)
-        elif self._start is not None:
+        """Send a message of the response."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            is_text = dict(message.get("headers", ())).get(b"content-type", b"").startswith(b"text/plain")
+            self._is_error = self.status >= 400 and is_text
+            if self._is_page or self._is_error:
+                self._start = message
+            else:
+                await self._send_start(message)
+        elif self._start is None:
+            await self._send(message)
+        else:
             self._body += message.get("body", b"")
             if not message.get("more_body"):
                 await self._send_start(self._start)
-                self._start = None
                 await self._send({"type": "http.response.body", "body": self._body})
-        else:
-            await self._send(message)
 
     async def _send_start(self, message: Message) -> None:
         self.started = True
-        security = {**HEADERS, "content-security-policy": scripts_policy(self._body)}
-        added = [(name.encode(), value.encode()) for name, value in security.items()]
-        others = [(name, value) for name, value in message.get("headers", []) if name.lower().decode() not in security]
-        await self._send({**message, "headers": [*others, *added]})
+        added = {**HEADERS, "content-security-policy": scripts_policy(self._body)}
+        if self._is_error:
+            detail = self._messages.get(self.status) or self._body.decode().strip()
+            self._body = json.dumps({"detail": detail}).encode()
+            added |= {"content-type": "application/json", "content-length": str(len(self._body))}
+            added |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        others = [(name, value) for name, value in message.get("headers", ()) if name.lower().decode() not in added]
+        await self._send({**message, "headers": [*others, *((k.encode(), v.encode()) for k, v in added.items())]})
 
 
 def scripts_policy(page: bytes) -> str:
@@ -210,65 +233,3 @@ def scripts_policy(page: bytes) -> str:
     """
     hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(page) if text]
     return _POLICY.format(scripts="".join(f" 'sha256-{digest}'" for digest in hashes))
-
-
-async def respond(send: Send, status: int, text: str) -> None:
-    """Send a response of one sentence, and close the connection."""
-    body = (text + "\n").encode()
-    headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
-    pairs = [(name.encode(), value.encode()) for name, value in {**HEADERS, **headers}.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
-
-
-class JsonErrors:
-    """Turns errors that are plain text into JSON, `{"detail": MESSAGE}`, and counts all requests."""
-
-    def __init__(self, app: App, *, messages: Mapping[int, str], count: Callable[[str, int, float], None]) -> None:
-        self._app, self._messages, self._count = app, messages, count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, response = time.perf_counter(), _JsonError(send, self._messages)
-        try:
-            await self._app(scope, receive, response)
-        finally:
-            self._count(scope["path"], response.status, time.perf_counter() - began)
-
-
-class _JsonError:
-    """Sends a response; the text of an error is held back until it is complete."""
-
-    def __init__(self, send: Send, messages: Mapping[int, str]) -> None:
-        self._send, self._messages = send, messages
-        self._start: Message | None = None
-        self._body = b""
-        self.status = 500
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            kind = dict(message["headers"]).get(b"content-type", b"")
-            if self.status >= 400 and kind.startswith(b"text/plain"):
-                self._start = message
-            else:
-                await self._send(message)
-        elif self._start is None:
-            await self._send(message)
-        else:
-            self._body += message.get("body", b"")
-            if not message.get("more_body"):
-                await self._send_json(self._start)
-
-    async def _send_json(self, start: Message) -> None:
-        detail = self._messages.get(self.status) or self._body.decode().strip()
-        body = json.dumps({"detail": detail}).encode()
-        changed = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
-        if self.status == 401:
-            changed[b"www-authenticate"] = b"Bearer"
-        headers = [(name, value) for name, value in start["headers"] if name.lower() not in changed]
-        await self._send({**start, "headers": [*headers, *changed.items()]})
-        await self._send({"type": "http.response.body", "body": body})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # LIME's default of 5,000 samples would take too long on a shared server.
 LIME_SAMPLES = 1000
 
@@ -59,33 +61,29 @@ class ServerLimits:
     def check_texts(self, texts: Sequence[str], pairs: Sequence[str] | None, *, is_pair: bool, explains: bool) -> None:
         """Check the number and the lengths of the texts."""
         most, flag = (self.explain_texts, "--max_explain_texts") if explains else (self.texts, "--max_texts")
+        seconds = [""] * len(texts) if pairs is None else pairs
+        problem = None
         if not texts:
-            raise RequestError(422, "texts: got an empty list, expected at least one text.")
-        if len(texts) > most:
-            raise RequestError(
-                422,
+            problem = "texts: got an empty list, expected at least one text."
+        elif len(texts) > most:
+            problem = (
                 f"texts: got {len(texts):,}; this server accepts at most {most:,} a request. Send them in several"
-                f" requests, or start the server with {flag} {len(texts)}.",
+                f" requests, or start the server with {flag} {len(texts)}."
             )
-        if is_pair != (pairs is not None):
-            expected = (
-                "this run reads pairs: give the second text of each in pairs"
-                if is_pair
-                else "this run reads single texts: leave pairs out"
-            )
-            raise RequestError(422, f"pairs: got {'none' if pairs is None else 'second texts'}, but {expected}.")
-        if pairs is not None and len(pairs) != len(texts):
-            raise RequestError(
-                422, f"pairs: got {len(pairs)} second texts for {len(texts)} texts, expected one for each."
-            )
-        for name, column in (("texts", texts), ("pairs", pairs or ())):
+        elif is_pair and pairs is None:
+            problem = "pairs: got none, but this run reads pairs: give the second text of each in pairs."
+        elif not is_pair and pairs is not None:
+            problem = "pairs: got second texts, but this run reads single texts: leave pairs out."
+        elif len(seconds) != len(texts):
+            problem = f"pairs: got {len(seconds)} second texts for {len(texts)} texts, expected one for each."
+        if problem is not None:
+            raise RequestError(422, problem)
+        for name, column in (("texts", texts), ("pairs", seconds)):
             for number, text in enumerate(column):
-                if not _is_unicode(text):
-                    raise RequestError(
-                        422, f"{name}[{number}] holds half of a surrogate pair, such as \\ud83d alone; remove it."
-                    )
-        for number, text in enumerate(texts):
-            length = len(text) + (0 if pairs is None else len(pairs[number]))
+                if _SURROGATE.search(text):
+                    problem = f"{name}[{number}] holds half of a surrogate pair, such as \\ud83d alone; remove it."
+                    raise RequestError(422, problem)
+        for number, length in enumerate(len(text) + len(second) for text, second in zip(texts, seconds, strict=True)):
             if length > self.characters:
                 raise RequestError(
                     422,
@@ -100,11 +98,3 @@ class ServerLimits:
                 raise RequestError(
                     422, f"{name}: got {got:,}; this server accepts at most {most:,}. For more, use attentune explain."
                 )
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
