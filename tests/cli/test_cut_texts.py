@@ -71,11 +71,6 @@ def test_predict_and_evaluate_tell_the_share_once(home: Path, frozen: Path, atte
         assert "--long_texts windows" in err
 
 
-def test_short_texts_are_no_matter(home: Path, attentune: Command) -> None:
-    status, _, err = attentune("predict", home / "run", "--text", "short")
-    assert (status, err) == (0, "This model sorts a text into bad or good.\n")
-
-
 def test_explain_counts_the_words_that_were_not_read(home: Path, attentune: Command) -> None:
     words = ("explain", home / "run", "--input_file", home / "new.csv", "--method", "gradient")
     status, out, err = attentune(*words, "--format", "json")

@@ -82,29 +82,6 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
     assert f"checkpoint-{record['best']['step']}" in kept
 
 
-def test_doctor_tasks_presets_and_the_version(attentune, tiny, tmp_path):
-    train = write_reviews(tmp_path / "train.csv")
-    status, out, _ = attentune(
-        "doctor", "--train_file", train, "--model_name_or_path", tiny("bert"), "--format", "json"
-    )
-    assert status == 0
-    assert json.loads(out)["splits"]["train"]["rows"] > 0
-    status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"))
-    assert status == 0
-    assert "always predicting" in out
-    status, out, _ = attentune("list", "tasks", "--format", "json")
-    assert {"cola", "hans", "sick"} <= {task["name"] for task in json.loads(out)}
-    status, out, _ = attentune("list", "presets")
-    assert status == 0
-    assert "bert-cls-mean" in out
-    assert attentune("list", "presets", "bert-mask")[1].count("masked-rows") == 1
-    assert attentune()[0] == 2
-    assert attentune("--version")[0] == 0
-    words = [sys.executable, "-m", "attentune", "--version"]
-    module = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert module.stdout.strip() == __version__
-
-
 @pytest.mark.integration
 def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -142,6 +119,19 @@ def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tin
         assert line["scores"]["films"]["accuracy"] == correct / 1000
     assert content["explanation"]["of"] == content["leaderboard"][0]["method"]
     assert content["report"] == str(folder / "report.html")
+
+
+def test_what_is_listed_and_the_version(attentune):
+    assert {"cola", "hans", "sick"} <= {
+        task["name"] for task in json.loads(attentune("list", "tasks", "--format=json")[1])
+    }
+    assert "bert-cls-mean" in attentune("list", "presets")[1]
+    assert attentune("list", "presets", "bert-mask")[1].count("masked-rows") == 1
+    assert attentune()[0] == 2
+    module = subprocess.run(
+        [sys.executable, "-m", "attentune", "--version"], capture_output=True, text=True, check=True
+    )
+    assert module.stdout.strip() == __version__
 
 
 def test_settings_are_listed_by_section_or_name(attentune):

@@ -1,38 +1,39 @@
-"""`attentune evaluate`: its tables say what its files and the run's record say."""
+"""`attentune evaluate` and `attentune compare RUN RUN`: tables and files say what the records of the runs say."""
 
 from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
-from helpers.samples import write_reviews
+from helpers.samples import train_reviews
 
 
 @pytest.fixture(scope="module")
-def run(tiny, tmp_path_factory):
-    import contextlib
-    import io
-
-    from attentune.cli.main import main
-
+def runs(tiny, tmp_path_factory) -> tuple[Path, Path]:
+    """Two runs with different seeds on the same rows."""
     folder = tmp_path_factory.mktemp("evaluated")
-    write_reviews(folder / "train.csv", 60)
-    write_reviews(folder / "dev.csv", 40)
-    words = ["--train_file", folder / "train.csv", "--validation_file", folder / "dev.csv", "--use_cpu", "--quiet"]
-    words += ["--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", folder / "run"]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        assert main(["train", *map(str, words)]) == 0
-    return folder / "run"
+    flags = ("--num_train_epochs", 1, "--max_length", 16)
+    seeds = (train_reviews(folder, tiny("bert"), *flags, "--seed", seed, name=f"seed-{seed}") for seed in (1, 2))
+    return tuple(seeds)
 
 
-def test_scores_classes_and_worst_errors(run, attentune, tmp_path):
-    file = tmp_path / "errors.csv"
+def predictions_of(run: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run / "predictions_validation.csv").open()))
+
+
+def texts_of(run: Path) -> set[str]:
+    return {row["text"] for row in csv.DictReader((run.parent / "dev.csv").open())}
+
+
+def test_scores_classes_and_worst_errors(runs, attentune, tmp_path):
+    run, file = runs[0], tmp_path / "errors.csv"
     status, out, err = attentune("evaluate", run, "--errors_file", file, "--show_errors", "2")
     assert status == 0, err
     recorded = json.loads((run / "run.json").read_text())["scores"]["validation"]
-    predicted = list(csv.DictReader((run / "predictions_validation.csv").open()))
+    predicted = predictions_of(run)
     assert f"accuracy  {recorded['accuracy']:.4f}  0." in out
     wrong = [row for row in predicted if row["label"] != row["prediction"]]
     assert wrong
@@ -40,8 +41,7 @@ def test_scores_classes_and_worst_errors(run, attentune, tmp_path):
     written = list(csv.DictReader(file.open()))
     assert sorted(row["id"] for row in written) == sorted(row["id"] for row in wrong)
     assert [float(row["error"]) for row in written] == sorted((float(row["error"]) for row in written), reverse=True)
-    texts = [row["text"] for row in csv.DictReader((run.parent / "dev.csv").open())]
-    assert {row["text"] for row in written} <= set(texts)
+    assert {row["text"] for row in written} <= texts_of(run)
     assert out.count(", not ") == min(2, len(wrong))
     for name in {row["label"] for row in predicted}:
         true = [row for row in predicted if row["label"] == name]
@@ -49,16 +49,43 @@ def test_scores_classes_and_worst_errors(run, attentune, tmp_path):
         assert [name, *map(str, counts)] in [line.split() for line in out.splitlines()]
 
 
-def test_json_has_the_scores_and_on_request_the_rest(run, attentune):
-    status, plain, _ = attentune("evaluate", run, "--format", "json")
-    assert status == 0
-    assert list(json.loads(plain)) == ["validation"]
-    status, out, _ = attentune("evaluate", run, "--format", "json", "--details")
-    assert status == 0
+def test_json_has_the_scores_and_on_request_the_rest(runs, attentune):
+    status, plain, _ = attentune("evaluate", runs[0], "--format", "json")
+    assert (status, list(json.loads(plain))) == (0, ["validation"])
+    status, out, _ = attentune("evaluate", runs[0], "--format", "json", "--details")
     content = json.loads(out)
     details = content.pop("details")["validation"]
-    assert content == json.loads(plain)
-    assert details["rows"] == 40
-    assert sum(map(sum, details["confusion"])) == 40
+    assert (status, content) == (0, json.loads(plain))
+    assert details["rows"] == sum(map(sum, details["confusion"])) == 40
     low, high = details["intervals"]["accuracy"]
     assert low < content["validation"]["accuracy"] < high
+
+
+def test_compared_scores_are_those_of_the_records_and_changed_rows_have_their_texts(runs, attentune, tmp_path):
+    file = tmp_path / "changed.csv"
+    status, out, err = attentune("compare", *runs, "--output_file", file)
+    assert status == 0, err
+    recorded = [json.loads((run / "run.json").read_text())["scores"]["validation"]["accuracy"] for run in runs]
+    assert f"accuracy  seed-1  {recorded[0]:.4f}" in out
+    assert f"seed-2  {recorded[1]:.4f}" in out
+    first, second = map(predictions_of, runs)
+    changed = {
+        row["id"]: other["prediction"]
+        for row, other in zip(first, second, strict=True)
+        if row["prediction"] != other["prediction"]
+    }
+    assert changed  # else the test shows nothing
+    written = list(csv.DictReader(file.open()))
+    assert {row["id"]: row["prediction of seed-2"] for row in written} == changed
+    assert {row["text"] for row in written} <= texts_of(runs[0])
+    assert "say nothing about other seeds" in out
+
+
+def test_a_comparison_as_json_has_every_number(runs, attentune):
+    status, out, err = attentune("compare", *runs, "--format", "json")
+    assert (status, err) == (0, "")
+    content = json.loads(out)
+    one = content["comparisons"][0]
+    assert (content["rows"], one["metric"]) == (40, "accuracy")
+    assert one["mcnemar"]["only_first"] == len(content["changed"][0]["worse"])
+    assert one["low"] <= one["difference"] <= one["high"]

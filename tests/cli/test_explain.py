@@ -199,12 +199,6 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
     assert "The brighter a word" in text
 
 
-def test_a_run_without_token_gate_is_explained_by_leaving_words_out(plain_run: Path, attentune: Command) -> None:
-    status, out, err = attentune("explain", plain_run, "--text", "a", "--text_pair", "b")
-    assert status == 0, err
-    assert "leave-one-out" in out
-
-
 def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:
     expected = {
         ("explain", "--method", "ssa"): "Methods that work on it: gradient, integrated-gradients, leave-one-out",

@@ -54,23 +54,6 @@ def test_a_run_says_where_its_rows_are_from(attentune, tiny, folder: Path) -> No
     assert "These data are named in run/config.yaml" in err
 
 
-def test_without_extra_files_the_record_has_nothing_of_them(attentune, tiny, folder: Path) -> None:
-    assert attentune("train", *data(tiny), *QUICK, "--output_dir", "run")[0] == 0
-    record = json.loads((folder / "run" / "run.json").read_text())
-    assert "rows_from" not in record["train"]
-    assert list(record["data_fingerprint"]) == ["train", "validation"]
-    assert "Rows of several files" not in (folder / "run" / "README.md").read_text()
-
-
-def test_the_doctor(attentune, tiny, folder: Path) -> None:
-    (folder / "other.csv").write_text((folder / "dev.csv").read_text().replace("r1,", "s1,"))
-    status, out, err = attentune("doctor", *data(tiny, *MIXED))
-    assert status == 0, err
-    assert "  from train.csv 40 (weight 1), silver.csv 16 (weight 0.5), other.csv 20 (weight 0.25)" in out
-    assert "warning: validation: 20 rows also in train (100.0 %)" in out
-    assert "(other.csv:2)" in out
-
-
 @pytest.mark.slow
 def test_a_comparison_of_silver_rows(attentune, tiny, folder: Path) -> None:
     """Methods may differ in their extra files: they share main rows, sizes and dev, and are paired."""
@@ -92,19 +75,3 @@ def test_a_comparison_of_silver_rows(attentune, tiny, folder: Path) -> None:
     status, _, err = attentune(*words, "--seeds", "3", "--jobs", "1")
     assert status == 2
     assert "the rows of silver.csv changed since it was begun" in err
-
-
-@pytest.mark.slow
-def test_a_search_cuts_the_main_rows_alone(attentune, tiny, folder: Path) -> None:
-    words = ("search", *data(tiny, *MIXED), "--search", "model.head.kind=cls,mean", *QUICK, "--output_dir", "s")
-    more = ("--seeds", "1", "--jobs", "1")
-    status, _, err = attentune(*words, *more)
-    assert status == 0, err
-    records = [json.loads(file.read_text()) for file in (folder / "s").rglob("seed-*.json")]
-    assert "Trials are scored on 8 of the 40 training rows" in " ".join(records[0]["notes"])
-    assert {record["train"]["rows"] for record in records} == {32 + 24}
-    write_reviews(folder / "other.csv", 8, seed=8)
-    status, _, err = attentune(*words, *more)
-    assert status == 2
-    assert "was begun as another search" in err
-    assert "train rows of train.csv: was" in err

@@ -96,17 +96,3 @@ def test_texts_of_a_file_and_how_good_the_fit_is(
     assert status == 0
     assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out
     assert ("That is less than half: fit it on more texts" in out) == (share < 0.5)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--copies", "3"), "copies: got 3, expected an even number from 2"),
-        (("--max_samples", "0"), "--max_samples: got '0', expected a whole number"),
-        (("--input_file", "nowhere.csv"), "nowhere.csv"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(run: Path, flags: tuple[str, ...], message: str, attentune: Command) -> None:
-    status, out, err = attentune("explain", run, "--fit", *flags)
-    assert (status, out) == (2, "")
-    assert message in err

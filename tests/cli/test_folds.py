@@ -67,14 +67,3 @@ def test_all_folds_have_the_same_fingerprints(tmp_path: Path) -> None:
         prints.append(fingerprint_rows("own", rows_of_task(config)))
     assert prints[0] == prints[1] == prints[2]
     assert sorted(prints[0]) == ["train rows of own", "validation rows of own"]
-
-
-def test_one_fold_alone(attentune, tiny, tmp_path: Path) -> None:
-    made = words(tmp_path, tiny)
-    flags = (*made[3 : made.index("--output_dir")], "--folds", "3", "--fold", "2", "--output_dir", tmp_path / "run")
-    status, out, err = attentune("train", *flags, "--format", "json")
-    assert status == 0, err
-    assert json.loads(out)["train"]["rows"] == 20
-    assert "Fold 2 of 3: 10 of the 30 training rows are scored on" in err
-    status, scored, _ = attentune("evaluate", tmp_path / "run", "--format", "json")
-    assert json.loads(scored)["validation"] == pytest.approx(json.loads(out)["validation"])

@@ -200,29 +200,3 @@ def check(home, tmp_path, capsys, words, kind, refusal):
     assert refusal in messages[0]
     assert not calls, "refused after the model was used"
     assert not list(out.iterdir())
-
-
-_JOBS = {
-    "ordered": "sorts a text into the ordered classes 1, 2, 3 or 4",
-    "multi-label": "gives a text any of the labels bad, good and music",
-    **dict.fromkeys(PAIRS, "sorts a pair of texts into entailment or neutral"),
-}
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind in FAST else pytest.mark.integration) for kind in (*TRAINED, *AUTO)],
-)
-def test_predict_says_first_what_the_run_does(home: Path, tmp_path: Path, capsys: Any, kind: str) -> None:
-    run = run_of(kind, home)
-    job = _JOBS.get(kind.split()[-1], "sorts a text into bad or good")
-    if "score" in kind:
-        rows = csv.DictReader((home / f"{run.name}-train.csv").open())
-        scores = [float(row["label"]) for row in rows]
-        job = f"gives a text a score from {min(scores):g} to {max(scores):g}"
-    capsys.readouterr()
-    for more in ([], ["--output_dir", str(tmp_path / "parts")]):
-        assert main(["predict", str(run), "--input_file", str(home / f"{run.name}-new.csv"), *more]) == 0
-        assert capsys.readouterr().err.splitlines()[0] == f"This model {job}."
-    if kind not in AUTO:
-        assert f"This model {job}." in (run / "README.md").read_text()

@@ -83,26 +83,3 @@ def test_words_beyond_the_first_window_are_scored(attentune, files: Path, traine
     scores = [token["score"] for token in json.loads(out)["tokens"]]
     assert len(scores) == 30
     assert np.abs(scores[-3:]).max() > 0
-
-
-@pytest.mark.integration
-def test_the_doctor_and_the_card_know_where_texts_end(attentune, files: Path, trained: Path) -> None:
-    own = ("--train_file", files / "train.csv", "--max_length", "16")
-    assert "100.0 % of the rows will be truncated" in attentune("doctor", *own)[1]
-    assert "100.0 % of the rows will be truncated" not in attentune("doctor", *own, *WINDOWS)[1]
-    assert "at most 56 tokens are read, 16 at once; the rest is cut" in (trained / "README.md").read_text()
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("explain", "RUN", "--text", " ".join(FILLER * 3), "--method", "attention"), "this text is split into"),
-        (("export", "RUN", "--output_dir", "OUT"), "reads long texts in windows"),
-    ],
-)
-def test_what_windows_cannot_do_is_refused(attentune, trained: Path, tmp_path: Path, words, message) -> None:
-    given = [{"RUN": trained, "OUT": tmp_path / "onnx"}.get(word, word) for word in words]
-    status, _, err = attentune(*given)
-    assert status == 2
-    assert message in err

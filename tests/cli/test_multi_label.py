@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transformers import pipeline
 
-from attentune.inference.predictor import Predictor, predict
+from attentune.inference.predictor import predict
 
 TOPICS = {"food": ("soup", "rice"), "music": ("music", "song"), "sport": ("game", "team"), "sky": ("rain", "snow")}
 FILLER = ("the", "we", "was", "very", "a", "and", "so", "in")
@@ -134,26 +134,6 @@ def test_explanations_name_the_likeliest_label(attentune, trained: Path) -> None
 
 
 @pytest.mark.integration
-def test_leave_one_out_explains_a_labels_own_logit(trained: Path) -> None:
-    from attentune.explain.texts import explain_texts
-
-    (found,) = explain_texts(trained, ["the soup was a song"], method="leave-one-out", target="food", level="token")
-    masked = "[MASK]"
-    run = Predictor.load(trained)
-    ids = run.tokenizer("the soup was a song")["input_ids"]
-    import torch
-
-    def logit(tokens: list[int]) -> float:
-        with torch.inference_mode():
-            return float(run.model(input_ids=torch.tensor([tokens])).logits[0, 0])
-
-    mask = run.tokenizer.convert_tokens_to_ids(masked)
-    for place, piece in enumerate(found.pieces, start=1):
-        without = [mask if number == place else token for number, token in enumerate(ids)]
-        assert piece.score == pytest.approx(logit(ids) - logit(without), abs=1e-3)
-
-
-@pytest.mark.integration
 def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--loss", "focal", "--class_weights", "balanced", "--metric_for_best_model", "hamming_loss")
     words = (
@@ -172,20 +152,6 @@ def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, fil
     assert list(scores) == ["f1_micro", "f1_macro", "subset_accuracy", "hamming_loss"]
     best = json.loads((tmp_path / "run" / "run.json").read_text())["best"]
     assert (best["metric"], best["value"]) == ("hamming_loss", pytest.approx(scores["hamming_loss"]))
-
-
-@pytest.mark.integration
-def test_pairs_read_apart_take_any_number_of_labels(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
-    file = tmp_path / "pairs.jsonl"
-    pairs = [{"text": row["text"], "text_pair": "a day", "topics": row["topics"]} for row in lines]
-    file.write_text("\n".join(map(json.dumps, pairs)))
-    flags = ("--train_file", file, *data_flags(files, tiny)[4:], *QUICK, "--num_train_epochs", "1")
-    status, _, err = attentune("train", *flags, "--preset", "bi-encoder-mean", "--output_dir", tmp_path / "dot")
-    assert status == 2
-    assert "this task has 4" in err
-    more = ("--preset", "bi-encoder-mean", "--set", "model.head.combine=concat", "--output_dir", tmp_path / "run")
-    assert attentune("train", *flags, *more)[0] == 0
 
 
 @pytest.mark.integration

@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 import attentune as library
 from attentune.errors import DataError
@@ -58,23 +56,11 @@ def accuracy(predicted: str) -> float:
     return sum(row["label"] == row["prediction"] for row in rows) / len(rows)
 
 
-def test_the_run_records_what_it_has_read(home: Path) -> None:
-    data = yaml.safe_load((home / "run" / "config.yaml").read_text())["data"]
-    assert (data["text_column"], data["label_column"], data["id_column"]) == (TEXT, "category", None)
-
-
 @pytest.mark.parametrize("name", ["new.csv", "new.jsonl"])
 def test_predict_reads_the_columns_of_the_run(home: Path, attentune: Command, name: str) -> None:
     status, out, err = attentune("predict", home / "run", "--input_file", home / name)
     assert (status, err.splitlines()[1]) == (0, NOTE)
     assert accuracy(out) == 1.0
-
-
-def test_flags_come_first(home: Path, attentune: Command) -> None:
-    flags = ("--text_column", "text", "--label_column", "label")
-    status, out, err = attentune("predict", home / "run", "--input_file", home / "new.csv", *flags)
-    assert (status, err) == (0, "This model sorts a text into neg or pos.\n")
-    assert len({row["prediction"] for row in csv.DictReader(io.StringIO(out))}) == 1
 
 
 @pytest.mark.parametrize("flags", [(), ("--split", "test")])
@@ -134,35 +120,6 @@ def test_a_file_without_the_column_is_refused(home: Path, attentune: Command, wo
     assert (status, out) == (2, "")
     for part in ("no column 'What the customer wrote'", "Did you mean 'What the customers wrote'", "--text_column"):
         assert part in err
-
-
-def test_lines_of_text_have_no_columns(home: Path, attentune: Command, tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("a good film\na bad one\n")
-    words = ("--input_file", tmp_path / "lines.txt", "--file_format", "txt")
-    status, out, err = attentune("predict", home / "run", *words)
-    assert status == 0, err
-    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["pos", "neg"]
-
-
-def test_a_run_with_recorded_columns_is_resumed_by_the_same_command(tiny, tmp_path, attentune, home) -> None:
-    words = ["train", home / "train.csv", "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "run"]
-    words += [
-        "--num_train_epochs",
-        1,
-        "--baselines",
-        "none",
-        "--use_cpu",
-        "true",
-        "--max_length",
-        32,
-        "--save_steps",
-        2,
-    ]
-    assert attentune(*words)[0] == 0
-    (tmp_path / "run" / "run.json").unlink()
-    status, _, err = attentune(*words, "--resume")
-    assert status == 0, err
-    shutil.rmtree(tmp_path / "run")
 
 
 @pytest.mark.integration

@@ -165,41 +165,6 @@ def test_runs_that_are_not_one_model_are_served(tiny: Tiny, tmp_path: Path, kind
         assert program.stop(signal.SIGTERM)[0] == 0
 
 
-def test_mistakes_are_one_line_each(
-    attentune: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, out, err = attentune("serve", run, "--port", "x", "--max_batch", 0, "--max_wait_ms", "-1", "--max_queue", 9)
-    assert (status, out) == (2, "")
-    assert [line.split(":")[1] for line in err.splitlines()] == [
-        " --port", " --max_batch", " --max_wait_ms", " --max_queue",
-    ]  # fmt: skip
-    assert "--max_queue: got 9, expected at least the 256 texts of a request (--max_texts)." in err
-    status, _, err = attentune("serve", run, "--port", 70000)
-    assert (status, err) == (2, "attentune: --port: got 70000, expected a number from 0 to 65535.\n")
-    status, _, err = attentune("serve", tmp_path / "none", "--port", 0)
-    assert status == 2
-    assert str(tmp_path / "none") in err
-    status, _, err = attentune("serve", run, "--port", 0, "--api_key", "secret")
-    assert status == 2
-    assert err.startswith("attentune: --api_key: expected a key of at least 16 ASCII characters without spaces (got 6")
-    assert "secret" not in err.replace("secrets", "")
-    monkeypatch.setenv("ATTENTUNE_API_KEY", "")
-    status, _, err = attentune("serve", run, "--port", 0)
-    assert status == 2
-    assert err.startswith("attentune: ATTENTUNE_API_KEY: expected a key of at least 16")
-    status, _, err = attentune("serve", run, "--port", 0, "--precision", "fp7", "--api_key", KEY)
-    assert status == 2
-    assert "precision" in err
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, _, err = attentune("serve", run, "--port", port, "--api_key", KEY)
-    assert status == 2
-    assert f"--port {port}: cannot listen there (Address already in use). Choose another port" in err
-    status, _, err = attentune("serve", run, "--port", 0, "--allowed_hosts", "*", "--api_key", KEY)
-    assert status == 2
-    assert err.startswith("attentune: --allowed_hosts *: expected host names such as lab-3.example.org")
-
-
 def test_without_its_packages_it_says_how_to_get_them(
     attentune: Command, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,57 +181,6 @@ def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
     assert attentune(*words, *given)[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--input_file", "a.csv", "--shard", "1/2"], "--shard: goes with --output_dir."),
-        (["--input_file", "a.csv", "--output_dir", "out", "--shard", "3/2"], "--shard: got 3/2, expected I/N"),
-        (["--input_file", "a.csv", "--output_dir", "out", "--shard", "0/2"], "--shard: got 0/2, expected I/N"),
-        (["--input_file", "a.csv", "--output_dir", "out", "--shard", "2"], "--shard: got 2, expected I/N"),
-        (["--input_file", "a.csv", "--output_dir", "out", "--output_file", "x.csv"], "--output_file: does not go with"),
-        (["--output_dir", "out", "--text", "so"], "--input_file: got none"),
-        (["--output_dir", "out", "--task", "cola"], "--input_file: got none"),
-        (["--input_file", "-", "--output_dir", "out"], "--input_file: got standard input"),
-        (["--input_file", "*.csv"], "read with --output_dir."),
-        (["--input_file", "s3://bucket/a.csv"], "read with --output_dir."),
-        (["--input_file", "x*.csv", "--output_dir", "out"], "names no file"),
-        (
-            ["--input_file", "p.csv", "--keep_columns", "all"],
-            "--keep_columns: the input has 'prediction'",
-        ),
-        (
-            ["--input_file", "p.csv", "--keep_columns", "all", "--output_dir", "out"],
-            "the input has 'prediction'",
-        ),
-        (["--input_file", "[ad].csv", "--output_dir", "out"], "d.csv: there is no column 'text'"),
-        (["--input_file", "b.csv", "--output_dir", "out"], "b.csv:3: 3 fields, expected 2"),
-        (["--input_file", "n.jsonl", "--output_dir", "out"], "n.jsonl:2: column 'text' has no text here"),
-        (["--input_file", "rows.db", "--output_dir", "out"], "rows.db: its name ends in none of .csv"),
-        (["--input_file", "memory://in/rows.xlsx", "--output_dir", "out"], "is not read from a URL"),
-        (["--text", "so", "--keep_columns", "all"], "--keep_columns: goes with --input_file."),
-        (["--text", "so", "--output_file", "out.xlsx"], "predictions are written as CSV. Name it .csv; --output_dir"),
-    ],
-)
-def test_mistakes(
-    run: Path, tmp_path: Path, attentune: Command, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, content in {
-        "a.csv": "text,label\nso,good\n",
-        "b.csv": "text,label\nso,good\nso,so,bad\n",
-        "d.csv": "sentence\nso\n",
-        "n.jsonl": '{"text": "so"}\n{"text": null}\n',
-        "p.csv": "text,prediction\nso,good\n",
-        "rows.db": "SQLite format 3",
-    }.items():
-        Path(name).write_text(content)
-    fsspec.filesystem("memory").pipe_file("/in/rows.xlsx", b"PK")
-    status, out, err = attentune("predict", run, *flags)
-    assert (status, out) == (2, ""), err
-    assert expected in err
-    assert not list(tmp_path.glob("out/part-*"))
-
-
 def test_predictions_with_explanations(run: Path, tmp_path: Path, attentune: Command, small_blocks: None) -> None:
     path = write_reviews(tmp_path / "rows.csv", 12)
     words = ["predict", run, "--input_file", path, "--explain", "--output_dir", tmp_path / "p"]
@@ -300,25 +249,6 @@ def test_urls_and_files_that_are_read_as_a_whole(
         assert [row["text"] for row in found] == frame["text"].tolist()
         expected = expected or found
         assert found == expected, source
-
-
-def test_columns_are_chosen_by_what_they_hold(run: Path, tmp_path: Path, attentune: Command) -> None:
-    rows = pandas.DataFrame({"nr": range(20), "kommentar": [f"so war der Film {number}" for number in range(20)]})
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    rows.to_parquet(tmp_path / "rows.parquet")
-    (tmp_path / "headless.csv").write_text("\n".join(f"{n / 7:.3f},so war der Film {n}" for n in range(20)))
-    for name in ("rows.csv", "rows.parquet"):
-        words = ("predict", run, "--input_file", tmp_path / name)
-        status, _, err = attentune(*words, "--output_dir", tmp_path / f"of-{name}", "--keep_columns", "all")
-        assert status == 0, err
-        assert "Columns chosen by what they hold: text 'kommentar'" in err
-        assert table_of(tmp_path / f"of-{name}").num_rows == 20
-    words = ("predict", run, "--input_file", tmp_path / "headless.csv", "--output_dir", tmp_path / "none")
-    status, _, err = attentune(*words)
-    assert (status, "reads like a row" in err) == (2, True), err
-    status, _, err = attentune(*words, "--no_header")
-    assert status == 0, err
-    assert table_of(tmp_path / "none").num_rows == 20
 
 
 def test_columns_beside_the_predictions_of_one_file(run: Path, tmp_path: Path, attentune: Command) -> None:

@@ -24,7 +24,6 @@ from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 from attentune.models.saving import save_model
-from helpers.samples import write_reviews
 from helpers.tiny_models import build
 
 Command = Callable[..., tuple[int, str, str]]
@@ -97,13 +96,6 @@ def test_it_is_as_a_file(piped: Command, attentune: Command, run: Path, tmp_path
     assert "accuracy" in out
 
 
-def test_the_doctor_reads_it(piped: Command, tmp_path: Path, tiny) -> None:
-    content = write_reviews(tmp_path / "rows.csv", 24, seed=1).read_text()
-    status, out, err = piped(content, "doctor", "-", "--model_name_or_path", tiny("bert"))
-    assert status == 0, err
-    assert "read as CSV" in out
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -136,15 +128,6 @@ def test_the_format_can_be_given(piped: Command, run: Path) -> None:
     status, _, err = piped("a", "predict", run, "--input_file", "-", "--file_format", "parquet")
     assert status == 2
     assert "standard input: not a whole Parquet file" in err
-
-
-@pytest.mark.parametrize("flags", [(), ("--file_format", "csv")])
-def test_gzipped_rows_are_unpacked(piped: Command, run: Path, flags: tuple[str, ...]) -> None:
-    words = ("predict", run, "--input_file", "-", *flags)
-    assert piped(gzip.compress(TABLE.encode()), *words)[:2] == piped(TABLE, *words)[:2]
-    status, out, err = piped(gzip.compress(TABLE.encode())[:-12], *words)
-    assert (status, out) == (2, "")
-    assert "standard input: cannot be unpacked" in err
 
 
 def test_a_bomb_is_refused(piped: Command, run: Path) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -185,23 +182,6 @@ def test_a_reader_that_has_had_enough_and_a_full_disk_on_standard_output(run: Pa
     assert line == "attentune: standard output: could not be written: the disk is full; free some space."
 
 
-@pytest.mark.slow
-def test_a_terminal_has_a_bar_with_rows_a_second(run: Path, tmp_path: Path) -> None:
-    path, (ours, theirs) = texts_file(tmp_path, *numbered(2000)), pty.openpty()
-    words = [sys.executable, "-c", _SMALL, "predict", str(run), "--input_file", str(path)]
-    words += ["--output_file", str(tmp_path / "out.csv")]
-    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "TERM": "xterm"})
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # the terminal's other end is closed
-        while piece := os.read(ours, 4096):
-            shown += piece
-    assert child.wait(120) == 0
-    assert "of 2,000 rows" in shown.decode()
-    assert "rows/s" in shown.decode()
-    assert "2000 predictions written" in shown.decode()
-
-
 _PREDICT = """
 import sys
 from attentune.cli.main import main
@@ -234,12 +214,3 @@ def test_memory_does_not_grow_with_the_rows(run: Path, tmp_path: Path) -> None:
     growth = (peak_mib(run, tmp_path, many) - peak_mib(run, tmp_path, few)) / (many - few) * 100_000
     # Of an id 8 bytes are kept, and the same once more for a moment: 1.6 MB. The rest is the allocators' chance.
     assert growth < 6, f"{growth:.1f} MiB for 100,000 rows"
-
-
-def test_a_standard_output_that_is_full_is_told() -> None:
-    code = "from attentune.cli.output import destination\nwith destination(None) as put: put('x' * 100_000)"
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
-    assert "StorageError: standard output: " in done.stderr.splitlines()[-1]
-    assert "disk is full" in done.stderr.splitlines()[-1]

@@ -28,8 +28,6 @@ def place(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -
         flags += ["--learning_rate", "1e-3", "--quiet", "--model_name_or_path", str(tiny("bert"))]
         assert main(["train", *flags, "--output_dir", str(folder / task)]) == 0
     write_run(folder / "wnli", tiny("bert"), "wnli", glue)
-    write_run(folder / "cola-2", tiny("bert"), "cola", glue, seed=2)
-    write_run(folder / "sick", tiny("bert"), "sick", glue)
     return folder
 
 
@@ -93,36 +91,6 @@ def test_missing_tasks_are_filled_if_asked(attentune: Command, tmp_path: Path) -
     assert out.count("(filled)") == 10
     assert "GLUE" not in out
     assert "warning" not in err
-
-
-MISTAKES = {
-    "no run": (("--output_file", "o.zip"), "the following arguments are required: RUN"),
-    "no file": (("wnli",), "the following arguments are required: --output_file"),
-    "no zip": (("wnli", "--output_file", "o.tsv"), "output_file: got 'o.tsv', expected a name that ends in .zip"),
-    "no folder": (("wnli", "--output_file", "nix/o.zip"), "output_file: nix: there is no such folder"),
-    "cut rows": (
-        ("cola", "--output_file", "o.zip"),
-        "test.tsv: has 30 rows, but the published test file of CoLA 1,063",
-    ),
-    "same task": (("cola", "cola-2", "--output_file", "o.zip", "--allow_partial"), "was trained on cola, and so was"),
-    "other task": (("wnli", "sick", "--output_file", "o.zip"), "sick: was trained on sick (see its config.yaml)"),
-    "no run there": (("nix", "--output_file", "o.zip"), "nix: holds no config.json"),
-    "no data there": (("wnli", "--output_file", "o.zip", "--data_dir", "nix"), "nix: this folder (data_dir) does not"),
-    "no test file": (("wnli", "--output_file", "o.zip", "--data_dir", "mnli"), "no test files of wnli"),
-    "unknown flag": (("wnli", "--output_file", "o.zip", "--allow_partal"), "Did you mean '--allow_partial'?"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_one_message(attentune: Command, place: Path, name: str) -> None:
-    words, message = MISTAKES[name]
-    before = sorted(place.rglob("*"))
-    status, out, err = attentune("submit", *words)
-    assert (status, out) == (2, "")
-    assert message in err
-    assert err.count("attentune: ") == 1
-    assert "Traceback" not in err
-    assert sorted(place.rglob("*")) == before
 
 
 def test_ax_is_scored_with_a_model_of_mnli(attentune: Command) -> None:

@@ -53,21 +53,3 @@ def test_reports_have_the_names(tmp_path: Path, kind: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert "a/reviews.csv" in text
     assert not re.search(r"\bown(:| data|,|\")", text)
-
-
-@pytest.mark.integration
-def test_commands_print_the_file_s_name(attentune: Any, tmp_path: Path) -> None:
-    rows = [f"{word} film {n},{label}" for n in range(15) for word, label in (("fine", "pos"), ("dull", "neg"))]
-    file = tmp_path / "reviews.csv"
-    file.write_text("\n".join(["text,label", *rows]) + "\n")
-    folder = tmp_path / "compared"
-    words = ["compare", "--train_file", str(file), "--presets", "majority,tfidf-linear", "--seeds", "2", "--keep_best"]
-    for last in ((), ("--format", "json"), ("--plan",)):
-        status, out, err = attentune(*words, "--output_dir", str(folder), *last)
-        assert status == 0, err
-        assert "reviews.csv" in out
-        assert not re.search(r"\bown\b", out + err)
-    status, _, err = attentune("evaluate", str(folder), "--best", "--validation_file", str(file))
-    assert status == 0, err
-    card = next(folder.glob("runs/own/all/tfidf-linear/*/README.md")).read_text()
-    assert "# tfidf-linear on reviews.csv" in card
