@@ -22,7 +22,6 @@ NOT_TO_PREDICT = (
     "sklearn",
     "statsmodels",
     "rich.progress",
-    "attentune.inference.encoder_speed",
     "attentune.training",
     "attentune.runs",
     "attentune.report",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from
+from attentune.cli.flags import FILE, QUIET, config_from, parser_of
 from attentune.cli.inputs import check_command_folder, check_data, check_files_of_rows
 from attentune.cli.output import scores_table, stopped, table
 from attentune.errors import ConfigError
@@ -40,10 +40,7 @@ examples:
 Members of the portfolio are scored on folds of the training rows; validation and test files are scored at the end and
 choose nothing. Settings given as flags apply to all members."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("auto", _HELP, None)
+parser = parser_of("auto", _HELP, None)
 
 
 def run(arguments: Sequence[str]) -> int:

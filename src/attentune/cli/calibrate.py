@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, Parser, command_parser, data_from
+from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, data_from, parser_of
 from attentune.cli.inputs import check_named
 
 _HELP = f"""
@@ -24,10 +24,7 @@ examples:
   attentune calibrate runs/topics --validation_file kept.jsonl --thresholds f1
   attentune calibrate runs/reviews --calibrate none     (remove it again)"""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("calibrate", _HELP, ROW_SETTINGS)
+parser = parser_of("calibrate", _HELP, ROW_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:

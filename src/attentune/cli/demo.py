@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import QUIET, Parser, check, command_parser
+from attentune.cli.flags import QUIET, check, parser_of
 from attentune.cli.output import stopped, table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
@@ -36,10 +36,7 @@ examples:
 The sentences: Kotzias et al., From Group to Individual Labels Using Deep Features, KDD 2015; UCI Machine Learning
 Repository; licence CC BY 4.0."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("demo", _HELP)
+parser = parser_of("demo", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.flags import BEST_OF_TASK, Parser, check, command_parser
+from attentune.cli.flags import BEST_OF_TASK, check, parser_of
 from attentune.cli.inputs import check_named, tell, use_best
 from attentune.cli.output import number, table
 from attentune.config.parse import did_you_mean
@@ -55,10 +55,7 @@ _OTHER_FORMATS = {
     **dict.fromkeys(("sentence_transformers", "sbert", "st"), " Did you mean 'sentence-transformers'?"),
 }
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("export", _HELP)
+parser = parser_of("export", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:

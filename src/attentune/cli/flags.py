@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -287,6 +287,11 @@ def command_parser(name: str, text: str, settings: Collection[str] | None = ()) 
     elif settings:
         add_config_flags(made, only=settings)
     return made
+
+
+def parser_of(name: str, text: str, settings: Collection[str] | None = ()) -> Callable[..., Parser]:
+    """Return the function `parser` of a command with one help, whatever its arguments are; see `command_parser`."""
+    return lambda arguments=(): command_parser(name, text, settings)
 
 
 def _add_argument(made: Parser, line: str) -> None:

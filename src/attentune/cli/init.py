@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import FILE, Parser, command_parser, config_from
+from attentune.cli.flags import FILE, config_from, parser_of
 from attentune.cli.inputs import check_data
 from attentune.config import DataConfig
 from attentune.errors import ConfigError, StorageError
@@ -42,10 +42,7 @@ _WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 # Shorter lengths than the default, of which the first is taken that leaves nearly all rows whole.
 _LENGTHS, _WHOLE_SHARE = (32, 64), 0.99
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("init", _HELP, (*(f"data.{name}" for name in _GIVEN), "model.name_or_path", "training.seed"))
+parser = parser_of("init", _HELP, (*(f"data.{name}" for name in _GIVEN), "model.name_or_path", "training.seed"))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attentune.cli.flags import FORMAT, Parser, check, command_parser
+from attentune.cli.flags import FORMAT, check, parser_of
 from attentune.cli.output import table
 from attentune.config import load_preset, preset_names
 from attentune.config.load import setting_fields
 from attentune.config.parse import did_you_mean
-from attentune.errors import AttentuneError, ConfigError
+from attentune.errors import ConfigError
 
 _HELP = f"""
 attentune list {{tasks,presets,encoders,settings}} [NAME ...] [flags]
@@ -22,14 +21,13 @@ List the built-in tasks, the presets (methods), known encoders or the settings, 
 
 KIND tasks|presets|encoders|settings  what to list
 [NAME...]  only these (default: all of them)
---measure  encoders: measure their speed of prediction here (seconds)
 {FORMAT}
 
 examples:
   attentune list presets                               (the methods, for --preset)
   attentune list presets ssa-hybrid                    (what it sets)
   attentune list tasks                                 (the built-in tasks, for --task)
-  attentune list encoders --measure                    (and the speed of those on this machine)
+  attentune list encoders                              (and which are on this machine)
   attentune list encoders ./my-encoder embedded
   attentune list settings labels                       (of a section, for --set; all without a name)
 
@@ -37,25 +35,17 @@ encoders: size is millions of parameters, without a head; tokens the longest tex
 results/), or family (an encoder of its architecture with random weights, in the tests); at hand: package, cache (of
 the Hugging Face hub), folder or no. Any encoder of these families can be used: --model_name_or_path takes a hub name or
 a folder."""
-_UNKNOWN, _UNMEASURED = "not known", "not measured"
+_UNKNOWN = "not known"
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("list", _HELP)
+parser = parser_of("list", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
     """List; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    if parsed.measure and parsed.kind != "encoders":
-        problems.append(f"--measure: goes with `attentune list encoders`, not with {parsed.kind}.")
     check(problems)
     content, lines = _KINDS[parsed.kind](parsed)
-    if parsed.format == "json":
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        print("\n".join(lines))
+    print(json.dumps(content, indent=2, ensure_ascii=False) if parsed.format == "json" else "\n".join(lines))
     return 0
 
 
@@ -75,17 +65,10 @@ def _tasks(parsed: Any) -> tuple[Any, list[str]]:
     from attentune.data.builtin import load_spec, spec_names
 
     specs = [load_spec(name) for name in _chosen("tasks", parsed.names, spec_names())]
+    names = ("name", "title", "suite", "task_type", "description", "source")
     content = [
-        {
-            "name": spec.name,
-            "title": spec.title,
-            "suite": spec.suite,
-            "task_type": spec.task_type,
-            "labels": list(spec.label_names),
-            "metrics": list(spec.metrics),
-            "description": spec.description,
-            "source": spec.source,
-        }
+        {name: getattr(spec, name) for name in names}
+        | {"labels": list(spec.label_names), "metrics": list(spec.metrics)}
         for spec in specs
     ]
     rows = [(s.name, s.suite, s.task_type, " / ".join(s.metrics), s.description) for s in specs]
@@ -112,94 +95,47 @@ def _settings(parsed: Any) -> tuple[Any, list[str]]:
     sections = dict.fromkeys(name.rpartition(".")[0] for name in known if "." in name)
     _chosen("settings", parsed.names, [*sections, *known], [*sections, "or a setting of them"])
     facts = [
-        {
-            "name": name,
-            "default": known[name].default,
-            "choices": list(known[name].metadata.get("choices", ())),
-            "help": known[name].metadata["help"],
-        }
+        {"name": name, "default": known[name].default, "help": known[name].metadata["help"]}
+        | {"choices": list(known[name].metadata.get("choices", ()))}
         for name in chosen
     ]
     rows = [
         (
-            fact["name"],
-            json.dumps(fact["default"]),
-            fact["help"] + (f" ({', '.join(fact['choices'])})" if fact["choices"] else ""),
+            one["name"],
+            json.dumps(one["default"]),
+            one["help"] + f" ({', '.join(one['choices'])})" * bool(one["choices"]),
         )
-        for fact in facts
+        for one in facts
     ]
     return facts, [table(("setting", "default", "meaning"), rows)]
 
 
 def _encoders(parsed: Any) -> tuple[Any, list[str]]:
-    from attentune.models.encoder_list import encoder_facts, known_encoders
+    from attentune.models.encoder_list import encoder_facts, known_encoders, without_network
 
     found = encoder_facts(parsed.names) if parsed.names else known_encoders()
-    speeds = {facts.name: _speed(facts) for facts in found if facts.folder is not None} if parsed.measure else {}
-    content = [
-        {
-            **asdict(facts),
-            "at_hand": facts.at_hand,
-            "speed": speeds.get(facts.name),
-            "without_network": facts.without_network,
-        }
-        for facts in found
-    ]
-    return content, _lines(found, speeds, measured=parsed.measure)
-
-
-def _speed(facts: Any) -> dict[str, Any]:
-    """Measure an encoder; return its speed, or why there is none."""
-    from attentune.inference.encoder_speed import measure_encoder
-
-    print(f"measuring {facts.name} ...", file=sys.stderr)
-    try:
-        speed = asdict(measure_encoder(facts.folder))
-    except AttentuneError as error:
-        print(f"{facts.name}: not measured: {error}", file=sys.stderr)
-        return {"error": str(error)}
-    return {**speed, "texts_per_s": round(speed["texts_per_s"], 1), "tokens": round(speed["tokens"], 1)}
-
-
-def _lines(found: Sequence[Any], speeds: dict[str, dict[str, Any]], *, measured: bool) -> list[str]:
-    header = ["encoder", "languages", "size", "layers x width", "tokens", "license", "tried", "at hand", "texts/s"]
+    content = [{**asdict(one), "at_hand": one.at_hand, "without_network": one.without_network} for one in found]
+    header = ("encoder", "languages", "size", "layers x width", "tokens", "license", "tried", "at hand")
     rows = [
         (
-            facts.name,
-            facts.languages or _UNKNOWN,
-            _UNKNOWN if facts.parameters is None else f"{facts.parameters:.1f} M",
-            f"{facts.layers or '?'} x {facts.width or '?'}",
-            str(facts.longest or _UNKNOWN),
-            facts.license or _UNKNOWN,
-            facts.tried or "no",
-            facts.at_hand,
-            _texts_per_s(speeds.get(facts.name, {})),
+            one.name,
+            one.languages or _UNKNOWN,
+            _UNKNOWN if one.parameters is None else f"{one.parameters:.1f} M",
+            f"{one.layers or '?'} x {one.width or '?'}",
+            str(one.longest or _UNKNOWN),
+            one.license or _UNKNOWN,
+            one.tried or "no",
+            one.at_hand,
         )
-        for facts in found
+        for one in found
     ]
-    from attentune.models.encoder_list import without_network
-
-    lines = [table(header, rows, right=(2, 4, 8)), ""]
-    if done := next((one for one in speeds.values() if "error" not in one), None):
-        from attentune.inference.encoder_speed import WORDS
-
-        lines.append(
-            f"texts/s: texts of {WORDS} words, predicted as `attentune predict` does, without loading; precision"
-            f" {done['precision']}, device {done['device']}, threads {done['threads']}."
-        )
-    elif not measured and any(facts.folder is not None for facts in found):
-        lines.append("--measure measures the speed of those at hand on this machine.")
-    lines.append("Without a network:")
-    downloads = [facts for facts in found if facts.is_download]
-    shown = [facts for facts in found if not facts.is_download or len(downloads) == 1]
-    lines += [f"  {facts.name}: {facts.without_network}" for facts in shown]
+    lines = [table(header, rows, right=(2, 4)), "", "Without a network:"]
+    downloads = [one for one in found if one.is_download]
+    shown = [one for one in found if not one.is_download or len(downloads) == 1]
+    lines += [f"  {one.name}: {one.without_network}" for one in shown]
     if len(downloads) > 1:
         lines.append(f"  the others: {without_network('NAME', 'FOLDER')}")
-    return lines
-
-
-def _texts_per_s(speed: dict[str, Any]) -> str:
-    return f"{speed['texts_per_s']:,.0f}" if "texts_per_s" in speed else _UNMEASURED
+    return content, lines
 
 
 _KINDS = {"tasks": _tasks, "presets": _presets, "encoders": _encoders, "settings": _settings}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import FORMAT, Parser, check, command_parser, config_from, overrides_of
+from attentune.cli.flags import FORMAT, check, config_from, overrides_of, parser_of
 from attentune.config import model_preset_names
 from attentune.config.parse import did_you_mean
 
@@ -27,10 +27,7 @@ examples:
   attentune params task-attention --pairs --model_name_or_path bert-base-uncased
   attentune params runs/quora --format json"""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("params", _HELP, ("model",))
+parser = parser_of("params", _HELP, ("model",))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import BEST, PREDICTION_PRECISION, TEXT_SETTINGS, TEXTS, Parser, command_parser
+from attentune.cli.flags import BEST, PREDICTION_PRECISION, TEXT_SETTINGS, TEXTS, parser_of
 from attentune.cli.inputs import (
     check_columns,
     check_named,
@@ -53,10 +53,7 @@ With --output_dir, --input_file may also be a folder, a quoted pattern ('corpus/
 # Endings of files that nobody would take for CSV.
 _NO_CSV = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("predict", _HELP, TEXT_SETTINGS)
+parser = parser_of("predict", _HELP, TEXT_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:

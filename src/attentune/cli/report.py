@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from attentune.cli.flags import Parser, check, command_parser
+from attentune.cli.flags import check, parser_of
 from attentune.cli.inputs import tell
 from attentune.config.parse import parse_section
 from attentune.config.schema import DataConfig
@@ -38,33 +38,30 @@ def texts_of(runs: Sequence[RecordedRun]) -> dict[str, TaskTexts]:
 def _texts_of_run(record: RunRecord, *, with_doctor: bool) -> TaskTexts:
     problems: list[str] = []
     config = parse_section(DataConfig, record.config.get("data", {}), "data", problems)
-    if problems:
-        return TaskTexts(problem=f"The texts are not shown: {problems[0]}")
+    files = [Path(name) for name in (config.train_file, config.validation_file, config.test_file) if name is not None]
+    problems += [
+        f"{file} is larger than {MOST_BYTES / 1e6:.0f} MB."
+        for file in files
+        if file.is_file() and file.stat().st_size > MOST_BYTES
+    ]
     if config.dataset_name is not None:
-        return TaskTexts(problem=f"The texts are not shown: a report does not load the data set {config.dataset_name}.")
-    large = [path for path in _files(config) if path.is_file() and path.stat().st_size > MOST_BYTES]
-    if large:
-        return TaskTexts(problem=f"The texts are not shown: {large[0]} is larger than {MOST_BYTES / 1e6:.0f} MB.")
-    try:
-        data = load_data(config, seed=record.seed, splits=None if with_doctor else ("validation",))
-    except (AttentuneError, OSError, ValueError) as error:
-        return TaskTexts(problem=f"The texts are not shown: {' '.join(str(error).split())}")
-    rows = data.splits.get(record.split or "")
-    if rows is None or rows.fingerprint() != record.data_fingerprint.get(record.split or ""):
-        return TaskTexts(
-            problem="The texts are not shown: the data files have other rows than those that the runs were scored on."
-        )
-    pairs = rows.pairs or (None,) * len(rows)
-    texts = {one: (text, pair) for one, text, pair in zip(rows.ids, rows.texts, pairs, strict=True)}
-    if not with_doctor:
-        return TaskTexts(texts)
-    findings = examine(data, max_length=config.longest_row).findings
-    return TaskTexts(texts, findings[:_KEPT_FINDINGS])
-
-
-def _files(config: DataConfig) -> list[Path]:
-    names = (config.train_file, config.validation_file, config.test_file)
-    return [Path(name) for name in names if name is not None]
+        problems.append(f"a report does not load the data set {config.dataset_name}.")
+    if not problems:
+        try:
+            data = load_data(config, seed=record.seed, splits=None if with_doctor else ("validation",))
+            rows = data.splits.get(record.split or "")
+            if rows is not None and rows.fingerprint() == record.data_fingerprint.get(record.split or ""):
+                texts = dict(
+                    zip(rows.ids, zip(rows.texts, rows.pairs or (None,) * len(rows), strict=True), strict=True)
+                )
+                findings = (
+                    examine(data, max_length=config.longest_row).findings[:_KEPT_FINDINGS] if with_doctor else None
+                )
+                return TaskTexts(texts, findings)
+            problems.append("the data files have other rows than those that the runs were scored on.")
+        except (AttentuneError, OSError, ValueError) as error:
+            problems.append(" ".join(str(error).split()))
+    return TaskTexts(problem=f"The texts are not shown: {problems[0]}")
 
 
 _HELP = """
@@ -89,10 +86,7 @@ examples:
 DIR is the folder of a comparison, which may still be in progress, of a run, or one that holds hans.json or layers.json.
 Several run folders are compared by preset and seed. The page is a single file and needs no network."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("report", _HELP)
+parser = parser_of("report", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:

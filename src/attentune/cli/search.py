@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.flags import EXECUTOR, FILE, FORMAT, QUIET, Parser, check, command_parser, overrides_of, with_section
+from attentune.cli.flags import EXECUTOR, FILE, FORMAT, QUIET, check, overrides_of, parser_of, with_section
 from attentune.cli.inputs import check_data, check_files_of_rows, check_output_folder, executor_options
 from attentune.cli.output import number, stopped, table
 from attentune.config import Config, to_flat
@@ -53,10 +53,7 @@ examples:
 VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on held-out rows of
 train, so that dev stays unseen. After an interruption, the same command resumes."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("search", _HELP, None)
+parser = parser_of("search", _HELP, None)
 
 
 def run(arguments: Sequence[str]) -> int:

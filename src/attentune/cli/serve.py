@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attentune.cli.flags import PREDICTION_PRECISION, Parser, check, command_parser
+from attentune.cli.flags import PREDICTION_PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
 
 _PACKAGES = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")
@@ -44,10 +44,7 @@ The page for typed texts and files is at /. For programs: POST /predict, /explai
 /metrics (Prometheus); GET /docs describes them.
 Ctrl-C or SIGTERM stops it: requests at work are answered. It stores nothing and contacts no other host."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("serve", _HELP)
+parser = parser_of("serve", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import PREDICTION_PRECISION, Parser, check, command_parser
+from attentune.cli.flags import PREDICTION_PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
 from attentune.cli.output import progress_lines, table
 
@@ -27,10 +27,7 @@ examples:
 
 One run per task; a run of MNLI predicts MNLI-m, MNLI-mm and AX. The task of a run is read from its config.yaml."""
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    return command_parser("submit", _HELP)
+parser = parser_of("submit", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
