@@ -87,7 +87,6 @@ FILES: dict[str, bytes | str] = {
     "rows.dat": "text,label\nso fine,good\n",
     "bare": "text,label\n",
     "kept.csv": "text,prediction\nso,good\n",
-    "no-text.jsonl": '{"text": "so"}\n{"text": null}\n',
     "notes.docx": "PK\x03\x04",
     "archive.zip": "PK\x03\x04",
     "broken.yaml": "model: {head: [1,\n",

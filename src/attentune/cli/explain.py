@@ -190,7 +190,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
     from attentune.explain.texts import explain_rows
 
     usual = "leave-one-out" if parsed.by_class else default_method(saved)
-    methods = list(dict.fromkeys(parsed.method or [usual]))
+    methods = list(dict.fromkeys([usual] if parsed.method is None else parsed.method))
     free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
     methods += [name for name in free if name not in methods]
     if parsed.by_class:
