@@ -7,8 +7,8 @@ import importlib
 import re
 
 import pytest
-from attentune.cli.commands import COMMANDS
 
+from attentune.cli.main import COMMANDS
 from helpers.doc_blocks import ROOT, prose
 
 # The arguments of transformers' run_glue.py and run_classification.py beside TrainingArguments' own.
