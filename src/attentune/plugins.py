@@ -5,9 +5,9 @@ A package offers a part as an entry point, for example in its `pyproject.toml`:
     [project.entry-points."attentune.heads"]
     layer-max = "my_package.heads:LayerMax"
 
-The part is then a value of its setting (`--head layer-max`). Settings and saved models name it with its package,
-`my-package/layer-max`, so that a run says which package it needs. docs/architecture.md has what each kind of part is
-called with; `attentune.plugin_checks` checks it.
+The part is then a value of its setting (`--set model.head.kind=layer-max`). Settings and saved models name it with its
+package, `my-package/layer-max`, so that a run names the package it needs. docs/architecture.md says how each kind of
+part is called; `attentune.plugin_checks` checks it.
 """
 
 from __future__ import annotations
