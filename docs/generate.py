@@ -18,6 +18,8 @@ COMMON = (
     "help help_all version file preset config set quiet precision best"
     " executor jobs ray_address cpus_per_run gpus_per_run processes_per_run slurm"
 )
+# Arguments of one meaning, which its introduction describes.
+SHARED = ("RUN", "--text", "--text_pair", "--input_file", "--split", "--task", "--suite", "--fit")
 _PART = r"(<!-- {name}, written by generate.py -->\n\n).*?(\n<!-- end -->\n)"
 # Where a page has more about a setting than its help text.
 SEE = {
@@ -57,8 +59,8 @@ def table(header: str, rows: list[str]) -> str:
 def presets() -> str:
     """Return the table of presets."""
     facts = ((name, load_preset(name)) for name in preset_names())
-    rows = [f"| `{name}` | {one['description'].rstrip('.')} | {one['source']} |" for name, one in facts]
-    return table("| preset | method | source |", rows)
+    rows = [f"| `{name}` | {one['description'].rstrip('.')} |" for name, one in facts]
+    return table("| preset | method |", rows)
 
 
 def flags() -> str:
@@ -85,17 +87,15 @@ def settings() -> str:
 
 
 def shown(value: object) -> str:
-    """Return a default as it is written in YAML."""
+    """Return a default in YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def meaning(name: str, facts: dict) -> str:
-    """Return the help text of a setting with its bounds, its choices and a link."""
+    """Return the help text of a setting with its range, its choices and a link."""
     text, low, high = facts["help"], facts.get("minimum"), facts.get("maximum")
     if high is not None:
         text += f"; {low} to {high}"
-    elif low is not None and low >= 0:
-        text += f"; {'above' if facts.get('open') else 'at least'} {low}"
     text += "" if text.endswith(".") else "."
     if facts.get("choices"):
         plugin = " or of a [plug-in](architecture.md#parts-from-other-packages)" if facts.get("plugins") else ""
@@ -123,6 +123,8 @@ def own_flags(command: str, arguments: tuple[str, ...]) -> str:
         if action.dest == "format" and action.choices and set(action.choices) <= {"text", "json"}:
             continue
         name = action.option_strings[0] if action.option_strings else action.metavar or action.dest.upper()
+        if name in SHARED:
+            continue
         text = (action.help or "").replace("%%", "%").replace("\n", " ").rstrip(".")
         if action.choices and not any(str(choice) in text for choice in action.choices):
             text += f": {', '.join(map(str, action.choices))}"

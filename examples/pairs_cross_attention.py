@@ -1,4 +1,4 @@
-"""Pairs whose texts are read apart and ask each other: python examples/pairs_cross_attention.py [ENCODER] [FOLDER]"""
+"""Pairs in a bi-encoder with cross-attention: python examples/pairs_cross_attention.py [ENCODER] [FOLDER]"""
 
 import csv
 import random

@@ -25,7 +25,7 @@ class LayerAttention(nn.Module):
         super().__init__()
         self.query = nn.Linear(hidden_size, hidden_size)
         self.key = nn.Linear(hidden_size, hidden_size)
-        # At first nearly the last layer alone, so that training begins at the encoder as it is.
+        # At first nearly the last layer alone, so that training begins at the unchanged encoder.
         self.bias = nn.Parameter(torch.tensor([0.0] * (num_layers - 1) + [4.0]))
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:

@@ -295,9 +295,6 @@ NOT_RUN = {
     "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
         "needs the hub; see tests/integrations/hub/test_push.py"
     ),
-    "attentune export runs/cola --format transformers --push_to_hub me/cola --private": (
-        "needs the hub; see tests/integrations/hub/test_push.py"
-    ),
     "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
     "pip install '.[peft]'": "needs the package index",
     "pip install jupyterlab": "needs the package index",
