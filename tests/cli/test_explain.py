@@ -5,11 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,41 +158,6 @@ def test_pairs_are_explained_without_a_token_gate(plain_run: Path, attentune: Co
     ]
     status, out, _ = attentune("explain", plain_run, *flags[:-2])
     assert out.startswith("text: A cat sat.\npair: It rained.\nprediction: ")
-
-
-@pytest.mark.slow
-def test_in_a_terminal_it_is_coloured(run: Path) -> None:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "HF_HUB_OFFLINE": "1"}
-    environment.pop("NO_COLOR", None)
-    words = [
-        sys.executable,
-        "-m",
-        "attentune.cli.main",
-        "explain",
-        str(run),
-        "--text",
-        "a dull \x1b[2Jfilm",
-        "--method",
-        "ssa",
-    ]
-    process = subprocess.Popen(words, stdout=theirs, stderr=subprocess.PIPE, env=environment)
-    os.close(theirs)
-    out = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        out += part
-    assert process.wait() == 0, process.stderr
-    text = out.decode()
-    assert "\x1b[2J" not in text
-    assert "\u241b" in text
-    assert "38;2;" in text
-    assert "The brighter a word" in text
 
 
 def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:

@@ -18,13 +18,9 @@ from typing import Any
 
 import pytest
 
-from attentune.baselines.registry import make_baseline
-from attentune.config import DataConfig, ModelConfig
-from attentune.data.load import load_data
 from attentune.inference.predictor import predict
-from helpers.samples import write_reviews
 from helpers.served import asked
-from helpers.tiny_runs import SPACES, TEXTS, saved_ensemble, saved_model, write_run_config
+from helpers.tiny_runs import SPACES, TEXTS, saved_model
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -138,31 +134,6 @@ def test_ctrl_c_ends_with_130_though_a_client_sends_nothing_more(run: Path) -> N
         assert program.ask("/predict", {"texts": ["yes"]})[0] == 200
         silent.close()
         assert program.stop(signal.SIGINT) == (130, "", "attentune: stopped.\n")
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["ensemble", "tfidf-linear"])
-def test_runs_that_are_not_one_model_are_served(tiny: Tiny, tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "run"
-    if kind == "ensemble":
-        saved_ensemble(folder, tiny)
-    else:
-        folder.mkdir()
-        file = str(write_reviews(tmp_path / "train.csv", 40, seed=1))
-        config = DataConfig(train_file=file, text_column="text", label_column="label")
-        data = load_data(config, seed=1)
-        make_baseline(kind, encoder=ModelConfig(), max_length=32, seed=1).fit(
-            data.splits["train"], data.label_space
-        ).save(folder)
-        write_run_config(folder, data=config)
-    with started(folder) as program:
-        status, answer = program.ask("/predict", {"texts": list(TEXTS)})
-        assert status == 200
-        for found, expected in zip(answer["predictions"], predict(folder, list(TEXTS)), strict=True):
-            assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-        status, answer = program.ask("/explain", {"texts": [TEXTS[0]]})
-        assert (status, answer["explanations"][0]["method"]) == (200, "leave-one-out")
-        assert program.stop(signal.SIGTERM)[0] == 0
 
 
 def test_without_its_packages_it_says_how_to_get_them(

@@ -37,18 +37,6 @@ def write_pairs(path: Path, rows: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("preset", ["task-attention", "bi-encoder-mean"])
-def test_on_quora_more_than_the_majority_is_learnt(
-    attentune: Command, tmp_path: Path, data_dir: Path, preset: str
-) -> None:
-    """On the embedded encoder; with the poster's plain dot product fewer than half are right."""
-    rows = ("--task", "quora", "--data_dir", data_dir / "cs224n", "--max_train_samples", 300)
-    flags = ("--preset", preset, "--learning_rate", "1e-4", "--num_train_epochs", "2", "--max_length", "64")
-    status, _, err = attentune("train", *rows, "--max_eval_samples", 300, *flags, "--output_dir", tmp_path / "run")
-    assert status == 0, err
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["validation"]["accuracy"] > 0.65
-
-
 def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
     attentune: Command, tiny: Tiny, tmp_path: Path, data_dir: Path
 ) -> None:

@@ -25,6 +25,6 @@ def test_rows_that_auto_had_no_time_to_score_are_scored(tmp_path: Path) -> None:
     (folder / "auto" / "leaderboard.json").write_text('{"stopped": false}')
     for file in folder.glob("predictions_*.csv"):
         file.unlink()
-    scores = _auto_run(config, 1.0, None, quiet=True).line().scores
+    scores = _auto_run(config, 1.0, None, quiet=True).scores
     assert {name: score.rows for name, score in scores.items()} == {"held out": 400, "films": 1000}
     assert all(score.accuracy > 0.5 for score in scores.values())

@@ -94,13 +94,13 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.format == "json":
         content = {
             "answer": list(result.answer),
-            "leaderboard": [line.to_dict() for line in ranked(result.lines)],
+            "leaderboard": [run.to_dict() for run in ranked(result.runs)],
             "explanation": {"of": result.explained.method, **result.explanation.to_dict()},
             "report": str(result.report),
         }
         print(to_json(without_nan(content)), end="")
         return
-    header, rows = cells(result.lines)
+    header, rows = cells(result.runs)
     print("\n".join(result.answer) + "\n")
     print(table(header, rows, right=range(1, len(header))))
     print("\n" + "\n".join(NOTES))

@@ -301,21 +301,17 @@ def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
 
     tables = []
     for group in groups:
-        first = group[0]
-        columns = [[token.text for token in first.tokens]]
-        columns += [
-            [score_text(token.score, signed=explanation.signed) for token in explanation.tokens]
-            for explanation in group
-        ]
-        columns = [[visible(entry, one_line=True) for entry in column] for column in columns]
-        columns[0] += ["", "passes", "seconds"]
-        for column, explanation in zip(columns[1:], group, strict=True):
-            column += ["", f"{explanation.passes:,}", f"{explanation.seconds:.3g}"]
-        header = (first.level, *(explanation.method for explanation in group))
-        unread = f"\n{count:,} more words were not read." if (count := first.unread_words) else ""
-        units = "".join(f"\n{one.method}: {visible(one.unit, one_line=True)}" for one in group)
-        lines = table(header, list(zip(*columns, strict=True)), right=range(1, len(header)))
-        tables.append(_head(first.text, first.pair, prediction_text(first)) + lines + units + unread)
+        columns = {
+            one.method: [
+                *(score_text(token.score, signed=one.signed) for token in one.tokens),
+                *("", f"{one.passes:,}", f"{one.seconds:.3g}"),
+            ]
+            for one in group
+        }
+        below = [f"{one.method}: {visible(one.unit, one_line=True)}" for one in group]
+        below += [f"{group[0].unread_words:,} more words were not read."] if group[0].unread_words else []
+        names = ("", "passes", "seconds")
+        tables.append(_words_table(group[0], prediction_text(group[0]), columns, "\n".join(below), names))
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
@@ -323,16 +319,26 @@ def _head_tables(results: Sequence[HeadAttention]) -> str:
     """Format one table per text, with one column per attention head."""
     tables = []
     for one in results:
+        columns = {
+            f"head {head}": [f"{shares[place]:.3f}" for shares in one.attention] for place, head in enumerate(one.heads)
+        }
+        columns |= {} if one.importance is None else {"ssa": [f"{share:.3f}" for share in one.importance]}
+        probability = "" if one.probability is None else f" ({one.probability:.3f})"
         label = visible(str(one.label), one_line=True)
-        header = (one.level, *(f"head {head}" for head in one.heads), *(() if one.importance is None else ("ssa",)))
-        lines = []
-        for place, token in enumerate(one.tokens):
-            shares = [*one.attention[place], *(() if one.importance is None else (one.importance[place],))]
-            lines.append((visible(token.text, one_line=True), *(f"{share:.3f}" for share in shares)))
-        prediction = label if one.probability is None else f"{label} ({one.probability:.3f})"
-        head = _head(one.text, one.pair, f"{prediction}; layer {one.layer}")
-        tables.append(head + table(header, lines, right=range(1, len(header))) + f"\n{one.unit}")
+        tables.append(_words_table(one, f"{label}{probability}; layer {one.layer}", columns, one.unit))
     return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def _words_table(
+    one: Any, prediction: str, columns: Mapping[str, Sequence[str]], below: str, names: Sequence[str] = ()
+) -> str:
+    """Format a text, its prediction and a table of its words; `names` are of the lines below the words."""
+    words = [*(visible(token.text, one_line=True) for token in one.tokens), *names]
+    lines = table(
+        (one.level, *columns), list(zip(words, *columns.values(), strict=True)), right=range(1, len(columns) + 1)
+    )
+    second = "" if one.pair is None else f"pair: {visible(one.pair, one_line=True)}\n"
+    return f"text: {visible(one.text, one_line=True)}\n{second}prediction: {prediction}\n\n{lines}\n{below}"
 
 
 def class_tables(
@@ -379,11 +385,6 @@ def _overlap_table(groups: Sequence[OverlapPredictions]) -> str:
     header = ("shared words", "rows", *(visible(name, one_line=True) for name in names))
     title = "predictions by the share of the second text's words that the first text has too, 95 % intervals"
     return f"{title}\n\n{table(header, entries, right=(1,))}"
-
-
-def _head(text: str, pair: str | None, prediction: str) -> str:
-    second = "" if pair is None else f"pair: {visible(pair, one_line=True)}\n"
-    return f"text: {visible(text, one_line=True)}\n{second}prediction: {prediction}\n\n"
 
 
 def _fit(parsed: Any, problems: list[str]) -> int:

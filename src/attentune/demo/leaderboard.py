@@ -58,53 +58,48 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One method's line of the leaderboard."""
-
-    method: str  # its name
-    scores: dict[str, Score]  # by test set (`HELD_OUT`, `FILMS`)
-    seconds: float  # the wall time of the run, with loading, scoring and saving
-    folder: str  # the run folder
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all numbers, ready for JSON."""
-        sets = {
-            name: {"accuracy": score.accuracy, "interval": list(score.interval), "rows": score.rows}
-            for name, score in self.scores.items()
-        }
-        return {"method": self.method, "scores": sets, "seconds": self.seconds, "folder": self.folder}
-
-
-@dataclass(frozen=True)
 class ScoredRun:
-    """A finished run."""
+    """A finished run: a line of the leaderboard."""
 
     record: RunRecord
     predictions: dict[str, Predictions]  # by test set (`HELD_OUT`, `FILMS`)
     folder: Path  # the run folder
 
-    def line(self) -> Line:
-        """Score the predictions."""
-        scores = {
+    @property
+    def method(self) -> str:
+        return self.record.run.method
+
+    @functools.cached_property
+    def scores(self) -> dict[str, Score]:
+        """The accuracy by test set."""
+        return {
             name: Score(int(np.sum(part.labels_N == part.predictions_N)), len(part.ids))
             for name, part in self.predictions.items()
         }
-        return Line(self.record.run.method, scores, self.record.wall_seconds, str(self.folder))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all numbers of the line, ready for JSON."""
+        sets = {
+            name: {"accuracy": score.accuracy, "interval": list(score.interval), "rows": score.rows}
+            for name, score in self.scores.items()
+        }
+        seconds = self.record.wall_seconds  # with loading, scoring and saving
+        return {"method": self.method, "scores": sets, "seconds": seconds, "folder": str(self.folder)}
 
 
-def ranked(lines: Sequence[Line]) -> list[Line]:
+def ranked(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
     """Sort by the accuracy on the held-out sentences, best first; ties by that on the new domain."""
-    return sorted(lines, key=lambda line: [-line.scores[name].accuracy for name in (HELD_OUT, FILMS)])
+    return sorted(runs, key=lambda run: [-run.scores[name].accuracy for name in (HELD_OUT, FILMS)])
 
 
-def cells(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def cells(runs: Sequence[ScoredRun]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of the leaderboard, as they are shown."""
     header = ("method", HELD_OUT, "95 % interval", FILMS, "95 % interval", "seconds")
     rows = []
-    for line in ranked(lines):
-        scores = [line.scores[name] for name in (HELD_OUT, FILMS)]
+    for run in ranked(runs):
+        scores = [run.scores[name] for name in (HELD_OUT, FILMS)]
         shown = [text for one in scores for text in (f"{one.accuracy:.3f}", "{:.3f} to {:.3f}".format(*one.interval))]
-        rows.append((line.method, *shown, f"{line.seconds:.0f}"))
+        rows.append((run.method, *shown, f"{run.record.wall_seconds:.0f}"))
     return header, rows
 
 
@@ -119,8 +114,7 @@ def demo_report(
     """Make the report: leaderboard, explained sentence, and a comparison's sections for both test sets."""
     report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run)), {}, {}), baseline)
     counts = counts_sentence([run.record for run in runs], tuple(TEST_SETS.values()), "test set")
-    lines = [run.line() for run in runs]
-    header, rows = cells(lines)
+    header, rows = cells(runs)
     leaderboard = Table("leaderboard", "Leaderboard", header, tuple(rows))
     signed = explanation.signed
     words = Table(
@@ -132,7 +126,7 @@ def demo_report(
     )
     prediction = f"{explanation.text} {explained}: {prediction_text(explanation)}."
     own = (
-        Section("Leaderboard", (leaderboard, _figure(lines)), NOTES),
+        Section("Leaderboard", (leaderboard, _figure(runs)), NOTES),
         Section("An explained sentence", (words,), (prediction,)),
     )
     others = tuple(section for section in report.sections if section.title not in _LEFT_OUT)
@@ -150,9 +144,9 @@ def strongest_word(explanation: Explanation) -> str:
     )
 
 
-def _figure(lines: Sequence[Line]) -> Figure:
-    shown = [line for line in ranked(lines) if line.method != CONSTANT] or ranked(lines)
-    panels = {name: [_point(line, name, lines.index(line)) for line in shown] for name in (HELD_OUT, FILMS)}
+def _figure(runs: Sequence[ScoredRun]) -> Figure:
+    shown = [run for run in ranked(runs) if run.method != CONSTANT] or ranked(runs)
+    panels = {name: [_point(run, name, runs.index(run)) for run in shown] for name in (HELD_OUT, FILMS)}
     return Figure(
         "leaderboard",
         "Accuracy on both test sets",
@@ -162,17 +156,17 @@ def _figure(lines: Sequence[Line]) -> Figure:
     )
 
 
-def _point(line: Line, name: str, number: int) -> PointRow:
-    low, high = line.scores[name].interval
-    points = 100 * line.scores[name].accuracy
-    return PointRow(line.method, (points,), points, 100 * low, 100 * high, number)
+def _point(run: ScoredRun, name: str, number: int) -> PointRow:
+    low, high = run.scores[name].interval
+    points = 100 * run.scores[name].accuracy
+    return PointRow(run.method, (points,), points, 100 * low, 100 * high, number)
 
 
 def _as_tasks(run: ScoredRun) -> list[RecordedRun]:
     """Return the run as a comparison's report reads it, with each test set as a task of its own."""
     found = []
     for name, part in run.predictions.items():
-        score = run.line().scores[name].accuracy
+        score = run.scores[name].accuracy
         scored = dataclasses.replace(
             run.record,
             run=dataclasses.replace(run.record.run, task=name),

@@ -13,7 +13,7 @@ from attentune.automl.leaderboard import LEADERBOARD_FILE, AutoProgress
 from attentune.config import Config, load_config
 from attentune.data.load import load_data
 from attentune.demo import domains
-from attentune.demo.leaderboard import TEST_SETS, Line, ScoredRun, demo_report, ranked, write_page
+from attentune.demo.leaderboard import TEST_SETS, ScoredRun, demo_report, ranked, write_page
 from attentune.errors import AttentuneError
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
@@ -45,8 +45,8 @@ EXPLANATION_METHOD = "leave-one-out"
 class DemoResult:
     """What the demo found."""
 
-    lines: tuple[Line, ...]  # one per method, in the order of the methods
-    explained: Line  # the line of the method whose prediction is explained
+    runs: tuple[ScoredRun, ...]  # one per method, in the order of the methods
+    explained: ScoredRun  # the run whose prediction is explained
     explanation: Explanation  # of `EXPLAINED_SENTENCE`
     answer: tuple[str, ...]  # which method is best on each test set, in sentences
     report: Path  # the file of the report
@@ -92,8 +92,7 @@ def run_demo(
             if not runs:
                 raise
             AutoProgress(quiet=quiet).warning(f"auto is left out: {error} The same command goes on with it.")
-    lines = tuple(run.line() for run in runs)
-    explained = ranked(lines)[0]
+    explained = ranked(runs)[0]
     (explanation,) = explain_texts(explained.folder, [EXPLAINED_SENTENCE], method=EXPLANATION_METHOD)
     report = demo_report(
         runs,
@@ -102,7 +101,7 @@ def run_demo(
         title=f"The demo on real sentences: {folder}",
         baseline=BASELINE if BASELINE in methods else None,
     )
-    return DemoResult(lines, explained, explanation, report.answer, write_page(report, folder))
+    return DemoResult(tuple(runs), explained, explanation, report.answer, write_page(report, folder))
 
 
 def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:
