@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.flags import FILE, Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.cli.flags import FILE, FORMAT, config_from, overrides_of, parser_of
 from attentune.cli.inputs import check_data, check_named
 from attentune.cli.output import progress_lines, table
 from attentune.errors import DataError
@@ -18,7 +18,21 @@ from attentune.training.run_folder import check_feasible
 if TYPE_CHECKING:
     from attentune.labels.label_check import LabelCheck
 
-_EXAMPLES = """examples:
+_HELP = f"""
+attentune doctor [flags]
+
+Check a dataset for problems before training: leaks, contradictions, imbalance, truncation, size, and with --labels
+wrong labels.
+
+{FILE}
+{FORMAT}
+--labels  look for training rows with wrong labels (needs attentune[labels])
+--run RUN  with --labels: a run of attentune auto on these rows, instead of a linear model
+--count N>=0  with --labels: how many rows are shown, with words (20 if not given)
+--fix FILE  write a copy of the rows, corrected by the marks in this file
+--output_file FILE  with --labels: write all rows to check; with --fix: the corrected copy
+
+examples:
   attentune doctor --task rte --data_dir glue_data
   attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label
   attentune doctor train.csv --labels                            (labels that are probably wrong)
@@ -33,36 +47,14 @@ _COUNT, _TEXT_WIDTH, _ALIKE_SHOWN = 20, 60, 5
 # A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
 _WEAK = 0.3
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune doctor",
-        usage="attentune doctor [flags]",
-        description="Check a dataset for problems before training: leaks, contradictions, imbalance, truncation, size,"
-        " and with --labels wrong labels.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    made.add_argument("--seed", dest="training.seed", help="the seed of the splits and samples (default: 42)")
-    made.add_argument(
-        "--labels", action="store_true", help="look for training rows with wrong labels (needs attentune[labels])"
-    )
-    made.add_argument("--run", help="with --labels: a run of attentune auto on these rows, instead of a linear model")
-    made.add_argument("--count", help=f"with --labels: how many rows are shown, with words (default: {_COUNT})")
-    made.add_argument("--fix", metavar="FILE", help="write a copy of the rows, corrected by the marks in this file")
-    made.add_argument("--output_file", help="with --labels: write all rows to check; with --fix: the corrected copy")
-    made.add_lines(FILE)
-    add_config_flags(made, only=("data", "model"))
-    return made
+parser = parser_of("doctor", _HELP, ("data", "model", "training.seed"))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Check the dataset; return the exit status."""
     parsed, problems = parser().parse(arguments)
     _check_flags(parsed, problems)
-    count = whole_number("--count", parsed.count, problems, minimum=0)
-    count = _COUNT if count is None else count
+    count = _COUNT if parsed.count is None else parsed.count
     config = config_from(parsed, problems)
     check_named(parsed)
     if parsed.fix is not None:

@@ -6,10 +6,23 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
+from attentune.cli.flags import config_from, parser_of
 from attentune.cli.inputs import check_columns, check_named, read_file_rows
 
-_EXAMPLES = """examples:
+_HELP = """
+attentune suggest RUN --input_file FILE [flags]
+
+Choose the texts of a file whose labels would probably help a saved run most.
+
+RUN  a run folder or checkpoint
+--input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input
+--count N  how many texts (default: 50)
+--method NAME  margin, badge or disagreement (default: margin)
+--seed N>=0  random seed of badge (default: 0)
+--format csv|json  CSV, or one JSON object a line (default: csv)
+--output_file FILE  write to this file, .csv .tsv or .jsonl (default: standard output)
+
+examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
   attentune suggest runs/mine --input_file unlabelled.csv --method badge --format json
   attentune suggest best --input_file unlabelled.csv --method disagreement      (an ensemble of attentune auto)
@@ -20,33 +33,12 @@ The output has an empty column label to fill in; append its rows to those that y
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
 _DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header"))
 
-
-def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of this command."""
-    made = Parser(
-        prog="attentune suggest",
-        usage="attentune suggest RUN --input_file FILE [flags]",
-        description="Choose the texts of a file whose labels would probably help a saved run most.",
-        epilog=_EXAMPLES,
-    )
-    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument(
-        "--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input"
-    )
-    made.add_argument("--count", help="how many texts (default: 50)")
-    made.add_argument("--method", default="margin", help="margin, badge or disagreement (default: margin)")
-    made.add_argument("--seed", help="random seed of badge (default: 0)")
-    made.add_argument("--format", choices=("csv", "json"), default="csv", help="CSV, or one JSON object a line")
-    made.add_argument("--output_file", help="write to this file, .csv .tsv or .jsonl (default: standard output)")
-    add_config_flags(made, only=_DATA)
-    return made
+parser = parser_of("suggest", _HELP, _DATA)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Choose texts; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    count = whole_number("--count", parsed.count, problems)
-    seed = whole_number("--seed", parsed.seed, problems, minimum=0)
     if parsed.input_file is None:
         problems.append("--input_file: is missing; name the file of texts to choose from.")
     data = config_from(parsed, problems).data
@@ -61,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         check_ending(parsed.output_file)
     saved = Predictor.load(parsed.run)
     rows = read_file_rows(parsed.input_file, data, saved)
-    chosen = suggest_texts(saved, rows, count=50 if count is None else count, method=parsed.method, seed=seed or 0)
+    chosen = suggest_texts(saved, rows, count=parsed.count, method=parsed.method, seed=parsed.seed)
     names, lines = _lines(chosen)
     if parsed.output_file is not None:
         write_rows(parsed.output_file, names, lines)
