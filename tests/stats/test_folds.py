@@ -35,7 +35,7 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     assert "10 folds" in found.sentence
     assert "seeds" not in found.sentence
     said = (
-        "Folds share most of their training rows; the interval and p are those of the corrected resampled t test "
+        "Folds share most of their training rows; interval and p come from the corrected resampled t test "
         "(Nadeau and Bengio 2003)."
     )
     assert found.notes == (said,)

@@ -38,7 +38,7 @@ def test_a_row_has_several_phenomena_or_none(tmp_path):
 
 
 def test_a_file_without_phenomena_is_refused(tmp_path):
-    with pytest.raises(DataError, match="has no column 'Logic', expected those of diagnostic-full.tsv"):
+    with pytest.raises(DataError, match="has no column 'Logic', expected the columns of diagnostic-full.tsv"):
         read_phenomena(write(tmp_path, header=HEADER.replace("Logic", "Reason")))
 
 

@@ -168,5 +168,5 @@ def test_what_does_not_fit_is_said(tiny, tmp_path: Path) -> None:
     refused(CheckpointError, "lacks some of the token head's weights token_cls.op.0 to 39")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
-    with pytest.raises(ConfigError, match="is there and not an empty folder"):
+    with pytest.raises(ConfigError, match="exists and is not empty"):
         import_ssa(folder, tmp_path / "full", flags={"task_name": "RTE"}, replace=True)

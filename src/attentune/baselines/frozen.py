@@ -43,7 +43,7 @@ class TokenStates:
 
 
 def depths(layers: int) -> tuple[int, int, int]:
-    """Return the hidden states that are compared: the embeddings, those of the middle layer and of the last one."""
+    """Return the compared hidden states: embeddings, middle layer and last layer."""
     return 0, layers // 2, layers
 
 
@@ -112,7 +112,7 @@ _FEWEST_ROWS = 1000
 KEPT = 200_000
 # Tokens whose hidden states are held at a time: 75 MB for vectors of 384 numbers.
 _HELD_TOKENS = 16_384
-# The encoders of loaded baselines that are in use: those of an ensemble's folds encode each text once.
+# The encoders of loaded baselines that are in use, so that an ensemble's folds encode each text once.
 _SHARED: weakref.WeakValueDictionary[tuple[str, str | None, int], FrozenEncoder] = weakref.WeakValueDictionary()
 
 
@@ -128,7 +128,7 @@ class _Kept:
         return len(self._places)
 
     def rows(self, keys: Sequence[Hashable]) -> np.ndarray:
-        """Return the (N, F) numbers of keys, of which there is at least one."""
+        """Return the (N, F) features of one or more keys."""
         fresh = list(dict.fromkeys(key for key in keys if key not in self._places))
         if self._places and len(self._places) + len(fresh) > KEPT:
             # Predicting files of any length must not fill the memory.
@@ -223,7 +223,7 @@ class FrozenEncoder:
         return both_ND[: len(rows)], both_ND[len(rows) :]
 
     def affordable_rows(self, rows: TextRows) -> int:
-        """Return how many of these rows can be encoded at a cost of about 20 seconds on two CPU cores."""
+        """Return how many rows can be encoded in about 20 seconds on two CPU cores."""
         if len(rows) <= _FEWEST_ROWS:
             return len(rows)
         model, _, device = self._load()
@@ -270,7 +270,7 @@ class FrozenEncoder:
         return vectors_NF
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """Return the features, followed by 1 for pairs of which a text is truncated, else 0."""
+        """Return the features, followed by 1 for pairs with a truncated text, else 0."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
         features = self._tokens(list(numbers))
         pairs_N2 = np.array([[numbers[first], numbers[second]] for first, second in pairs])
@@ -306,7 +306,7 @@ class FrozenEncoder:
     ) -> Iterator[tuple[np.ndarray, tuple[torch.Tensor, ...], torch.Tensor]]:
         """Encode rows of similar length together; yield which they are, their hidden states and their mask.
 
-        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
+        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` all layers.
         """
         model, tokenizer, device = self._load()
         with kept_memory(), frozen_weights(model), _precision(device):

@@ -72,7 +72,7 @@ class LinearModel:
         if not 1 <= outputs <= wanted or (not of_classes and outputs != wanted) or len(set(ids)) != outputs:
             raise ValueError(f"{outputs} outputs do not fit {wanted} labels")
         if min(ids) < 0 or max(ids) >= wanted or not 0 <= self.absent * (wanted - outputs) < 1:
-            raise ValueError("the classes of its outputs are not those of the label space")
+            raise ValueError("its outputs and the label space have different classes")
         if outputs < wanted and self.absent <= 0:
             raise ValueError("classes without an output have no probability")
 
@@ -170,7 +170,7 @@ class _Reduced:
         return cls(features_ND, vectors_NR * roots_R, vectors_NR / roots_R)
 
     def expand(self, model: LinearModel) -> LinearModel:
-        """Return the model of the features from that of the coordinates."""
+        """Convert a model of the coordinates to one of the features."""
         if self.dual_NR is None:
             return model
         weights_DP = self.features_ND.T @ (self.dual_NR @ model.weights_PD.T)

@@ -34,7 +34,7 @@ class BaselinePredictor(Predictor):
         return self.baseline.is_pair
 
     def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
-        """Make an evaluator of these rows."""
+        """Make an evaluator of the rows."""
         self._check_pairs(data)
         return BaselineEvaluator(
             splits=data.splits,
@@ -45,7 +45,7 @@ class BaselinePredictor(Predictor):
         )
 
     def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
-        """Make an evaluator of these rows, as `evaluator` does."""
+        """Make an evaluator of the rows, as `evaluator` does."""
         return self.evaluator(data)
 
     def single_model(self, purpose: str) -> ModelPredictor:

@@ -70,10 +70,10 @@ class Executor(Protocol):
         """The number of tasks that are executed at a time."""
 
     def room(self, expected_bytes: int) -> int:
-        """Return how many tasks may be submitted now, each of which needs this much memory."""
+        """Return how many tasks that each need this much memory may be submitted now."""
 
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
-        """Execute a function once for each of these lists of arguments, with `stop` added."""
+        """Execute a function once for each list of arguments, with `stop` added."""
 
     def request_stop(self) -> None:
         """Request all tasks to save and return; those that have not started are cancelled."""
@@ -87,7 +87,7 @@ class ExecutorOptions:
     """Where and how tasks are executed."""
 
     executor: str = "local"  # one of `EXECUTORS`
-    jobs: int | None = None  # the number of tasks at a time; None for a task per core, per GPU or what the cluster has
+    jobs: int | None = None  # the number of tasks at a time; None: a task per core, per GPU, or as the cluster has room
     ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
     cpus_per_run: int = 1  # CPUs (and threads) of a task with Ray and SLURM
     gpus_per_run: float = 0.0  # GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU

@@ -197,7 +197,7 @@ class LocalExecutor:
 
 @dataclass(frozen=True)
 class _WorkerSetup:
-    """What a worker process needs before its first task."""
+    """Initial state of a worker process."""
 
     log: str
     threads: int | None

@@ -209,7 +209,7 @@ def check_new_folder(folder: Path, setting: str = "--output_dir") -> None:
     """Check that a folder is missing or empty."""
     with storage_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{setting}: {folder} is there and not an empty folder; name another or remove it.")
+            raise ConfigError(f"{setting}: {folder} exists and is not empty; name another or remove it.")
 
 
 @contextlib.contextmanager

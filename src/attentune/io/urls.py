@@ -1,4 +1,4 @@
-"""Files by path or URL, both through fsspec: local ones, and those of object stores (s3://, gs://, ...)."""
+"""Files by path or URL, both through fsspec: local files and object stores (s3://, gs://, ...)."""
 
 from __future__ import annotations
 

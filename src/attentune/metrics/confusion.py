@@ -106,7 +106,7 @@ CONFUSION_SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {name: _of_cou
 
 
 def has_confusion_score(metric: str, labels: np.ndarray) -> bool:
-    """Return whether a metric of these labels is a function of their confusion counts: one class id for each row."""
+    """Whether the metric can be computed from a confusion matrix: one class id for each row."""
     return metric in CONFUSION_SCORES and labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
 
 

@@ -40,7 +40,7 @@ class GlueAverage:
 
     @property
     def name(self) -> str:
-        """Return "GLUE average", or what is averaged if tasks are missing."""
+        """Return "GLUE average", or the names of the averaged tasks if some are missing."""
         return "GLUE average" if self.is_complete else f"mean of {len(self.tasks)} GLUE tasks"
 
 
@@ -138,7 +138,7 @@ def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 class _MetricTable(Mapping[str, Metric]):
-    """Our metrics, and those of other packages, which are imported when the table is first read."""
+    """Our metrics, and metrics of other packages, which are imported when the table is first read."""
 
     def __init__(self, own: Sequence[Metric]) -> None:
         self._own = {metric.name: metric for metric in own}

@@ -60,7 +60,7 @@ class Runs:
         return collapsed
 
     def example_values(self, seeds: list[int]) -> np.ndarray | None:
-        """Return the (S, N) values per example of these seeds; None unless all of them have values."""
+        """Return the (S, N) values per example of the given seeds; None unless all have values."""
         if self.examples is None or not seeds or any(seed not in self.examples for seed in seeds):
             return None
         rows = [np.asarray(self.examples[seed], dtype=np.float64) for seed in seeds]
@@ -156,7 +156,7 @@ class _PrimaryTest:
 def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: int = 1) -> Comparison:
     """Compare a method with a baseline on one task, paired by seed.
 
-    The primary test and interval are those of `mean_over_seeds_and_examples` if both methods have values per example,
+    The primary test and interval come from `mean_over_seeds_and_examples` if both methods have values per example,
     and of `mean_over_seeds` (the paired t test) otherwise; docs/statistics.md gives the reasons. Null hypothesis: the
     two methods have the same mean score over all seeds (and examples) that could have been sampled.
     """
@@ -291,7 +291,7 @@ def _primary(paired: _Paired, alpha: float, family: int) -> _PrimaryTest:
 
 def _other_tests(paired: _Paired) -> dict[str, Any]:
     advantage_S = paired.advantage_S
-    # All of these tests assume independent runs, which folds are not.
+    # The tests here assume independent runs, which folds are not.
     if len(advantage_S) < 2 or paired.overlap:
         return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
     return {
@@ -328,7 +328,7 @@ def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
             )
     if paired.overlap and len(paired.seeds) >= 2:
         notes.append(
-            "Folds share most of their training rows; the interval and p are those of the corrected resampled t test"
+            "Folds share most of their training rows; interval and p come from the corrected resampled t test"
             " (Nadeau and Bengio 2003)."
         )
     elif len(paired.seeds) >= 2:
@@ -341,7 +341,7 @@ def _notes_on_p(paired: _Paired) -> list[str]:
     estimate, _ = estimate_mean(paired.advantage_S, paired.advantage_SN, 0.95)
     if math.isnan(float(estimate.p)):
         notes.append(
-            "The difference is the same on all seeds, so there is no interval; p is that of the sign-flip test."
+            "The difference is the same on all seeds, so there is no interval; p comes from the sign-flip test."
         )
     floor = smallest_p(len(paired.seeds))
     if floor > 0.05:

@@ -156,9 +156,9 @@ def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: 
     """Estimate the mean of one number per seed, with the t interval.
 
     Null hypothesis of p: over all seeds that could have been drawn, the mean is zero, for these examples. For paired
-    differences this is the paired t test. It assumes independent and approximately normal values; those of
-    cross-validation are not independent, because folds share training rows. With `overlap` the variance of the mean is
-    (1 / S + overlap) times that of the values instead of 1 / S times: the corrected resampled t test.
+    differences this is the paired t test. It assumes independent and approximately normal values; in
+    cross-validation they are not, because folds share training rows. With `overlap` the variance of the mean is
+    (1 / S + overlap) times the variance of the values instead of 1 / S times: the corrected resampled t test.
 
     Source:
         Nadeau and Bengio, Machine Learning 52, 2003, section 3; for repeated folds Bouckaert and Frank, PAKDD 2004.

@@ -98,8 +98,8 @@ def minimum_detectable_effect(
     """Compute the smallest true difference that the intervals of `stats.estimate` distinguish from zero.
 
     The seed variance is estimated from few seeds, so the width of the interval is itself random: the power is averaged
-    over its chi-square distribution. The example variance is treated as known. Without it the result is that of the
-    paired t test (noncentral t).
+    over its chi-square distribution. The example variance is treated as known. Without it the result equals the
+    paired t test's (noncentral t).
     """
     _check(seeds, examples, seed_sd, example_sd, alpha, power)
     error = math.hypot(seed_sd / math.sqrt(seeds), example_sd / math.sqrt(examples))

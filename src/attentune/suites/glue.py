@@ -50,7 +50,7 @@ def read_phenomena(file: str | Path, lines: Sequence[int] | None = None) -> dict
     missing = [name for name in CATEGORIES if name not in table.columns]
     if missing:
         raise DataError(
-            f"{file}: has no column {missing[0]!r}, expected those of diagnostic-full.tsv:"
+            f"{file}: has no column {missing[0]!r}, expected the columns of diagnostic-full.tsv:"
             f" {', '.join(CATEGORIES)}. It is at https://gluebenchmark.com/diagnostics."
         )
     place_of = dict(zip(table.lines or (), range(len(table)), strict=True))

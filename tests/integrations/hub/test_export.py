@@ -163,7 +163,7 @@ def test_the_code_is_whole_and_flat() -> None:
 @pytest.mark.integration
 def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_command, monkeypatch) -> None:
     run = run_of(tmp_path / "run", tiny("bert"), "bert")
-    with pytest.raises(ConfigError, match="is there and not an empty folder"):
+    with pytest.raises(ConfigError, match="exists and is not empty"):
         export_for_transformers(run, run)
     status, _, err = attentune_command(
         "export", run, "--format", "transformers", "--output_dir", tmp_path / "x", "--quantize", "int8"
