@@ -1,6 +1,6 @@
 """Every block of README and documentation is run, page by page from top to bottom, as a reader would.
 
-Each page has a folder of its own with the files and the earlier runs that it names (doc_material.py). The embedded
+Each page has a folder of its own with the files and the earlier runs that it names (doc_blocks.py). The embedded
 encoder is a tiny one, in a package of its name; `bert-base-uncased` is a folder; data sets are cuts of the real ones.
 What cannot run and what is made smaller stands there too.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from attentune.cli.main import main
 from helpers.doc_blocks import ROOT, blocks
 from helpers.samples import write_reviews
 
@@ -17,7 +20,7 @@ Command = Callable[..., tuple[int, str, str]]
 BAD_FILES = {
     "ragged.csv": b"text,label\na fine film,good\na dull film, really,bad\n",
     "mixed.csv": "text,label\nein schöner Film,good\n".encode() + b"a caf\xe9 film,good\n",
-    "train.csv": b"text,label\na fine film,good\na dull film,bad\n" * 1,
+    "train.csv": b"text,label\na fine film,good\na dull film,bad\n",
     "dev.csv": b"text,label\na fine story,good\na dull story,bda\n",
     "reviews.csv": b"text,label\na fine film,good\na dull film,bad\n",
 }
@@ -50,39 +53,14 @@ def keys(value: Any) -> Any:
 @pytest.fixture(scope="module")
 def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which the quick start's run was made with SSA's labels, and what training said."""
-    import contextlib
-    import io
-
-    from attentune.cli.main import main
-
     folder, said = tmp_path_factory.mktemp("outputs"), io.StringIO()
     write_reviews(folder / "reviews.csv", 120)
-    words = [
-        "--train_file",
-        "reviews.csv",
-        "--text_column",
-        "text",
-        "--label_column",
-        "label",
-        "--learning_rate",
-        "1e-3",
-    ]
+    words = (
+        "train --train_file reviews.csv --text_column text --label_column label --learning_rate 1e-3 --output_dir run"
+    )
+    words += f" --preset ssa-hybrid --model_name_or_path {tiny('bert')}"
     with contextlib.chdir(folder), contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-        assert (
-            main(
-                [
-                    "train",
-                    *words,
-                    "--preset",
-                    "ssa-hybrid",
-                    "--model_name_or_path",
-                    str(tiny("bert")),
-                    "--output_dir",
-                    "run",
-                ]
-            )
-            == 0
-        )
+        assert main(words.split()) == 0
     return folder, said.getvalue()
 
 
@@ -98,23 +76,18 @@ def test_what_training_says(run: tuple[Path, str]) -> None:
 
 
 @pytest.mark.integration
-def test_predictions_metrics_tokens_and_explanations(
-    run: tuple[Path, str], attentune: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_metrics_tokens_and_explanations(run, attentune, monkeypatch):
     monkeypatch.chdir(run[0])
     header = attentune("predict", "run", "--text", "what is this?")[1].splitlines()[0]
     assert shown("docs/quickstart.md", "id,label").splitlines()[0] == header
     assert shown("docs/training.md", "id,label").splitlines()[0] == header
     metrics = json.loads(Path("run/metrics.json").read_text())
     assert keys(json.loads(shown("docs/training.md", "{"))) == keys(metrics)
-    found = json.loads(
-        attentune("explain", "run", "--text", "a dull film", "--method", "leave-one-out", "--format", "json")[1]
-    )
-    wanted = json.loads(shown("docs/explaining.md", '{"text"'))
+    words = ("explain", "run", "--text", "a dull film", "--method", "leave-one-out", "--format", "json")
+    found, wanted = json.loads(attentune(*words)[1]), json.loads(shown("docs/explaining.md", '{"text"'))
     assert keys(wanted) == keys(found)
-    assert [(word["text"], word["start"], word["end"]) for word in found["tokens"]] == [
-        (word["text"], word["start"], word["end"]) for word in wanted["tokens"]
-    ]
+    places = [[(word["text"], word["start"], word["end"]) for word in one["tokens"]] for one in (found, wanted)]
+    assert places[0] == places[1]
 
 
 def test_messages_on_bad_data_and_flags(attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

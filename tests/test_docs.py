@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -13,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import typing
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -234,3 +236,100 @@ def test_the_api_reference_has_every_public_name_under_its_home():
     rows = re.findall(r"^\| (`\w.*?) \| `(attentune[\w.]+)` \|", (ROOT / "docs/python.md").read_text(), re.MULTILINE)
     homes |= {f"{home}.{name}" for names, home in rows for name in re.findall(r"`(\w+)", names)}
     assert sorted(named) == sorted(homes)
+
+
+# Flags that the pages for people who come from elsewhere name
+
+# The arguments of transformers' run_glue.py and run_classification.py beside TrainingArguments' own.
+SCRIPTS = (
+    "task_name dataset_name dataset_config_name max_seq_length overwrite_cache pad_to_max_length "
+    "max_train_samples max_eval_samples max_predict_samples train_file validation_file test_file "
+    "do_regression text_column_names label_column_name metric_name train_split_name remove_columns "
+    "shuffle_train_dataset model_name_or_path config_name tokenizer_name cache_dir use_fast_tokenizer "
+    "model_revision token trust_remote_code ignore_mismatched_sizes"
+)
+# Training arguments that hardly anyone sets; the rest must be on the page.
+RARE = (
+    "lr_scheduler_kwargs optim_args optim_target_modules average_tokens_across_devices bf16_full_eval "
+    "fp16_full_eval activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing_kwargs "
+    "torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config use_cache "
+    "torch_empty_cache_steps auto_find_batch_size logging_first_step log_on_each_node logging_nan_inf_filter "
+    "include_num_input_tokens_seen log_level log_level_replica project trackio_space_id trackio_bucket_id "
+    "trackio_static_space_id eval_delay prediction_loss_only eval_on_start eval_do_concat_batches "
+    "eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics save_on_each_node "
+    "enable_jit_checkpoint hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
+    "ignore_data_skip restore_callback_states_from_checkpoint accelerator_config parallelism_config "
+    "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
+    "dataloader_multiprocessing_context dataloader_in_order label_names length_column_name "
+    "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout "
+    "fsdp_config debug skip_memory_metrics"
+)
+_FLAG = re.compile(r"`--(\w+)")
+
+
+def rows(page: str) -> list[tuple[str, str]]:
+    """The rows of a page's tables, first cell and the rest."""
+    lines = [line for line in prose(ROOT / "docs" / page).splitlines() if line.startswith("| `--")]
+    return [(line.split(" | ")[0], line.split(" | ", 1)[1]) for line in lines]
+
+
+def ours(command: str = "train") -> set[str]:
+    """Every flag of a command."""
+    parser = importlib.import_module(f"attentune.cli.{command}").parser()
+    return {flag.removeprefix("--") for action in parser._actions for flag in action.option_strings}
+
+
+def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
+    from transformers import TrainingArguments
+
+    training = {field.name for field in dataclasses.fields(TrainingArguments)}
+    page = prose(ROOT / "docs/which-tool.md")
+    same = set(_FLAG.findall(page[page.index("With the same name") : page.index("| theirs | here |")]))
+    assert same <= ours()
+    theirs = same.union(*(_FLAG.findall(first) for first, _ in rows("which-tool.md")))
+    assert theirs <= training | set(SCRIPTS.split())
+    assert (training | set(SCRIPTS.split())) - theirs <= set(RARE.split())
+    for first, meaning in rows("which-tool.md"):
+        if not meaning.startswith(("not there", "refused", "omit them")):
+            assert (found := _FLAG.findall(meaning)), first
+            assert set(found) <= ours(), first
+
+
+@pytest.mark.parametrize("page", ["which-tool.md", "data.md", "small-data.md"])
+def test_flags_named_in_prose_exist(page: str) -> None:
+    text = re.sub(r"^\| `--.*? \|", "", prose(ROOT / "docs" / page), flags=re.MULTILINE)
+    theirs = {"do_train", "do_eval", "do_predict", "deepspeed", "fsdp", "no_cuda"}
+    known = theirs.union(*(ours(command) for command in COMMANDS))
+    assert set(_FLAG.findall(text)) <= known
+
+
+# How the papers are read, and drawings
+
+
+def test_each_of_the_54_rows_has_a_test_that_exists():
+    page = (ROOT / "lab" / "docs" / "how-we-read-the-papers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*\| `([^`]+)::([^`]+)` \|$", page, flags=re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 55))
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(named) >= len(rows)
+    for file, name in named:
+        (path,) = [folder / file for folder in (ROOT / "tests", ROOT / "lab/tests") if (folder / file).is_file()]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}, (file, name)
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_overview_shows_the_choices_of_each_slot() -> None:
+    drawing = ElementTree.parse(ROOT / "docs/images/overview.svg")
+    slots = {one.attrib["data-slot"]: one for one in drawing.iter(f"{_SVG}g") if "data-slot" in one.attrib}
+    assert set(slots) == {"blur.where", "layer_mix.kind", "token_gate.kind", "head.kind"}
+    for name, slot in slots.items():
+        texts = [one.text or "" for one in slot.iter(f"{_SVG}text") if "s" in one.attrib["class"].split()]
+        shown = " ".join(texts)
+        words = [word.strip(" …") for word in shown.split(",")]
+        choices = next(field.metadata["choices"] for path, _, field in settings() if path == f"model.{name}")
+        # A list that ends in "…" names some of the choices, any other one all of them.
+        assert set(words) <= set(choices), (name, shown)
+        assert shown.endswith("…") == (set(words) != set(choices)), (name, shown)

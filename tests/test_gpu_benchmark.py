@@ -56,9 +56,7 @@ def test_parts_run_on_a_cpu_and_leave_no_record(gpu: ModuleType, without_gpu: No
 
 
 @pytest.mark.integration
-def test_a_preset_outside_of_the_tolerance_makes_the_status_1(
-    gpu: ModuleType, without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+def test_a_preset_outside_of_the_tolerance_makes_the_status_1(gpu, without_gpu, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu.correctness, "LOGIT_TOLERANCE", 0.0)
     assert gpu.main(["--parts", "presets", "--presets", "bert"], tmp_path / "gpu.jsonl") == 1
     said = capsys.readouterr().out
@@ -66,9 +64,7 @@ def test_a_preset_outside_of_the_tolerance_makes_the_status_1(
     assert "2 problems" in said
 
 
-def test_an_error_of_a_part_is_a_problem_and_the_others_run(
-    gpu: ModuleType, without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+def test_an_error_of_a_part_is_a_problem_and_the_others_run(gpu, without_gpu, monkeypatch, tmp_path, capsys):
     def fail(work: object) -> list[object]:
         raise RuntimeError("CUDA error: out of memory")
 
@@ -78,23 +74,6 @@ def test_an_error_of_a_part_is_a_problem_and_the_others_run(
     said = capsys.readouterr().out
     assert "FAILED: RuntimeError: CUDA error: out of memory" in said
     assert "| as it was |" in said
-
-
-def test_compiled_models_can_be_left_out(gpu: ModuleType, tmp_path: Path) -> None:
-    def is_compiled(**options: bool) -> bool:
-        sizes = {"rows": 1, "batch_size": 1, "epochs": 1, "repeats": 1}
-        places = {"folder": tmp_path, "encoders": {}, "small_encoder": tmp_path, "texts": []}
-        work = gpu.Workload(device=torch.device("cuda"), contenders=["bf16, sdpa"], **places, **sizes, **options)
-        return any(one.is_compiled for one in gpu.training.contenders(work))
-
-    assert is_compiled()
-    assert not is_compiled(compiled=False)
-
-
-def test_an_unknown_part_is_refused(gpu: ModuleType, capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        gpu.main(["--parts", "training,speed"])
-    assert "got speed, expected some of training, prediction" in capsys.readouterr().err
 
 
 def test_a_wrong_gradient_of_a_small_parameter_is_found(gpu: ModuleType) -> None:
@@ -123,16 +102,6 @@ def test_ratios_are_to_the_fastest_trainer_of_the_precision(gpu: ModuleType) -> 
     assert [lines[one.name].get("ratio") for one in found] == [1.0, 0.5, 2.0, None]
     assert lines["attentune bert, fp32, sdpa"]["tokens_per_second"] == 1000
     assert "Trainer, bf16, sdpa, compiled: no compiler" in gpu.training.lines_of(lines, ("ratio",))
-
-
-def test_records_of_two_gpus_stand_beside_each_other(gpu: ModuleType, tmp_path: Path) -> None:
-    file = tmp_path / "gpu.jsonl"
-    for device, value in (("H100", 1), ("A100", 2), ("H100", 3)):
-        gpu.write_line(
-            file, {"command": "python -m benchmarks.gpu", "record": "resume", "device": device, "value": value}
-        )
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(one["device"], one["value"]) for one in records] == [("A100", 2), ("H100", 3)]
 
 
 def test_runs_that_differ_in_weights_log_or_scores_are_told(gpu: ModuleType, tmp_path: Path) -> None:

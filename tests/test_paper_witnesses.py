@@ -72,9 +72,7 @@ def test_presets_mask_three_tokens_of_ten(preset: str) -> None:
 
 
 @pytest.mark.integration
-def test_a_run_labels_with_the_weights_at_the_end_of_the_previous_epoch(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_labels_with_the_weights_at_the_end_of_the_previous_epoch(tiny, tmp_path, monkeypatch):
     begun: list[tuple[Any, Any]] = []
     original = EpochPlanner.begin_epoch
 
@@ -98,9 +96,7 @@ def test_a_run_labels_with_the_weights_at_the_end_of_the_previous_epoch(
 
 
 @pytest.mark.integration
-def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(tiny, tmp_path, monkeypatch):
     seen: list[tuple[list[int], int]] = []
     labels: list[int] = []
     rows: list[Any] = []
@@ -153,11 +149,7 @@ SESAME = {
     "training.per_device_train_batch_size": (16, 32),
     "training.num_train_epochs": (3, 4),
 }
-GRIDS = {
-    "ssa": GRID,
-    "bert": SESAME,
-    "sesame": {"model.blur.sigma": (0.01, 0.1, 0.3, 0.5)},
-}
+GRIDS = {"ssa": GRID, "bert": SESAME, "sesame": {"model.blur.sigma": (0.01, 0.1, 0.3, 0.5)}}
 
 
 @pytest.mark.parametrize("name", GRIDS)

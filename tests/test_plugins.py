@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,23 +23,27 @@ from helpers.tiny_models import build
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package of all parts is installed."""
-    monkeypatch.syspath_prepend(str(write_package(tmp_path / "site")))
-    forget()
-    yield
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """`installed(name=..., parts=...)`: a package with these parts, by default that of all parts."""
+
+    def add(**options: Any) -> None:
+        site = tmp_path / options.get("name", NAME) / "site"
+        monkeypatch.syspath_prepend(str(write_package(site, **options)))
+        forget()
+
+    yield add
     monkeypatch.undo()
     forget()
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of broken parts is installed."""
-    monkeypatch.syspath_prepend(str(write_package(tmp_path / "site", name="attentune-broken", parts=BROKEN)))
-    forget()
-    yield
-    monkeypatch.undo()
-    forget()
+def package(installed: Callable[..., None]) -> None:
+    installed()
+
+
+@pytest.fixture
+def broken(installed: Callable[..., None]) -> None:
+    installed(name="attentune-broken", parts=BROKEN)
 
 
 SETTINGS = {
@@ -71,9 +76,8 @@ def test_without_the_package_a_setting_says_which_is_missing():
     assert plugin_names("attentune.heads") == ()
 
 
-def test_a_name_that_two_packages_use_needs_its_package(package, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(write_package(tmp_path / "other", name="attentune-other")))
-    forget()
+def test_a_name_that_two_packages_use_needs_its_package(package, installed):
+    installed(name="attentune-other")
     with pytest.raises(ValueError, match=rf"one of {NAME}/max, attentune-other/max: several packages"):
         full_name("attentune.heads", "max")
     assert full_name("attentune.heads", "attentune-other/max") == "attentune-other/max"
@@ -103,30 +107,21 @@ def test_a_run_with_every_kind_of_part_trains_loads_and_says_what_it_needs(
     assert "Traceback" not in err
 
 
-def test_loss_and_metric_and_broken_ones(package, broken):
-    for group, name in (("attentune.losses", "squared"), ("attentune.metrics", "cubed_error")):
-        check_part(group, name)
-    for group, name, says in (
-        ("attentune.losses", "mean", r"got losses and weights of shapes \(\(\), \(\)\), expected \(8,\)"),
-        ("attentune.metrics", "turned", "perfect predictions score 0, random ones"),
-    ):
-        with pytest.raises(AssertionError, match=says):
-            check_part(group, name)
-
-
-BROKEN_HEADS = {
-    "padded": "padding has an effect",
-    "idle": r"weights without a gradient: head\.dense",
-    "random": "other logits the second time",
-    "constant": "tokens have no effect",
-    "forgetful": "a saved and loaded model gives other logits",
+BROKEN_PARTS = {
+    ("heads", "padded"): "padding has an effect",
+    ("heads", "idle"): r"weights without a gradient: head\.dense",
+    ("heads", "random"): "other logits the second time",
+    ("heads", "constant"): "tokens have no effect",
+    ("heads", "forgetful"): "a saved and loaded model gives other logits",
+    ("losses", "mean"): r"got losses and weights of shapes \(\(\), \(\)\), expected \(8,\)",
+    ("metrics", "turned"): "perfect predictions score 0, random ones",
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_HEADS)
-def test_a_broken_head_is_told_what_is_wrong(broken, tmp_path, name):
-    with pytest.raises(AssertionError, match=BROKEN_HEADS[name]):
-        check_part("attentune.heads", name, tmp_path)
+@pytest.mark.parametrize(("kind", "name"), BROKEN_PARTS)
+def test_a_broken_part_is_told_what_is_wrong(broken, tmp_path, kind, name):
+    with pytest.raises(AssertionError, match=BROKEN_PARTS[kind, name]):
+        check_part(f"attentune.{kind}", name, tmp_path)
 
 
 def test_what_cannot_be_imported_or_found_is_named(broken, tmp_path):

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from helpers.tiny import FAMILIES, MAX_POSITIONS, build_tiny
+from helpers.tiny import FAMILIES, MAX_POSITIONS
 
 Tiny = Callable[..., Path]
 
 FIRST, SECOND = "The movie was not unwatchable.", "Nobody plays the guitar in 1990."
 LONG = "Birds are singing outside my window, and the train leaves at 7:45 although nobody knows why; it is cold."
-POOLER_FAMILIES = ("bert", "roberta", "albert", "mpnet", "xlm-roberta")
 TOKENIZER_CLASSES = {
     "bert": "BertTokenizer",
     "roberta": "RobertaTokenizer",
@@ -81,36 +79,3 @@ def test_offsets_point_into_the_text(tiny: Tiny, family: str) -> None:
         rows = zip(encoded.sequence_ids(), encoded["offset_mapping"], strict=True)
         spans = [span for owner, span in rows if owner == sequence]
         assert "".join(text[start:end] for start, end in spans).replace(" ", "") == text.replace(" ", "")
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("pooler", [None, True, False])
-@pytest.mark.parametrize("family", POOLER_FAMILIES)
-def test_pooler_weights_are_in_the_checkpoint_as_asked(tiny: Tiny, family: str, pooler: bool | None) -> None:
-    _, info = AutoModel.from_pretrained(tiny(family, pooler=pooler), output_loading_info=True)
-    names = {"pooler.weight", "pooler.bias"} if family == "albert" else {"pooler.dense.weight", "pooler.dense.bias"}
-    saved = family in ("bert", "albert", "mpnet") if pooler is None else pooler
-    assert set(info["missing_keys"]) == (set() if saved else names)
-    assert not info["unexpected_keys"]
-
-
-@pytest.mark.integration
-@every_family
-def test_the_same_seed_gives_the_same_files(tmp_path: Path, family: str) -> None:
-    before = torch.random.get_rng_state()
-    one, two, other = (build_tiny(family, tmp_path / name, seed=name == "other") for name in ("one", "two", "other"))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert sorted(file.name for file in one.iterdir()) == sorted(file.name for file in two.iterdir())
-    assert all(file.read_bytes() == (two / file.name).read_bytes() for file in one.iterdir())
-    assert (one / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
-
-
-@pytest.mark.integration
-@every_family
-@pytest.mark.parametrize("layers", [2, 4])
-def test_sizes_are_as_asked(tiny: Tiny, family: str, layers: int) -> None:
-    folder = tiny(family, layers=layers, hidden=16)
-    model = AutoModel.from_pretrained(folder)
-    output = model(**load_tokenizer(folder)(FIRST, return_tensors="pt"), output_hidden_states=True)
-    assert len(output.hidden_states) == layers + 1
-    assert output.last_hidden_state.shape[-1] == 16

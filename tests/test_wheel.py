@@ -49,9 +49,7 @@ def python(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(
-    python: Path, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(python, tiny, tmp_path):
     where = said(python, "-c", "import attentune; print(attentune.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(python.parent.parent)
     command = python.parent / "attentune"

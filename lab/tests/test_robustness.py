@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.config import load_config
 from attentune.inference.predictor import Predictor
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
 from attentune_lab.robustness import PERTURBATIONS, label_indicative_words, overlap, stress, words_of
-from helpers.samples import settings
+from helpers.interrupted import run as trained
 from helpers.tiny_models import rows_of
 
 BY_NAME = {kind.name: kind for kind in PERTURBATIONS}
@@ -98,10 +95,8 @@ def runs(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A trained run and one that has hardly been trained, on the same rows."""
     folder = tmp_path_factory.mktemp("stress")
     for name, epochs in (("good", 12), ("poor", 0.2)):
-        overrides = settings(
-            folder, tiny("bert"), training__num_train_epochs=epochs, training__output_dir=str(folder / name)
-        )
-        train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+        changes = {"training__num_train_epochs": epochs, "training__output_dir": str(folder / name)}
+        trained(folder, tiny("bert"), **changes)
     return folder / "good", folder / "poor"
 
 
@@ -138,9 +133,8 @@ def test_parts_take_each_row_once(runs: tuple[Path, Path]) -> None:
     report = stress([saved], saved.data(None, ("validation",)), resamples=20)
     assert sum(line.rows for line in report.parts) == 20
     assert all(line.name.startswith("length") for line in report.parts)
-    assert sum(line.rows * line.scores[0].value for line in report.parts) == pytest.approx(
-        20 * report.original[0].value
-    )
+    right = sum(line.rows * line.scores[0].value for line in report.parts)
+    assert right == pytest.approx(20 * report.original[0].value)
 
 
 def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune) -> None:

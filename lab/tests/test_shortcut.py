@@ -10,14 +10,7 @@ import pytest
 
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import Interval, mean_over_seeds_and_examples
-from attentune_lab.shortcut import (
-    RELIES,
-    RESISTS,
-    UNDECIDED,
-    ShortcutLine,
-    mean_of,
-    sentences,
-)
+from attentune_lab.shortcut import RELIES, RESISTS, UNDECIDED, ShortcutLine, mean_of, sentences
 
 
 def line(preset: str, low: float, high: float) -> ShortcutLine:

@@ -79,9 +79,7 @@ def test_spans_hold_whole_words_of_the_right_sort_which_decide(rows: dict[str, l
 
 
 @pytest.mark.parametrize(("split", "agreement"), [("train", 0.9), ("validation", 0.9), ("challenge", 0.1)])
-def test_shortcut_goes_with_the_label_as_often_as_stated(
-    rows: dict[str, list[DemoRow]], split: str, agreement: float
-) -> None:
+def test_shortcut_goes_with_the_label_as_often_as_stated(rows, split, agreement):
     for kind in demo.KINDS:
         marked = [row for row in rows[split] if row.shortcut is not None and row.kind == kind]
         agrees = [vocabulary.SHORTCUT_VENUES[row.label] == row.text[slice(*row.shortcut)] for row in marked]

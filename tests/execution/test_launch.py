@@ -16,9 +16,8 @@ import pytest
 from attentune.errors import DataError
 from attentune.results import RunResult
 from attentune.training.signals import Interrupted, StopRequest
-from helpers.comparisons import is_alive, wait_for
+from helpers.comparisons import LONG, config_of, end_at_once, fail, is_alive, launched, train_quietly, wait_for
 from helpers.interrupted import without_times
-from helpers.tasks import LONG, config_of, end_at_once, fail_run, launched, train_quietly
 
 pytestmark = pytest.mark.integration
 
@@ -77,7 +76,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(whole, tiny, tmp_path):
 
 def test_an_error_of_the_trainer_is_that_of_the_run(tiny, tmp_path):
     with pytest.raises(DataError, match=r"somewhere\.csv:3: no such rows"):
-        launched(fail_run, config_of(tmp_path, tiny("bert")))
+        launched(fail, config_of(tmp_path, tiny("bert")))
 
 
 def test_processes_that_end_without_a_word_are_told(tiny, tmp_path):
@@ -86,7 +85,7 @@ def test_processes_that_end_without_a_word_are_told(tiny, tmp_path):
 
 
 def test_no_process_outlives_a_killed_worker_and_the_next_one_goes_on(tiny, tmp_path):
-    worker = subprocess.Popen([sys.executable, "-m", "helpers.tasks", str(tmp_path), str(tiny("bert"))])
+    worker = subprocess.Popen([sys.executable, "-m", "helpers.comparisons", str(tmp_path), str(tiny("bert"))])
     wait_for(lambda: steps_of(tmp_path / "run") >= 5, "some steps", worker)
     children = _descendants(worker.pid)
     assert len(children) >= 3  # the launcher and two processes

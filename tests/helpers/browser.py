@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -13,7 +12,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +111,6 @@ class Page:
         """Set the window's size in pixels."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write a PNG of the page."""
-        shot = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
 
 @contextlib.contextmanager
 def browser_page(folder: Path) -> Iterator[Page]:
@@ -158,13 +152,12 @@ _ROOT = Path(__file__).parents[2]
 AXE = _ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 
-def problems(page: Page, *, ignored: Sequence[str] = (), frames: bool = True) -> list[str]:
+def problems(page: Page) -> list[str]:
     """Return what axe-core finds that is serious or critical; fail the test if it is not installed."""
     if not AXE.is_file():
         pytest.fail(f"no {AXE}: run `npm install --no-save --no-package-lock axe-core@4` in {_ROOT}")
     page.run(f"{AXE.read_text(encoding='utf-8')}; 0")
-    options = json.dumps({"iframes": frames, "rules": {rule: {"enabled": False} for rule in ignored}})
-    found = json.loads(page.run(f"axe.run(document, {options}).then(found => JSON.stringify(found.violations))"))
+    found = json.loads(page.run("axe.run(document).then(found => JSON.stringify(found.violations))"))
     return [
         f"{one['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
         for one in found

@@ -16,7 +16,7 @@ from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor
 from attentune.seeding import derive_key, numpy_generator
-from helpers.label_references import word_embeddings_given
+from helpers.label_references import path_integral, ridge_weights, word_embeddings_given
 
 
 class OneText:
@@ -135,14 +135,7 @@ def leave_one_out(text: OneText) -> np.ndarray:
 
 
 def integrated_gradients(text: OneText, steps: int) -> np.ndarray:
-    """Compute integrated gradients by Gauss-Legendre quadrature."""
-    own_1TE, masked_1TE = text.embedded(), text.embedded(text.places)
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
-    total_TE = torch.zeros_like(own_1TE[0], dtype=torch.float64)
-    for node, weight in zip(nodes, weights, strict=True):
-        point_1TE = masked_1TE + (1.0 + float(node)) / 2.0 * (own_1TE - masked_1TE)
-        total_TE += float(weight) / 2.0 * text.slope(point_1TE)
-    return (total_TE * (own_1TE - masked_1TE)[0]).sum(dim=-1).numpy()
+    return path_integral(text.embedded(text.places), text.embedded(), steps, text.slope)
 
 
 @contextlib.contextmanager
@@ -191,12 +184,8 @@ def lime(text: OneText, *, samples: int, seed: int) -> np.ndarray:
         answers.append(text.asked([text.places[number] for number in gone]))
         cosine = math.sqrt(sum(kept[-1]) / count)
         weights.append(math.sqrt(math.exp(-((100 * (1 - cosine)) ** 2) / 25**2)))
-    design, weight_S = np.hstack([np.array(kept), np.ones((samples, 1))]), np.array(weights)
-    penalty = np.diag([1.0] * count + [0.0])
-    solved = np.linalg.solve(
-        design.T @ (weight_S[:, None] * design) + penalty, design.T @ (weight_S * np.array(answers))
-    )
-    return text.scores(dict(zip(text.places, solved[:count].tolist(), strict=True)))
+    solved = ridge_weights(np.array(kept), np.array(answers), np.array(weights))
+    return text.scores(dict(zip(text.places, solved.tolist(), strict=True)))
 
 
 def shapley(text: OneText) -> np.ndarray:

@@ -35,8 +35,8 @@ class _Payload:
         return os.system, (f"touch {self._canary}",)
 
 
-def pickled(secret: Path, protocol: int = 2) -> bytes:
-    return pickle.dumps(_Payload(secret.parent / "canary"), protocol)
+def pickled(secret: Path) -> bytes:
+    return pickle.dumps(_Payload(secret.parent / "canary"), 2)
 
 
 def torch_saved(secret: Path) -> bytes:
@@ -116,12 +116,11 @@ def one(shape: Any = (2,), offsets: Any = (0, 8), dtype: Any = "F32") -> dict[st
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def zipped(*names: str, comment: bytes = b"") -> bytes:
+def zipped(*names: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             archive.writestr(name, b"\0" * 100_000)
-        archive.comment = comment
     return buffer.getvalue()
 
 
@@ -143,22 +142,16 @@ _OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert
 # Manipulations of files that are in both encoder folders and run folders.
 MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "pickle for weights": (both(put("pytorch_model.bin", pickled), gone("model.safetensors")), (_SANDBOX,)),
-    "torch.save for weights": (both(put("pytorch_model.bin", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
     "a .pt for weights": (both(put("model.pt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
-    "a .ckpt for weights": (both(put("model.ckpt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
     "a .h5 for weights": (both(put("tf_model.h5", b"\x89HDF"), gone("model.safetensors")), (_SANDBOX,)),
     "a pickle called safetensors": (put("model.safetensors", pickled), (_NOT,)),
     "a torch.save called safetensors": (put("model.safetensors", torch_saved), (_NOT, "torch.save")),
     "a zip called safetensors": (put("model.safetensors", zipped("data.pkl")), (_NOT, "zip")),
-    "a zip bomb called safetensors": (put("model.safetensors", zipped(*map(str, range(50)))), (_NOT,)),
     "a header without an end": (put("model.safetensors", tensors({}, size=2**63)), (_NOT,)),
-    "a header of 4 GB": (put("model.safetensors", tensors({}, size=2**32)), (_NOT,)),
     "a header that is no JSON": (put("model.safetensors", struct.pack("<Q", 3) + b"{a}"), (_NOT,)),
     "a deep header": (put("model.safetensors", struct.pack("<Q", 200_000) + DEEP.encode()), (_NOT,)),
     "overlapping tensors": (put("model.safetensors", tensors({"a": one(), "b": one()}, b"\0" * 8)), ()),
     "offsets beyond the end": (put("model.safetensors", tensors({"a": one(offsets=(0, 2**40))}, b"\0" * 8)), ()),
-    "rubbish behind the tensors": (put("model.safetensors", tensors({"a": one()}, b"\0" * 8 + zipped("x"))), ()),
-    "a name of the parent": (put("model.safetensors", tensors({"../../x": one()}, b"\0" * 8)), ()),
     "an empty file of weights": (put("model.safetensors", b""), (_NOT,)),
     "shards that are pickles": (
         both(put("model.safetensors.index.json", '{"weight_map": {"a": "pytorch_model-1.bin"}}'),
@@ -166,33 +159,18 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "shards of another folder": (
         both(put("model.safetensors.index.json", '{"weight_map": {"a": "../secret/model.safetensors"}}'),
              gone("model.safetensors")), ("names '../secret/model.safetensors'", "in this folder")),
-    "shards by an absolute path": (
-        both(put("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd.safetensors"}}'),
-             gone("model.safetensors")), ("names '/etc/passwd.safetensors'",)),
-    "shards without a map": (
-        both(put("model.safetensors.index.json", "[]"), gone("model.safetensors")), ("cannot be read",)),
     "shards that are deep": (
         both(put("model.safetensors.index.json", DEEP), gone("model.safetensors")), ("too deeply",)),
     "other weights in the settings": (
         settings("config.json", transformers_weights="../secret/adapter_model.bin"), ("transformers_weights",)),
     "code of the folder": (both(settings("config.json", auto_map=_MAP), put("evil.py", code)), ("works",)),
     "code of the hub": (settings("config.json", auto_map=_REMOTE), ("works",)),
-    "code of the hub for a kind of its own": (
-        settings("config.json", auto_map=_REMOTE, model_type="evil"), ("auto_map|plain evil",)),
     "code of a kind of its own": (
         both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)),
         ("auto_map|plain evil",)),
     "code for the tokenizer": (
         both(settings("tokenizer_config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
-    "a tokenizer class of code": (
-        both(settings("tokenizer_config.json", tokenizer_class="evil.EvilTokenizer", auto_map=_MAP),
-             put("evil.py", code)), ("auto_map",)),
     "kernels of the hub": (settings("config.json", attn_implementation="evil/kernels"), ("evil/kernels", "eager")),
-    "kernels of the hub inside": (settings("config.json", _attn_implementation="evil/kernels"), ("evil/kernels",)),
-    "kernels of the hub, an internal name": (
-        settings("config.json", _attn_implementation_internal="evil/kernels"),
-        ("evil/kernels", "eager"),
-    ),
     "quantised by others": (
         settings("config.json", quantization_config={"quant_method": "torchao", "quant_type": "x"}),
         ("quantization_config",)),
@@ -200,26 +178,18 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
         put("adapter_config.json", '{"base_model_name_or_path": "evil/repo", "peft_type": "LORA"}'), ("adapter",)),
     "a vocabulary elsewhere": (settings("tokenizer_config.json", vocab_file="SECRET/vocab.txt"), ("vocab_file",)),
     "a tokenizer elsewhere": (settings("tokenizer_config.json", tokenizer_file="SECRET/t.json"), ("tokenizer_file",)),
-    "tokenizers elsewhere": (
-        settings("tokenizer_config.json", fast_tokenizer_files=["../secret/tokenizer.1.json"]), ("fast_tokenizer",)),
     "an object for a tokenizer": (settings("tokenizer_config.json", tokenizer_object={"a": 1}), ("tokenizer_object",)),
     "a template that asks for classes": (
         put("chat_template.jinja", "{{ ''.__class__.__mro__[1].__subclasses__() }}"), ("works",)),
     "settings without an end": (put("config.json", '{"a": ' + DEEP), ("config.json",)),
-    "settings of the tokenizer without an end": (put("tokenizer_config.json", DEEP), ("tokenizer_config.json",)),
     "settings of 9 MB": (put("config.json", json.dumps({"a": "x" * 9_000_000})), ("larger",)),
-    "settings that are a pickle": (put("config.json", pickled), ("config.json",)),
-    "settings that are a list": (put("config.json", "[1]"), ("config.json",)),
     "a number of 100,000 digits": (put("config.json", '{"hidden_size": ' + "9" * 100_000 + "}"), ("config.json",)),
     "a billion layers": (settings("config.json", num_hidden_layers=10**9), ("num_hidden_layers",)),
     "a tokenizer that is no JSON": (put("tokenizer.json", "{"), ("",)),
-    "a tokenizer that is deep": (put("tokenizer.json", DEEP), ("",)),
-    "a tokenizer that is a pickle": (put("tokenizer.json", pickled), ("",)),
     "a tokenizer of another kind": (put("tokenizer.json", '{"version": "9", "model": {"type": "Evil"}}'), ("",)),
     "a tokenizer whose ids overflow": (settings("tokenizer.json", model__vocab={"[CLS]": 2**40}), ("",)),
     "settings that are a link out": (link("config.json", "SECRET/config.json"), (_OUT, "cp -L")),
     "weights that are a link out": (link("model.safetensors", "SECRET/model.safetensors"), (_OUT,)),
-    "a tokenizer that is a link out": (link("tokenizer.json", "../secret/tokenizer.json"), (_OUT,)),
     "a link to the passwords": (link("vocab.txt", "/etc/passwd"), (_OUT,)),
     "a link to a device": (link("special_tokens_map.json", "/dev/zero"), (_OUT,)),
     "a link to itself": (link("added_tokens.json", "added_tokens.json"), ("added_tokens.json",)),
@@ -229,56 +199,40 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
 
 # Manipulations of files that are only in run folders.
 RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
-    "code for the encoder": (
-        both(settings("config.json", encoder__auto_map=_MAP), put("evil.py", code)), ("works",)),
     "code for an encoder of its own kind": (
         both(settings("config.json", encoder__auto_map=_MAP, encoder__model_type="evil"), put("evil.py", code)),
         ("auto_map", "--trust_remote_code")),
     "an encoder that is a path": (settings("config.json", encoder__model_type="../../secret"), ("",)),
     "an encoder that is none": (settings("config.json", encoder=None), ("",)),
-    "an encoder that is a word": (settings("config.json", encoder="os.system"), ("",)),
     "kernels for the encoder": (settings("config.json", encoder___attn_implementation="evil/k"), ("evil/k",)),
     "a wide encoder": (settings("config.json", encoder__intermediate_size=2**24), ("weights",)),
-    "many words": (settings("config.json", encoder__vocab_size=2**24), ("weights",)),
     "a deep encoder": (settings("config.json", encoder__num_hidden_layers=1000), ("weights",)),
     "a deep head": (settings("config.json", head__kind="self-attention", head__layers=1000), ("",)),
     "a blur without an end": (settings("config.json", blur={"where": "context", "size": 2**30}), ("blur",)),
     "a head of another kind": (settings("config.json", head__kind="__import__('os')"), ("",)),
-    "a gate of another kind": (settings("config.json", token_gate={"kind": "os.system"}), ("",)),
-    "a loss of another kind": (settings("config.json", loss="../../x"), ("",)),
     "a task of another kind": (settings("config.json", task_type="execution"), ("task_type",)),
     "labels that are no names": (settings("config.json", id2label={"0": ["a"], "1": {"b": 1}}), ("",)),
     "labels with holes": (settings("config.json", id2label={"0": "a", "7": "b"}), ("id2label|fit",)),
     "labels of one name": (settings("config.json", id2label={"0": "a", "1": "a"}), ("id2label",)),
-    "special tokens that are words": (settings("config.json", special_token_ids=["a"]), ("special_token_ids",)),
     "special tokens below 0": (settings("config.json", special_token_ids=[-5]), ("special_token_ids",)),
     "a length without an end": (settings("config.json", max_seq_length=2**23), ("max_seq_length",)),
-    "a length that is a word": (settings("config.json", max_seq_length="long"), ("max_seq_length",)),
     "a pair of another kind": (settings("config.json", is_pair="yes"), ("is_pair",)),
     "YAML that runs": (
         put("config.yaml", lambda secret: f"a: !!python/object/apply:os.system ['touch {secret.parent}/canary']\n"
             .encode()), ("config.yaml", "not valid YAML")),
-    "YAML that imports": (put("config.yaml", "a: !!python/module:os\n"), ("not valid YAML",)),
-    "YAML with a name": (put("config.yaml", "a: !!python/name:os.system\n"), ("not valid YAML",)),
     "a YAML bomb": (put("config.yaml", BOMB), ("config.yaml:1", "anchors")),
     "YAML that names itself": (put("config.yaml", "a: &a [*a]\n"), ("anchors",)),
     "deep YAML": (put("config.yaml", DEEP), ("config.yaml",)),
-    "deep YAML in blocks": (put("config.yaml", "- " * 100_000 + "x"), ("config.yaml",)),
     "YAML of 1 MB": (put("config.yaml", "# " + "x" * 2**20), ("config.yaml", "bytes")),
     "YAML with a huge number": (put("config.yaml", "training: {seed: 0x" + "f" * 100_000 + "}\n"), ("config.yaml:1",)),
     "YAML with a number in sixties": (
         put("config.yaml", "training: {seed: 1" + ":59" * 60_000 + "}\n"), ("config.yaml:1", "digits")),
-    "YAML with a fraction in sixties": (
-        put("config.yaml", "training: {learning_rate: 1" + ":59" * 60_000 + ".0}\n"), ("config.yaml",)),
     "YAML that says a thing twice": (
         put("config.yaml", "training: {seed: 1}\ntraining: {seed: 2}\n"), ("config.yaml:2", "more than once")),
-    "YAML that is a pickle": (put("config.yaml", pickled), ("config.yaml",)),
     "YAML with a key of a list": (put("config.yaml", "? [a, b]\n: 1\n"), ("config.yaml",)),
     "YAML that is a link out": (link("config.yaml", "SECRET/config.yaml"), (_OUT,)),
-    "YAML that is a device": (link("config.yaml", "/dev/zero"), (_OUT,)),
     "YAML that is a pipe": (pipe("config.yaml"), ("pipe",)),
     "a pickle beside it": (both(put("training_args.bin", pickled), put("optimizer.pt", pickled)), ("works",)),
-    "a pickle by a torch name": (both(put("pytorch_model.bin", pickled), put("rng_state.pth", pickled)), ("works",)),
     "Python beside it": (
         both(put("modeling_attentune.py", code), put("configuration_attentune.py", code), put("__init__.py", code),
              put("sitecustomize.py", code), put("conftest.py", code)), ("works",)),
@@ -286,13 +240,22 @@ RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def signed(*poisons: Poison) -> Poison:
+def trusting(folder: Path, secret: Path) -> None:
+    text = (folder / "config.yaml").read_text()
+    assert "trust_remote_code: false" in text
+    (folder / "config.yaml").write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
+
+
+def in_checkpoint(poison: Poison) -> Poison:
+    return lambda folder, secret: poison(*folder.glob("checkpoint-*"), secret)
+
+
+def signed(change: Poison) -> Poison:
     """Manipulate a checkpoint and write a manifest that matches the manipulated files."""
 
     def poison(folder: Path, secret: Path) -> None:
         (checkpoint,) = folder.glob("checkpoint-*")
-        for each in poisons:
-            each(checkpoint, secret)
+        change(checkpoint, secret)
         files = [path for path in sorted(checkpoint.iterdir()) if path.name != "manifest.json" and path.is_file()]
         manifest = {
             path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -322,14 +285,6 @@ def every(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Poison:
     return poison
 
 
-def in_checkpoint(poison: Poison) -> Poison:
-    def poisoned(folder: Path, secret: Path) -> None:
-        (checkpoint,) = folder.glob("checkpoint-*")
-        poison(checkpoint, secret)
-
-    return poisoned
-
-
 def manifest_of(*names: str) -> Poison:
     def poison(folder: Path, secret: Path) -> None:
         (checkpoint,) = folder.glob("checkpoint-*")
@@ -346,36 +301,25 @@ _STATE, _FIT = ("state.json", "cannot be read"), ("does not fit this run", "Dele
 # Checkpoints of a stopped run, which is then resumed.
 CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a manifest of files elsewhere": (manifest_of("../../secret/config.json"), ("works",)),
-    "a manifest of absolute paths": (manifest_of("SECRET/config.json"), ("works",)),
     "a manifest of devices": (manifest_of("/dev/zero"), ("works",)),
-    "a manifest that is deep": (in_checkpoint(put("manifest.json", DEEP)), ("works",)),
     "a manifest that is a pickle": (in_checkpoint(put("manifest.json", pickled)), ("works",)),
-    "a manifest of words": (in_checkpoint(put("manifest.json", '{"state.json": "ok"}')), ("works",)),
     "a state that is deep": (signed(put("state.json", '{"a": ' + DEEP)), _STATE),
-    "a state that is a list": (signed(put("state.json", "[]")), _STATE),
-    "a state that is a pickle": (signed(put("state.json", pickled)), _STATE),
     "a state of words": (signed(settings("state.json", tasks__main__step="many")), _STATE),
     "a state below 0": (signed(settings("state.json", tasks__main__step=-(10**12))), _STATE),
-    "a log below 0": (signed(settings("state.json", tasks__main__log_bytes=-1)), _STATE),
     "a state of other things": (signed(settings("state.json", tasks__main__evil=1)), _STATE),
     "a best step that is a path": (
         signed(settings("state.json", tasks__main__best={"metric": "a", "value": 1, "step": "../../secret"})), _STATE),
-    "a best value that is a word": (
-        signed(settings("state.json", tasks__main__best={"metric": "a", "value": "x", "step": 1})), _STATE),
     "an identity that is none": (signed(settings("state.json", identity=None)), _STATE),
     "an identity of others": (signed(settings("state.json", identity__main__data="x")), ("cannot be resumed",)),
     "weights that are a pickle": (signed(put("model.safetensors", pickled)), _FIT),
-    "weights of another model": (signed(put("model.safetensors", tensors({"a": one()}, b"\0" * 8))), _FIT),
     "weights that overlap": (signed(put("model.safetensors", tensors({"a": one(), "b": one()}, b"\0" * 8))), _FIT),
     "weights of other shapes": (signed(every("model.safetensors", lambda value: value.reshape(-1))), _FIT),
     "an optimiser that is a pickle": (signed(put("optimizer.safetensors", pickled)), _FIT),
-    "an optimiser of others": (signed(put("optimizer.safetensors", tensors({"a.b": one()}, b"\0" * 8))), _FIT),
     "an optimiser without names": (signed(put("optimizer.safetensors", tensors({"a": one()}, b"\0" * 8))), _FIT),
     "an optimiser of other shapes": (
         signed(every("optimizer.safetensors", lambda value: np.zeros(3, np.float32))), _FIT),
     "labels that are a pickle": (signed(put("labels.safetensors", pickled)), ("labels.safetensors",)),
     "labels of rows that are not": (signed(arrays("labels.safetensors", rows=lambda rows: rows + 10**6)), _FIT),
-    "labels of rows below 0": (signed(arrays("labels.safetensors", rows=lambda rows: rows - 10**6)), _FIT),
     "labels without rows' tokens": (signed(arrays("labels.safetensors", values=lambda values: values[:3])), _FIT),
     "labels that begin elsewhere": (signed(arrays("labels.safetensors", starts=lambda starts: starts * 7)), _FIT),
     "labels of words": (
@@ -383,8 +327,7 @@ CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a checkpoint that is a link": (link("checkpoint-999", "SECRET"), ("link", "cp -L")),
     "a log that is a link": (link("log.jsonl", "SECRET/precious"), ("holds the link log.jsonl",)),
     "a lock that is a link": (link(".lock", "SECRET/precious"), ("link",)),
-    "settings that are a link": (link("config.yaml", "SECRET/config.yaml"), ("link",)),
-    "settings that trust": (put("config.yaml", lambda secret: b""), ("",)),
+    "settings that trust": (trusting, ("a file cannot ask for that", "--trust_remote_code")),
     "a file of pickles beside them": (
         both(in_checkpoint(put("optimizer.pt", pickled)), in_checkpoint(put("rng_state.pth", pickled)),
              in_checkpoint(put("trainer_state.json", DEEP))), ("works",)),
@@ -392,38 +335,24 @@ CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def trusting(folder: Path, secret: Path) -> None:
-    text = (folder / "config.yaml").read_text()
-    assert "trust_remote_code: false" in text
-    (folder / "config.yaml").write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
-
-
-CHECKPOINTS["settings that trust"] = (trusting, ("a file cannot ask for that", "--trust_remote_code"))
-
 _RECORD = "records/own/all/bert/seed-1.json"
 _CSV = "records/own/all/bert/seed-1.validation.csv"
 # Records of a comparison, of which a report is then written.
 RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a record that is deep": (put(_RECORD, DEEP), (_RECORD, "too deeply")),
     "a record that is a pickle": (put(_RECORD, pickled), (_RECORD,)),
-    "a record that is a list": (put(_RECORD, "[]"), (_RECORD,)),
     "a record of another format": (settings(_RECORD, format="2; import os"), (_RECORD, "of another format")),
     "a record of another status": (settings(_RECORD, status="<script>"), (_RECORD, "status")),
     "a run of numbers": (settings(_RECORD, run__task=7), (_RECORD,)),
-    "a run of more": (settings(_RECORD, run__evil=1), (_RECORD,)),
     "a seed that is a list": (settings(_RECORD, run__seed=[1]), (_RECORD, "seed")),
     "a score that is a word": (settings(_RECORD, score="high"), (_RECORD, "score")),
-    "scores that are words": (settings(_RECORD, scores={"validation": "high"}), (_RECORD, "scores")),
     "scores of words": (settings(_RECORD, scores={"validation": {"accuracy": "high"}}), (_RECORD, "scores")),
     "settings that are a list": (settings(_RECORD, config=[1]), (_RECORD, "config")),
-    "notes that are a word": (settings(_RECORD, notes="a note"), (_RECORD, "notes")),
     "notes of objects": (settings(_RECORD, notes=[{}]), (_RECORD, "notes")),
-    "a curve of words": (settings(_RECORD, curve=["a"]), (_RECORD, "curve")),
     "an error that is a word": (settings(_RECORD, error="a"), (_RECORD, "error")),
     "a number without an end": (put(_RECORD, '{"format": ' + "9" * 100_000 + "}"), (_RECORD,)),
     "predictions elsewhere": (settings(_RECORD, predictions={"validation": "../../../../../secret/p.csv"}), ("",)),
     "predictions by a path": (settings(_RECORD, predictions={"validation": "SECRET/p.csv"}), ("",)),
-    "predictions of a dot": (settings(_RECORD, predictions={"validation": ".."}), ("",)),
     "predictions that are a link": (link(_CSV, "SECRET/p.csv"), ("link",)),
     "predictions that are a pipe": (pipe(_CSV), ("works",)),
     "predictions that are a pickle": (put(_CSV, pickled), (_CSV, "holds no predictions")),
@@ -431,22 +360,16 @@ RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "predictions with a huge field": (put(_CSV, 'id,label,prediction\n"' + "x" * 10**6), (_CSV,)),
     "predictions that are not finite": (put(_CSV, "id,label,prediction\na,nan,inf\n"), ("works",)),
     "a plan that is deep": (put("compare.json", DEEP), ("works",)),
-    "a plan of words": (put("compare.json", '{"methods": "bert"}'), ("works",)),
     "findings that are deep": (put("hans.json", DEEP), ("hans.json", "too deeply")),
-    "findings of words": (put("hans.json", '{"lines": "x"}'), ("hans.json",)),
     "findings of numbers": (put("hans.json", '{"lines": [1, 2]}'), ("hans.json",)),
-    "layers that are a list": (put("layers.json", "[]"), ("layers.json",)),
     "layers of words": (put("layers.json", '{"layers": "x", "means": 7}'), ("layers.json",)),
 }  # fmt: skip
 
 # Files of a comparison, which is then resumed.
 COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is deep": (put("compare.json", DEEP), ("compare.json", "cannot be read")),
-    "a plan that is a list": (put("compare.json", "[1]"), ("compare.json",)),
     "a plan that is a pickle": (put("compare.json", pickled), ("compare.json",)),
     "a plan of another format": (put("compare.json", '{"format": 99, "methods": {}, "id": "a"}'), ("compare.json",)),
-    "methods of words": (
-        put("compare.json", '{"format": 1, "methods": {"bert": "x"}, "id": "a"}'), ("compare.json",)),
     "methods of nothing": (
         put("compare.json", '{"format": 1, "methods": {"bert": {"own": [], "of_tasks": [], "tasks": {}}}, "id": "a"}'),
         ("compare.json",)),
@@ -456,24 +379,15 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
         ("other settings",)),
     "locks that are a link": (link(".locks/driver", "SECRET/precious"), ("link",)),
     "records that are a link": (link("records", "SECRET"), ("holds the link records",)),
-    "runs that are a link": (link("runs", "SECRET"), ("holds the link runs",)),
-    "a record that is deep": (put("records/own/all/bert/seed-1.json", DEEP), ("seed-1.json",)),
 }  # fmt: skip
 
 # Files of a search, which is then resumed.
 SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is deep": (put("search.json", DEEP), ("search.json", "cannot be read")),
-    "a plan that is a list": (put("search.json", "[]"), ("search.json",)),
     "a plan that is a pickle": (put("search.json", pickled), ("search.json",)),
-    "a plan of words": (put("search.json", '{"format": 1, "id": "a", "search": "x"}'), ("search.json",)),
     "a journal that is deep": (put("trials.journal", DEEP + "\n"), ("trials.journal", "is damaged")),
     "a journal that is a pickle": (put("trials.journal", lambda secret: pickled(secret) + b"\n"), ("trials.journal",)),
-    "a journal of lists": (put("trials.journal", "[1]\n[2]\n"), ("trials.journal", "is damaged")),
     "a journal of words": (put("trials.journal", '"create_study"\n'), ("trials.journal", "is damaged")),
-    "a journal of other operations": (
-        put("trials.journal", '{"op_code": 99, "worker_id": "a"}\n'),
-        ("trials.journal", "is damaged"),
-    ),
     "a journal of code": (
         put("trials.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
         ("trials.journal", "is damaged"),
@@ -492,19 +406,16 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
         ("trials.journal",),
     ),
     "a journal that is a link": (link("trials.journal", "SECRET/precious"), ("holds the link trials.journal",)),
-    "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }
 
 # Settings files named on the command line.
 _TRUST = ("a file cannot ask for", "--trust_remote_code")
 FILES: dict[str, tuple[str, bytes | str, tuple[str, ...]]] = {
     "settings that run": ("--config", "a: !!python/object/apply:os.system ['id']\n", ("not valid YAML",)),
-    "settings that make an object": ("--config", "a: !!python/object/new:os.system [id]\n", ("not valid YAML",)),
     "settings with a tag": ("--config", "training: !evil {seed: 1}\n", ("not valid YAML",)),
     "settings that are a bomb": ("--config", BOMB, ("anchors and aliases are not read",)),
     "settings that merge": ("--config", "a: &a {seed: 1}\ntraining:\n  <<: *a\n", ("anchors",)),
     "settings that are deep": ("--config", DEEP, ("nested too deeply",)),
-    "settings that are deep objects": ("--config", "{a: " * 50_000, ("nested too deeply",)),
     "settings that are a zip": ("--config", zipped("a"), ("cannot be read|not valid YAML",)),
     "settings in UTF-16": ("--config", "training: {seed: 1}\n".encode("utf-16"), ("cannot be read",)),
     "settings of two documents": ("--config", "training: {seed: 1}\n---\ntraining: {seed: 2}\n", ("not valid YAML",)),
@@ -512,12 +423,8 @@ FILES: dict[str, tuple[str, bytes | str, tuple[str, ...]]] = {
     "settings with a huge number": ("--config", f"training: {{seed: {'9' * 5000}}}\n", (":1: a number of",)),
     "settings with a long value": ("--config", f"training: {{seed: {'x' * 100_000}}}\n", ("training.seed: got",)),
     "settings with binary": ("--config", "training: {seed: !!binary aGVsbG8=}\n", ("training.seed",)),
-    "settings with a set": ("--config", "training: {seed: !!set {a, b}}\n", ("training.seed",)),
     "settings that trust": ("--config", "model: {trust_remote_code: true}\n", _TRUST),
-    "settings that trust in words": ("--config", "model: {trust_remote_code: 'yes'}\n", _TRUST),
-    "settings that trust by number": ("--config", "model: {trust_remote_code: 1}\n", _TRUST),
     "a preset that is a path": ("--config", "preset: ../../../etc/passwd\n", ("preset: got", "expected one of")),
-    "a preset that is a list": ("--config", "preset: [a]\n", ("preset",)),
     "sections that are lists": ("--config", "training: [1]\nmodel: 7\n", ("training",)),
     "names that are numbers": ("--config", "1: 2\n", ("1: there is no such setting",)),
     "names that are escapes": ("--config", '"\\e]0;taken\\a": 1\n', ("there is no such setting",)),

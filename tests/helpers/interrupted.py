@@ -21,6 +21,7 @@ import pytest
 
 import attentune.training.run as run_module
 from attentune.config import load_config
+from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
@@ -32,9 +33,9 @@ TIMES = {"seconds", "tokens_per_second", "evaluation_seconds", "label_seconds", 
 LABELS_FILE = "labels.safetensors"
 
 
-def run(folder: Path, encoder: Path, **changes: object) -> None:
+def run(folder: Path, encoder: Path, **changes: object) -> RunResult:
     """Train a tiny model on the files in `folder`; see `samples.settings`."""
-    train(load_config(overrides=settings(folder, encoder, **changes)), display=ProgressDisplay(quiet=True))
+    return train(load_config(overrides=settings(folder, encoder, **changes)), display=ProgressDisplay(quiet=True))
 
 
 def without_times(value: Any) -> Any:
@@ -47,6 +48,11 @@ def without_times(value: Any) -> Any:
 def log_of(run_folder: Path) -> list[dict[str, Any]]:
     """Return the entries of a run's log."""
     return [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
+
+
+def losses_of(run_folder: Path) -> list[float]:
+    """Return the logged losses of a run."""
+    return [line["loss"] for line in log_of(run_folder) if "loss" in line]
 
 
 def outcome(run_folder: Path) -> dict[str, object]:
@@ -72,37 +78,20 @@ def assert_same(got: dict[str, object], expected: dict[str, object]) -> None:
         assert got[name] == value, f"{name} differs"
 
 
-def killed(action: Callable[[], None]) -> int:
+def killed(action: Callable[[], object]) -> int:
     """Run an action in a child process; return the signal that killed the process, 0 if it exited normally."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert not (os.WIFEXITED(status) and os.WEXITSTATUS(status)), "the child failed instead of being killed"
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    status = ending(forked(action))
+    assert status <= 0, "the child failed instead of being killed"
+    return -status
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+def die_after_step(step: int, action: Callable[[], object]) -> None:
     """Run an action in a child process that is killed after this step, before the step is logged, scored or saved."""
-    training_step = run_module.training_step
-
-    def step_then_die(task, plan, group):
-        logs = training_step(task, plan, group)
-        if task.state.step == step:
-            die()
-        return logs
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "training_step", step_then_die)
-        assert killed(action) == signal.SIGKILL
+    assert ending(forked(action, at_steps({step: [signal.SIGKILL]}))) == -signal.SIGKILL
 
 
 # Runs with everything that has to survive, and the moments at which they are killed

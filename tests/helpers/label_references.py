@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -216,6 +216,21 @@ def word_embeddings_given(model: Any, embedded_1TE: Tensor) -> Iterator[None]:
         model.set_input_embeddings(usual)
 
 
+def path_integral(start_1TE: Tensor, end_1TE: Tensor, steps: int, slope: Callable[[Tensor], Tensor]) -> np.ndarray:
+    """Return the integrated gradients (T,) from one text's word embeddings to another's, by Gauss-Legendre."""
+    total_TE = torch.zeros_like(end_1TE[0], dtype=torch.float64)
+    for node, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
+        total_TE += float(weight) / 2.0 * slope(start_1TE + (1.0 + float(node)) / 2.0 * (end_1TE - start_1TE))
+    return (total_TE * (end_1TE - start_1TE)[0]).sum(dim=-1).numpy()
+
+
+def ridge_weights(kept_SF: np.ndarray, answers_S: np.ndarray, weights_S: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a weighted ridge regression (alpha 1) with an intercept that is not penalised."""
+    design = np.hstack([kept_SF, np.ones((len(kept_SF), 1))])
+    penalty = np.diag([1.0] * kept_SF.shape[1] + [0.0])
+    return np.linalg.solve(design.T @ (weights_S[:, None] * design) + penalty, design.T @ (weights_S * answers_S))[:-1]
+
+
 def row_loss(source: LabelSource, row: int, logits_C: Tensor) -> Tensor:
     gold = source.gold[row]
     if source.comparator.label_space.task_type == "regression":
@@ -244,24 +259,14 @@ def rise_scores(source: LabelSource, row: int) -> np.ndarray:
     embedded_1TE = looked_up(source, row)
     all_masked_1TE = looked_up(source, row, range(embedded_1TE.shape[1]))
     gradient_TE = embedding_gradient(source, row, embedded_1TE)
-    return np.array(
-        [
-            float((all_masked_1TE[0, place] - embedded_1TE[0, place]) @ gradient_TE[place])
-            for place in range(len(gradient_TE))
-        ]
-    )
+    steps_TE = all_masked_1TE[0] - embedded_1TE[0]
+    return np.array([float(step_E @ slope_E) for step_E, slope_E in zip(steps_TE, gradient_TE, strict=True)])
 
 
 def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.ndarray:
-    """Return the integrated gradients (T,) of minus the loss from the masked text to the text, by Gauss-Legendre."""
-    text_1TE = looked_up(source, row)
-    base_1TE = looked_up(source, row, ordinary(source, row))
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
-    total_TE = torch.zeros_like(text_1TE[0], dtype=torch.float64)
-    for node, weight in zip(nodes, weights, strict=True):
-        point_1TE = base_1TE + (1.0 + float(node)) / 2.0 * (text_1TE - base_1TE)
-        total_TE -= float(weight) / 2.0 * embedding_gradient(source, row, point_1TE)
-    return (total_TE * (text_1TE - base_1TE)[0]).sum(dim=-1).numpy()
+    """Return the integrated gradients (T,) of minus the loss from the masked text to the text."""
+    base_1TE, text_1TE = looked_up(source, row, ordinary(source, row)), looked_up(source, row)
+    return path_integral(base_1TE, text_1TE, steps, lambda point_1TE: -embedding_gradient(source, row, point_1TE))
 
 
 def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np.ndarray:
@@ -281,13 +286,8 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
         kept_SF.append(kept_F)
         answers_S.append(-float(row_loss(source, row, answer(source, row, gone))))
         weights_S.append(np.exp(-((1.0 - np.sqrt(kept_F[:-1].mean())) ** 2) / 0.25**2))
-    weights, answers = np.array(weights_S), np.array(answers_S)
-    designs = np.hstack([np.array(kept_SF), np.ones((samples, 1))])
-    penalty = np.eye(designs.shape[1])
-    penalty[-1, -1] = 0.0  # the intercept is not penalized
-    solved = np.linalg.solve(designs.T @ (weights[:, None] * designs) + penalty, designs.T @ (weights * answers))
     scores = np.zeros(row_inputs(source, row)["input_ids"].shape[1])
-    scores[places] = solved[: len(places)]
+    scores[places] = ridge_weights(np.array(kept_SF), np.array(answers_S), np.array(weights_S))[: len(places)]
     return scores
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from attentune import plugins
@@ -18,7 +19,7 @@ from torch import nn
 from attentune.metrics.metrics import Metric
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.losses import RowLosses
-from attentune.nn.heads import ImportanceGate, TokenHead
+from attentune.nn.heads import ImportanceGate
 from attentune.token_labels.base import LabelGenerator
 from attentune.token_labels.plan import EpochPlan
 
@@ -58,9 +59,8 @@ class FirstAndLast(nn.Module):
         return share * layers[0] + (1 - share) * layers[-1]
 
 
-def soft_gate(*, hidden_size, activation, positions, share_of_head, threshold):
-    head = TokenHead(hidden_size=hidden_size, activation=activation, positions=positions)
-    return ImportanceGate(token_head=head, share_of_head=share_of_head, threshold=0.0)
+def soft_gate(**options):
+    return ImportanceGate(**{**options, "threshold": 0.0})
 
 
 class WideBlur(GaussianBlur):
@@ -165,21 +165,24 @@ BROKEN = {
 }
 
 
-def write_package(folder: Path, *, name: str = NAME, parts: dict[str, dict[str, str]] = PARTS) -> Path:
+def install(site: Path, module: str, name: str, code: str, points: Mapping[str, Mapping[str, str]]) -> Path:
     """Write a module and the metadata of its distribution, as pip leaves them; return the folder for `sys.path`."""
-    module = name.replace("-", "_")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{module}.py").write_text(_MODULE)
-    info = folder / f"{module}-1.0.dist-info"
-    info.mkdir()
+    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{module}.py").write_text(code)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [
-        line
-        for group, points in parts.items()
-        for line in (f"[{group}]", *(f"{point} = {module}:{target}" for point, target in points.items()))
-    ]
+    lines = []
+    for group, parts in points.items():
+        lines += [f"[{group}]", *(f"{one} = {target}" for one, target in parts.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
+    return site
+
+
+def write_package(folder: Path, *, name: str = NAME, parts: dict[str, dict[str, str]] = PARTS) -> Path:
+    """Install a package with these parts; return the folder for `sys.path`."""
+    module = name.replace("-", "_")
+    points = {group: {one: f"{module}:{target}" for one, target in own.items()} for group, own in parts.items()}
+    return install(folder, module, name, _MODULE, points)
 
 
 def forget() -> None:
@@ -199,14 +202,5 @@ EXAMPLE = ROOT / "examples/layer_attention"
 def write_example(site: Path) -> Path:
     """Write what `pip install` makes of examples/layer_attention, without an index; return the folder."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    info = site / "attentune_layer_attention-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
-    points = [
-        line
-        for group, parts in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in parts.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(points) + "\n")
-    (site / "layer_attention.py").write_text((EXAMPLE / "layer_attention.py").read_text())
-    return site
+    code = (EXAMPLE / "layer_attention.py").read_text()
+    return install(site, "layer_attention", project["name"], code, project["entry-points"])

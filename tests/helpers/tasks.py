@@ -1,13 +1,9 @@
-"""Tasks for executors, runs of a comparison that only sleep, and runs that several processes train together.
-
-`python -m helpers.tasks FOLDER ENCODER` trains a long one of the last kind, as a worker does that is to be killed.
-"""
+"""Tasks for executors, and runs of a comparison that only sleep."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,18 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, to_dict, to_flat
-from attentune.errors import DataError
-from attentune.execution.launch import train_in_processes
+from attentune.config import Config, to_dict, to_flat
 from attentune.results import RunResult
 from attentune.runs.driver import FixedPlan
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.manifest import MANIFEST_FILE
 from attentune.runs.records import RunRecord
 from attentune.runs.worker import RunTask
-from attentune.training.run import train
-from attentune.training.signals import StopRequest
-from helpers.samples import settings
 
 HELD: list[Any] = []
 
@@ -65,15 +56,6 @@ def fail(*, stop: Any) -> None:
 
 def die(*, stop: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_first(file: str, *, stop: Any) -> str:
-    """Be killed, except for the last of three times."""
-    path = Path(file)
-    path.write_text(path.read_text() + "x" if path.exists() else "x")
-    if len(path.read_text()) < 3:
-        die(stop=stop)
-    return "done"
 
 
 def until_stopped(file: str, *, stop: Any) -> str:
@@ -170,38 +152,3 @@ def noted(folder: Path, what: str) -> Counter[str]:
 
 def names(runs: Sequence[Run] = RUNS) -> set[str]:
     return {run.name for run in runs}
-
-
-# Runs that several processes train together
-SHORT = {"training__per_device_train_batch_size": 4, "training__save_steps": 4, "training__num_train_epochs": 4}
-LONG = {"training__num_train_epochs": 200}
-
-
-def train_quietly(config: Config) -> RunResult:
-    """Train, as a worker does."""
-    return train(config, with_baselines=False)
-
-
-def fail_run(config: Config) -> RunResult:
-    raise DataError("no such rows", path="somewhere.csv", line=3)
-
-
-def end_at_once(config: Config) -> RunResult:
-    os._exit(7)
-
-
-def config_of(folder: Path, encoder: Path, **changes: object) -> Config:
-    """Return the settings of a run of 24 steps in folder/run."""
-    return load_config(overrides=settings(folder, encoder, **{**SHORT, **changes}))
-
-
-def launched(trainer, config: Config, stop: StopRequest | None = None) -> RunResult:
-    """Train a run in two processes."""
-    folder = Path(str(config.training.output_dir))
-    return train_in_processes(trainer, (config,), folder=folder, processes=2, threads=1, stop=stop or StopRequest())
-
-
-if __name__ == "__main__":
-    from helpers.tasks import train_quietly as trainer  # by the name that the processes import it by
-
-    launched(trainer, config_of(Path(sys.argv[1]), Path(sys.argv[2]), **LONG))

@@ -71,7 +71,6 @@ class _Family:
     tokenizer: Callable[[dict[str, str]], PreTrainedTokenizerBase]
     special: tuple[str, ...]  # pad, unk, cls, sep, mask
     config: dict[str, Any] = field(default_factory=dict)
-    has_pooler: bool = False  # whether the model class has a pooler
     saves_pooler: bool = False  # whether the family's checkpoint on the hub has one
     first_position: int = 0  # RoBERTa counts positions from the padding id + 1
 
@@ -194,27 +193,22 @@ _DEBERTA_CONFIG = {  # as microsoft/deberta-v3-base, with few position buckets s
 _MODERNBERT_CONFIG = {"global_attn_every_n_layers": 2, "local_attention": 8}
 
 _FAMILIES: dict[str, _Family] = {
-    "bert": _Family(_bert_tokenizer, _BRACKETS, has_pooler=True, saves_pooler=True),
-    "roberta": _Family(_roberta_tokenizer, _ANGLES, _ROBERTA_CONFIG, has_pooler=True, first_position=2),
+    "bert": _Family(_bert_tokenizer, _BRACKETS, saves_pooler=True),
+    "roberta": _Family(_roberta_tokenizer, _ANGLES, _ROBERTA_CONFIG, first_position=2),
     "distilbert": _Family(lambda names: _bert_tokenizer(names, DistilBertTokenizer), _BRACKETS),
     "electra": _Family(_bert_tokenizer, _BRACKETS),
     "albert": _Family(
         _albert_tokenizer,
         ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
         {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-        has_pooler=True,
         saves_pooler=True,
     ),
     "deberta-v2": _Family(_deberta_tokenizer, _BRACKETS, _DEBERTA_CONFIG),
     "mpnet": _Family(
-        _mpnet_tokenizer,
-        ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"),
-        has_pooler=True,
-        saves_pooler=True,
-        first_position=2,
+        _mpnet_tokenizer, ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"), saves_pooler=True, first_position=2
     ),
     "modernbert": _Family(_modernbert_tokenizer, _BRACKETS, _MODERNBERT_CONFIG),
-    "xlm-roberta": _Family(_xlm_roberta_tokenizer, _ANGLES, _ROBERTA_CONFIG, has_pooler=True, first_position=2),
+    "xlm-roberta": _Family(_xlm_roberta_tokenizer, _ANGLES, _ROBERTA_CONFIG, first_position=2),
 }
 FAMILIES: tuple[str, ...] = tuple(_FAMILIES)
 
@@ -237,13 +231,7 @@ def _config(family: str, tokenizer: PreTrainedTokenizerBase, *, layers: int, hid
 
 
 def build_tiny(
-    family: str,
-    folder: str | Path,
-    *,
-    layers: int = 3,
-    hidden: int = 32,
-    pooler: bool | None = None,
-    seed: int = 0,
+    family: str, folder: Path, *, layers: int = 3, hidden: int = 32, pooler: bool | None = None, seed: int = 0
 ) -> Path:
     """Write a random checkpoint of `family` to `folder` (created if missing) and return the folder.
 
@@ -251,19 +239,13 @@ def build_tiny(
     the pooler; None means as in the family's checkpoints on the hub. All other weights are equal with and without it.
     """
     spec = _FAMILIES[family]
-    if pooler and not spec.has_pooler:
-        raise ValueError(
-            f"{family} has no pooler; families that have one: {[f for f in _FAMILIES if _FAMILIES[f].has_pooler]}"
-        )
-    folder = Path(folder)
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     tokenizer = spec.tokenizer(dict(zip(names, spec.special, strict=True)))
     tokenizer.model_max_length = MAX_POSITIONS
     config = _config(family, tokenizer, layers=layers, hidden=hidden)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModel.from_config(config)
-    weights = model.state_dict()
+        weights = (model := AutoModel.from_config(config)).state_dict()
     if not (spec.saves_pooler if pooler is None else pooler):
         weights = {name: weight for name, weight in weights.items() if not name.startswith("pooler.")}
     model.save_pretrained(folder, state_dict=weights)

@@ -59,13 +59,23 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> Path:
+    """The folder of an adaptation that nobody disturbed."""
+    return adapt(config_of(tmp_path_factory.mktemp("whole"), tiny("bert")), display=QUIET)
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two folders have the same weights."""
+    return all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
+
+
 @pytest.mark.parametrize(
     "family",
     ["bert", *(pytest.param(one, marks=pytest.mark.integration) for one in ("roberta", "deberta-v2", "modernbert"))],
 )
-def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, family):
-    config = config_of(tmp_path, tiny(family))
-    folder = adapt(config, display=QUIET)
+def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, whole, family):
+    folder = whole if family == "bert" else adapt(config_of(tmp_path, tiny(family)), display=QUIET)
     assert is_adapted(folder)
     model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert model.config.model_type == AutoModel.from_pretrained(tiny(family)).config.model_type
@@ -89,20 +99,16 @@ def test_detection_is_learned(tiny, tmp_path):
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
 
 
-def test_labels_are_not_read(tiny, tmp_path):
-    write_reviews(tmp_path / "texts.csv", 40, seed=1)
-    lines = (tmp_path / "texts.csv").read_text().splitlines()
+@pytest.mark.parametrize("what", ["swapped", "unlabelled", pytest.param("settings", marks=pytest.mark.integration)])
+def test_labels_are_not_read_and_settings_of_labelled_training_have_no_effect(tiny, tmp_path, whole, what):
+    changes = {"objective__loss": "focal", "training__lora_rank": 2, "training__early_stopping_patience": 1}
+    config = config_of(tmp_path, tiny("bert"), **changes if what == "settings" else {})
+    lines = [line.split(",") for line in (tmp_path / "texts.csv").read_text().splitlines()]
     others = {"bad": "good", "good": "bad", "label": "label"}
-    swapped = [",".join([*line.split(",")[:2], others[line.split(",")[2]]]) for line in lines]
-    (tmp_path / "swapped.csv").write_text("\n".join(swapped) + "\n")
-    unlabelled = [",".join(line.split(",")[:2]) for line in lines]
-    (tmp_path / "unlabelled.csv").write_text("\n".join(unlabelled) + "\n")
-    made = []
-    for name in ("texts", "swapped", "unlabelled"):
-        changes = {"data__train_file": str(tmp_path / f"{name}.csv"), "training__output_dir": str(tmp_path / name)}
-        made.append(weights(adapt(config_of(tmp_path, tiny("bert"), **changes), display=QUIET)))
-    for other in made[1:]:
-        assert all(torch.equal(made[0][name], other[name]) for name in made[0])
+    if what != "settings":
+        cells = [[*line[:2], others[line[2]]] if what == "swapped" else line[:2] for line in lines]
+        (tmp_path / "texts.csv").write_text("\n".join(map(",".join, cells)) + "\n")
+    assert same(adapt(config, display=QUIET), whole)
 
 
 @pytest.mark.integration
@@ -116,23 +122,23 @@ def test_pairs_of_texts(tiny, tmp_path):
     assert is_adapted(adapt(config, display=QUIET))
 
 
-@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.integration), 6])
-def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, step):
-    (tmp_path / "whole").mkdir()
-    whole = adapt(config_of(tmp_path / "whole", tiny("bert")), display=QUIET)
+def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, whole):
     config = config_of(tmp_path, tiny("bert"))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        adapt(config, display=QUIET, callbacks=[StopAt(step, patch)])
+        adapt(config, display=QUIET, callbacks=[StopAt(6, patch)])
     folder = tmp_path / "adapted"
     assert not is_adapted(folder)
     resumed = config_of(tmp_path, tiny("bert"), training__resume=True)
     assert adapt(resumed, display=QUIET) == folder
-    first, second = weights(whole), weights(folder)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    # Once it is whole, there is nothing to resume.
+    assert same(whole, folder)
+    # Once it is whole, there is nothing to resume, and it is kept unless it is to be overwritten.
     written = (folder / "model.safetensors").stat().st_mtime_ns
     adapt(resumed, display=QUIET)
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    with pytest.raises(CheckpointError, match="Go on with --resume, start again with --overwrite_output_dir"):
+        adapt(config, display=QUIET)
+    again = config_of(tmp_path, tiny("bert"), training__overwrite_output_dir=True, training__seed=7)
+    assert not same(whole, adapt(again, display=QUIET))
 
 
 def test_what_is_refused(tiny, tmp_path):
@@ -148,26 +154,6 @@ def test_what_is_refused(tiny, tmp_path):
         with pytest.raises(CheckpointError, match=r"is not empty\. It is not a folder of attentune train --adapt"):
             adapt(config_of(tmp_path, tiny("bert"), **changes), display=QUIET)
     assert (other / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.integration
-def test_a_finished_folder_is_kept_unless_it_is_to_be_overwritten(tiny, tmp_path):
-    folder = adapt(config_of(tmp_path, tiny("bert")), display=QUIET)
-    before = weights(folder)
-    with pytest.raises(CheckpointError, match="Go on with --resume, start again with --overwrite_output_dir"):
-        adapt(config_of(tmp_path, tiny("bert")), display=QUIET)
-    again = config_of(tmp_path, tiny("bert"), training__overwrite_output_dir=True, training__seed=7)
-    after = weights(adapt(again, display=QUIET))
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.integration
-def test_settings_of_labelled_training_have_no_effect(tiny, tmp_path):
-    plain = weights(adapt(config_of(tmp_path, tiny("bert")), display=QUIET))
-    changes = {"objective__loss": "focal", "training__lora_rank": 2, "training__early_stopping_patience": 1}
-    other = config_of(tmp_path, tiny("bert"), training__output_dir=str(tmp_path / "other"), **changes)
-    made = weights(adapt(other, display=QUIET))
-    assert all(torch.equal(plain[name], made[name]) for name in plain)
 
 
 def test_texts_can_be_given_in_memory(tiny, tmp_path):

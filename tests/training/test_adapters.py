@@ -25,7 +25,8 @@ from attentune.models.slots import merge_adapters
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from helpers.samples import write_reviews
+from helpers.interrupted import log_of
+from helpers.samples import settings
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import TWO, build, encoded
 
@@ -35,27 +36,23 @@ TEXTS = ("The movie was not unwatchable.", "Birds!")
 
 
 @pytest.fixture
-def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Any]:
+def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Config]:
     """`config("ssa-hybrid", **changes)`: a tiny run with adapters."""
-    write_reviews(tmp_path / "train.csv", 40)
 
-    def made(preset: str, *, run: str = "run", **changes: Any) -> Any:
-        settings = {
-            "data.train_file": str(tmp_path / "train.csv"), "model.name_or_path": str(tiny("bert")),
-            "training.output_dir": str(tmp_path / run), "training.use_cpu": True, "training.precision": "fp32",
-            "training.num_train_epochs": 2, "training.per_device_train_batch_size": 8, "training.lora_rank": 3,
-            "training.learning_rate": 1e-2, "training.lora_dropout": 0.1,
-        }  # fmt: skip
-        return load_config(preset=preset, overrides={**settings, **{f"training.{k}": v for k, v in changes.items()}})
+    def made(preset: str, *, run: str = "run", **changes: Any) -> Config:
+        options = {"output_dir": str(tmp_path / run), "precision": "fp32", "learning_rate": 1e-2}
+        options |= {"lora_rank": 3, "lora_dropout": 0.1} | changes
+        trained = {f"training.{name}": value for name, value in options.items()}
+        return load_config(preset=preset, overrides=settings(tmp_path, tiny("bert")) | trained)
 
     return made
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fresh_adapters_say_what_the_encoder_said_and_merged_ones_what_they_said(family: str, tiny: Tiny) -> None:
-    settings = replace(Config().model, name_or_path=str(tiny(family)))
-    tokenizer = load_tokenizer(settings)
-    model = build_model(settings, TWO, tokenizer, max_length=64, is_pair=False, seed=1, lora=LORA).eval()
+    plain_settings = replace(Config().model, name_or_path=str(tiny(family)))
+    tokenizer = load_tokenizer(plain_settings)
+    model = build_model(plain_settings, TWO, tokenizer, max_length=64, is_pair=False, seed=1, lora=LORA).eval()
     trainable = {name for name, p in model.named_parameters() if p.requires_grad and name.startswith("encoder.")}
     assert trainable
     assert all(".lora_" in name for name in trainable)
@@ -76,9 +73,7 @@ def test_fresh_adapters_say_what_the_encoder_said_and_merged_ones_what_they_said
     assert (model.config.lora, merge_adapters(model)) == (None, None)
 
 
-def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
-    config: Callable[..., Any], tiny: Tiny, tmp_path: Path
-) -> None:
+def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(config, tiny, tmp_path):
     result = train(config("ssa-hybrid"))
     run = tmp_path / "run"
     weights, base = load_file(run / "model.safetensors"), AutoModel.from_pretrained(tiny("bert")).state_dict()
@@ -100,7 +95,7 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
         )
     assert attentune.evaluate(run)["validation"] == pytest.approx(result.scores["validation"])
     # A checkpoint has them apart, and can be asked, too; a new run can begin with either.
-    checkpoint = run / "checkpoint-10"
+    checkpoint = run / "checkpoint-12"
     assert Predictor.load(checkpoint).model.config.lora["rank"] == 3
     rows = [row["probabilities"]["good"] for row in attentune.predict(checkpoint, list(TEXTS))]
     assert rows == pytest.approx(
@@ -117,24 +112,23 @@ class Stop(TrainingCallback):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Config], tmp_path: Path) -> None:
     train(config("blur-value", run="whole"))
     with pytest.raises(Interrupted):
         train(config("blur-value"), callbacks=[Stop()])
     train(config("blur-value", resume=True))
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
-    log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
-    last = next(line["validation"] for line in reversed(log) if "validation" in line)
+    last = next(line["validation"] for line in reversed(log_of(tmp_path / "whole")) if "validation" in line)
     assert attentune.evaluate(tmp_path / "whole")["validation"] == pytest.approx(last)
 
 
-def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Any], tmp_path: Path) -> None:
+def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Config], tmp_path: Path) -> None:
     result = train(config("ssa-co", precision="bf16", load_best_model_at_end=True))
     assert attentune.evaluate(tmp_path / "run")["validation"] == pytest.approx(result.scores["validation"])
 
 
-def test_what_does_not_go_together_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_go_together_is_said(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="lora_rank and training.freeze_encoder: choose one"):
         config("bert", freeze_encoder=True)
     with pytest.raises(ConfigError, match="lora_alpha and training.lora_dropout need it"):

@@ -32,6 +32,10 @@ def encoder(tiny: Callable[..., Path]) -> Path:
     return tiny("bert")
 
 
+def trained(overrides: dict[str, object], preset: str | None = None) -> RunResult:
+    return train(load_config(overrides=overrides, preset=preset), display=ProgressDisplay(quiet=True))
+
+
 def failures(labels: Sequence, predictions: Sequence, others: dict[str, Sequence], space: LabelSpace) -> list[str]:
     metric = "pearson" if space is SCORES else "accuracy"
     labels = np.array(labels)
@@ -64,9 +68,7 @@ def test_a_preset_of_a_baseline_writes_an_ordinary_run_folder(name: str, encoder
     assert again == result  # a finished run is not repeated
 
 
-def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(
-    attentune: Callable[..., tuple[int, str, str]], encoder: Path, tmp_path: Path
-) -> None:
+def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(attentune, encoder, tmp_path):
     given = settings(tmp_path, encoder)
     flags = [
         "--train_file", given["data.train_file"], "--validation_file", given["data.validation_file"], "--use_cpu",
@@ -111,42 +113,33 @@ def pairs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     for split in ("train", "validation"):
         texts = [line.split(",")[1] for line in Path(given[f"data.{split}_file"]).read_text().splitlines()[1:]]
         others = [" ".join(text.split()[::-1]) if row % 2 else texts[row - 1] for row, text in enumerate(texts)]
-        lines = [
-            f"{text},{other},{('other', 'same')[row % 2]}"
-            for row, (text, other) in enumerate(zip(texts, others, strict=True))
-        ]
+        rows = enumerate(zip(texts, others, strict=True))
+        lines = [f"{text},{other},{('other', 'same')[row % 2]}" for row, (text, other) in rows]
         Path(given[f"data.{split}_file"]).write_text("\n".join(["text,other,label", *lines]) + "\n")
     return given | {"data.text_column": "text", "data.label_column": "label"}
 
 
 def test_a_model_of_pairs_is_compared_with_the_baselines_of_pairs_too(pairs: dict[str, str], tmp_path: Path) -> None:
     changes = {"training.output_dir": str(tmp_path / "run"), "training.baselines": "auto", "training.max_steps": 1}
-    result = train(load_config(overrides=pairs | changes), display=ProgressDisplay(quiet=True))
+    result = trained(pairs | changes)
     assert result.baselines is not None
     scores = {one["name"]: one["score"] for one in result.baselines["methods"]}
     assert list(scores) == ["majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment", "this model"]
     assert scores["token-alignment"] == 1.0
-    as_method = train(
-        load_config(preset="token-alignment", overrides=pairs | {"training.output_dir": str(tmp_path / "method")}),
-        display=ProgressDisplay(quiet=True),
-    )
+    as_method = trained(pairs | {"training.output_dir": str(tmp_path / "method")}, "token-alignment")
     assert as_method.scores["validation"]["accuracy"] == scores["token-alignment"]
 
 
 @pytest.mark.parametrize("name", ["cosine", "token-alignment"])
-def test_baselines_of_pairs_refuse_single_texts_before_an_encoder_is_loaded(
-    name: str, pairs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_baselines_of_pairs_refuse_single_texts_before_an_encoder_is_loaded(name, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr("attentune.baselines.frozen.FrozenEncoder._load", None)
     changes = {"data.text_pair_column": None, "training.output_dir": str(tmp_path / "run")}
     with pytest.raises(ConfigError, match=f"{name} compares the two texts of a pair, but the rows are single texts"):
-        train(load_config(preset=name, overrides=pairs | changes), display=ProgressDisplay(quiet=True))
+        trained(pairs | changes, name)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_baseline_that_fails_does_not_cost_the_run(
-    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_that_fails_does_not_cost_the_run(encoder, tmp_path, monkeypatch, capfd):
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -186,22 +179,23 @@ def test_settings_of_models_do_not_go_with_baselines() -> None:
 
 
 def test_a_model_of_one_class_is_named() -> None:
-    labels = [0, 1] * 30
-    found = failures(labels, [1] * 60, {"majority": [0] * 60}, CLASSES)
+    found = failures([0, 1] * 30, [1] * 60, {"majority": [0] * 60}, CLASSES)
     assert found[0] == "This model predicts the class good for 60 of 60 validation rows."
     assert "not measurably better than the majority baseline: accuracy 0.5000 and 0.5000 on 60" in found[1]
     assert "--preset frozen-linear" in found[-1]
     nearly = failures([0, 1] * 100, [0] + [1] * 199, {}, CLASSES)
     assert nearly[0].startswith("This model predicts the class good for 199 of 200")
+    space, labels = LabelSpace("multi_label", ("a", "b")), np.tile([[0, 1], [1, 0]], (20, 1))
+    model = _scored("this model", "f1_micro", labels, np.tile([[1, 0]], (40, 1)))
+    sets = find_failures(model, [], metric="f1_micro", labels=labels, label_space=space, seed=1)
+    assert sets[0] == "This model predicts the labels a for 40 of 40 validation rows."
 
 
-def test_a_good_model_gets_no_warning() -> None:
-    labels = [0, 1] * 30
-    wrong = [1 - label if row < 6 else label for row, label in enumerate(labels)]
-    assert failures(labels, wrong, {"majority": [0] * 60, "tfidf-linear": labels[::-1]}, CLASSES) == []
-    # Almost all rows have one label: predicting it is no collapse.
-    rare = [1] * 2 + [0] * 198
-    assert failures(rare, [1] + [0] * 199, {}, CLASSES) == []
+def test_constant_scores_are_named() -> None:
+    labels = np.linspace(0, 5, 40)
+    found = failures(labels, np.full(40, 2.5), {"majority": np.full(40, 2.5)}, SCORES)
+    assert found[0] == "This model predicts nearly the same score (2.5) for all 40 validation rows."
+    assert "pearson undefined and undefined" in found[1]
 
 
 def test_a_model_below_a_baseline_is_named() -> None:
@@ -212,25 +206,19 @@ def test_a_model_below_a_baseline_is_named() -> None:
     assert "This model is worse than the baseline tfidf-linear: accuracy 0.7500 and 1.0000 on 100" in found[0]
 
 
-def test_constant_scores_are_named() -> None:
-    labels = np.linspace(0, 5, 40)
-    found = failures(labels, np.full(40, 2.5), {"majority": np.full(40, 2.5)}, SCORES)
-    assert found[0] == "This model predicts nearly the same score (2.5) for all 40 validation rows."
-    assert "pearson undefined and undefined" in found[1]
-    assert failures(labels, labels + np.sin(labels * 9), {"majority": np.full(40, 2.5)}, SCORES) == []
-
-
-def test_sets_of_labels() -> None:
-    space = LabelSpace("multi_label", ("a", "b"))
-    labels = np.tile([[0, 1], [1, 0]], (20, 1))
-    model = _scored("this model", "f1_micro", labels, np.tile([[1, 0]], (40, 1)))
-    found = find_failures(model, [], metric="f1_micro", labels=labels, label_space=space, seed=1)
-    assert found[0] == "This model predicts the labels a for 40 of 40 validation rows."
+def test_a_good_model_gets_no_warning() -> None:
+    labels = [0, 1] * 30
+    wrong = [1 - label if row < 6 else label for row, label in enumerate(labels)]
+    assert failures(labels, wrong, {"majority": [0] * 60, "tfidf-linear": labels[::-1]}, CLASSES) == []
+    # Almost all rows have one label: predicting it is no collapse.
+    assert failures([1] * 2 + [0] * 198, [1] + [0] * 199, {}, CLASSES) == []
+    scores = np.linspace(0, 5, 40)
+    assert failures(scores, scores + np.sin(scores * 9), {"majority": np.full(40, 2.5)}, SCORES) == []
 
 
 def test_the_report_has_the_table_and_the_warnings(encoder: Path, tmp_path: Path) -> None:
     changes = {"training__baselines": "majority", "training__max_steps": 1, "training__learning_rate": 1e-7}
-    result = train(load_config(overrides=settings(tmp_path, encoder, **changes)), display=ProgressDisplay(quiet=True))
+    result = trained(settings(tmp_path, encoder, **changes))
     report = make_report(collect([str(tmp_path / "run")]))
     table = next(part for section in report.sections for part in section.parts if part.name == "baselines")
     assert isinstance(table, Table)

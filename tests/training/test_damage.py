@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
@@ -38,7 +39,6 @@ FILES = (
 )
 Reference = tuple[Path, dict[str, object]]
 Note = Callable[[str, object], None]
-KILL = 9
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,9 @@ def reference(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Refere
 @pytest.fixture
 def broken_off(encoder: Path, reference: Reference, tmp_path: Path) -> Path:
     """The folder of a run that was killed after step 11; it has checkpoints 2, 3, 4, 6, 8 and 10, and 6 is the best."""
-    train_to(tmp_path, encoder, 11)
+    broken = forked(lambda: train_in(tmp_path, encoder, training__save_total_limit=9), at_steps({11: [SIGKILL]}))
+    assert ending(broken) == -SIGKILL
     return tmp_path
-
-
-def train_to(folder: Path, encoder: Path, step: int, **changes: object) -> None:
-    """Train in a process that is killed after this step."""
-    changes = {"training__save_total_limit": 9, **changes}
-    assert ending(forked(lambda: train_in(folder, encoder, **changes), at_steps({step: [KILL]}))) == -KILL
 
 
 def resumed(folder: Path, encoder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
@@ -74,44 +69,28 @@ def resumed(folder: Path, encoder: Path, capfd: pytest.CaptureFixture[str]) -> t
     return outcome(folder / "run"), capfd.readouterr().err
 
 
-def flipped(content: bytes, bit: int) -> bytes:
-    place = bit // 8
-    return content[:place] + bytes([content[place] ^ 1 << bit % 8]) + content[place + 1 :]
-
-
 def flip_a_bit(path: Path, bit: int | None = None) -> None:
-    content = path.read_bytes()
-    path.write_bytes(flipped(content, len(content) * 4 if bit is None else bit))
-
-
-def damages(content: bytes, draw: random.Random, count: int) -> Iterator[bytes]:
-    """A file with single bits turned over, and cut short."""
-    bits = len(content) * 8
-    for bit in range(bits) if count >= bits else draw.sample(range(bits), count):
-        yield flipped(content, bit)
-    for length in {
-        0,
-        1,
-        len(content) // 2,
-        len(content) - 1,
-        *(draw.randrange(len(content)) for _ in range(count // 8)),
-    }:
-        yield content[:length]
+    content = bytearray(path.read_bytes())
+    place = len(content) * 4 if bit is None else bit
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
 
 
 def count_found(folder: Path, name: str, count: int) -> int:
-    """Damage this file of a checkpoint in many ways; each must be found. How many there were."""
-    path, done = folder / name, 0
+    """Turn over single bits of a file of a checkpoint, cut and remove it; each must be found. How many there were."""
+    path, draw = folder / name, random.Random(name)
     content = path.read_bytes()
-    for spoilt in damages(content, random.Random(name), count):
-        path.write_bytes(spoilt)
-        assert verify_checkpoint(folder) is not None, f"{name}: {len(spoilt)} bytes"
-        done += 1
-    path.unlink()
-    assert verify_checkpoint(folder) is not None
-    path.write_bytes(content)
+    bits, size = len(content) * 8, len(content)
+    turned = range(bits) if count >= bits else draw.sample(range(bits), count)
+    cuts = {0, 1, size // 2, size - 1, *(draw.randrange(size) for _ in range(count // 8))}
+    spoil: list[Callable[[], object]] = [lambda bit=bit: flip_a_bit(path, bit) for bit in turned]
+    spoil += [lambda length=length: path.write_bytes(content[:length]) for length in cuts]
+    for damage in (*spoil, path.unlink):
+        damage()
+        assert verify_checkpoint(folder) is not None, name
+        path.write_bytes(content)
     assert verify_checkpoint(folder) is None
-    return done + 1
+    return len(spoil) + 1
 
 
 def copied(reference: Reference, folder: Path) -> Path:
@@ -123,29 +102,31 @@ def test_a_checkpoint_has_these_files(reference: Reference) -> None:
         assert sorted(path.name for path in folder.iterdir()) == list(FILES)
 
 
+@pytest.mark.parametrize("is_all", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("name", FILES)
-def test_damage_is_found_wherever_it_is(reference: Reference, tmp_path: Path, name: str) -> None:
-    assert count_found(copied(reference, tmp_path), name, 40) > 45
+def test_damage_is_found_wherever_it_is(reference, tmp_path, name, is_all, record_property):
+    """Among all is every single bit of the manifest, which has no hash of its own."""
+    count = 40 if not is_all else 100_000 if name == "manifest.json" else 1000
+    found = count_found(copied(reference, tmp_path), name, count)
+    assert found > 45
+    record_property("damages", found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_all_damage_is_found(reference: Reference, tmp_path: Path, name: str, record_property: Note) -> None:
-    """Every single bit of the manifest, which has no hash of its own, and many of the other files."""
-    record_property("damages", count_found(copied(reference, tmp_path), name, 100_000 if name == FILES[2] else 1000))
+HOW: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "flipped": flip_a_bit,
+    "removed": Path.unlink,
+}
+CASES = [
+    pytest.param(name, how, marks=pytest.mark.integration if (place + turn) % 3 == 0 else pytest.mark.slow)
+    for place, name in enumerate(FILES)
+    for turn, how in enumerate(HOW)
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
-def test_a_run_goes_on_from_the_newest_good_one(
-    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str], name: str, how: str
-) -> None:
-    path = broken_off / "run" / "checkpoint-10" / name
-    if how == "flipped":
-        flip_a_bit(path)
-    else:
-        path.write_bytes(path.read_bytes()[:-1]) if how == "cut" else path.unlink()
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_a_run_goes_on_from_the_newest_good_one(encoder, reference, broken_off, capfd, name, how):
+    HOW[how](broken_off / "run" / "checkpoint-10" / name)
     got, said = resumed(broken_off, encoder, capfd)
     assert_same(got, reference[1])
     assert f"{broken_off}/run/checkpoint-10: skipped: " in said
@@ -153,31 +134,22 @@ def test_a_run_goes_on_from_the_newest_good_one(
 
 
 @pytest.mark.integration
-def test_damaged_best_weights_are_made_again(
-    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_best_weights_that_cannot_be_used_are_made_again(encoder, reference, broken_off, capfd, how):
     """Checkpoints 8 and 10 are good, but the run ends with the weights of 6."""
-    flip_a_bit(broken_off / "run" / "checkpoint-6" / "model.safetensors")
+    run = broken_off / "run"
+    if how == "damaged":
+        flip_a_bit(run / "checkpoint-6" / "model.safetensors")
+        reason, then = "the content of model.safetensors has changed", f"resuming from {run}/checkpoint-4"
+    else:
+        for step in (2, 3, 4, 6):
+            shutil.rmtree(run / f"checkpoint-{step}")
+        reason, then = "it is missing", "no checkpoint to resume from; starting at the beginning"
     got, said = resumed(broken_off, encoder, capfd)
     assert_same(got, reference[1])
-    reason = (
-        "the best weights until then, of checkpoint-6, cannot be used: the content of model.safetensors has changed"
-    )
-    for step in (10, 8):
-        assert f"checkpoint-{step}: skipped: {reason}" in said
-    assert f"resuming from {broken_off}/run/checkpoint-4" in said
-
-
-@pytest.mark.integration
-def test_missing_best_weights_are_made_again(
-    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for step in (2, 3, 4, 6):
-        shutil.rmtree(broken_off / "run" / f"checkpoint-{step}")
-    got, said = resumed(broken_off, encoder, capfd)
-    assert_same(got, reference[1])
-    assert "checkpoint-8: skipped: the best weights until then, of checkpoint-6, cannot be used: it is missing" in said
-    assert "no checkpoint to resume from; starting at the beginning" in said
+    why = f"the best weights until then, of checkpoint-6, cannot be used: {reason}"
+    assert all(f"checkpoint-{step}: skipped: {why}" in said for step in (10, 8))
+    assert then in said
 
 
 @pytest.mark.integration
@@ -266,9 +238,7 @@ def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Refe
 
 
 @pytest.mark.integration
-def test_a_log_that_has_changed_is_told_and_the_run_goes_on(
-    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_that_has_changed_is_told_and_the_run_goes_on(encoder, reference, broken_off, capfd):
     log = broken_off / "run" / "log.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 5,', 1))
     got, said = resumed(broken_off, encoder, capfd)

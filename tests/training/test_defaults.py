@@ -113,9 +113,7 @@ def test_the_best_weights_are_kept_where_enough_rows_tell_them() -> None:
     hidden_size=st.integers(1, 20_000),
     processes=st.integers(1, 64),
 )
-def test_any_size_gets_valid_settings(
-    rows: int, mean_tokens: float, layers: int, hidden_size: int, processes: int
-) -> None:
+def test_any_size_gets_valid_settings(rows, mean_tokens, layers, hidden_size, processes):
     given_size = RunSize(rows, mean_tokens, 10, layers, hidden_size, processes)
     settled = choose_settings(TrainingConfig(), given_size)
     assert 1e-5 <= chosen(settled.learning_rate) <= 2e-4
@@ -159,9 +157,7 @@ def test_an_open_setting_is_not_used() -> None:
         ("ssa-co", {"model.pair_encoding": "bi-encoder"}, "regression", True, "auto"),
     ],
 )
-def test_scores_from_a_dot_product_have_pearsons_loss(
-    preset: str, changes: dict[str, object], task_type: str, is_pair: bool, loss: str
-) -> None:
+def test_scores_from_a_dot_product_have_pearsons_loss(preset, changes, task_type, is_pair, loss):
     config = load_config(preset=preset, overrides=changes)
     assert default_loss(config, task_type, is_pair=is_pair) == loss
 

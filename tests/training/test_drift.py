@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from itertools import permutations
@@ -20,17 +20,16 @@ from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import Predictor
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.records import RecordStore
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from attentune.training.tasks import train_tasks
-from helpers.interrupted import assert_same, at_steps, ending, forked, outcome, train_in
+from helpers.glue_samples import write_cs224n
+from helpers.interrupted import assert_same, die_after_step, outcome, train_in
 from helpers.samples import settings, write_reviews
 
 pytestmark = pytest.mark.integration
 
 STARS = ("awful", "poor", "fine", "good", "lovely")
-KILL = 9
 
 
 @pytest.fixture
@@ -43,8 +42,7 @@ def encoder(tiny: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def write_stars(path: Path, rows: list[tuple[str, str]]) -> Path:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
+    path.write_text("\n".join(["text,label", *map(",".join, rows)]) + "\n")
     return path
 
 
@@ -80,7 +78,7 @@ def test_labels_in_another_order_in_a_new_file_give_the_same_score(encoder: Path
 
 
 def killed_run(folder: Path, encoder: Path, step: int = 5) -> None:
-    assert ending(forked(lambda: train_in(folder, encoder), at_steps({step: [KILL]}))) == -KILL
+    die_after_step(step, lambda: train_in(folder, encoder))
 
 
 def swap_words(encoder: Path, *pairs: tuple[str, str]) -> None:
@@ -110,21 +108,19 @@ def test_another_tokenizer_is_refused(encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("name", "value", "told"),
     [
-        ({"hidden_act": "relu"}, r"the encoder \(hidden_act: was 'gelu', now 'relu'\)"),
-        ({"num_attention_heads": 2}, r"the encoder \(num_attention_heads: was 4, now 2\)"),
-        ({"hidden_dropout_prob": 0.4}, r"the encoder \(hidden_dropout_prob: was 0\.1, now 0\.4\)"),
-        ({"num_hidden_layers": 1}, r"the encoder \(.*num_hidden_layers: was 2, now 1"),
+        ("hidden_act", "relu", "was 'gelu', now 'relu'"),
+        ("num_attention_heads", 2, "was 4, now 2"),
+        ("hidden_dropout_prob", 0.4, "was 0.1, now 0.4"),
+        ("num_hidden_layers", 1, "was 2, now 1"),
     ],
 )
-def test_other_settings_of_the_encoder_are_refused(
-    encoder: Path, tmp_path: Path, changes: dict[str, Any], told: str
-) -> None:
+def test_other_settings_of_the_encoder_are_refused(encoder, tmp_path, name, value, told):
     """The weights fit all of these, or what is left of them."""
     killed_run(tmp_path, encoder)
-    change_config(encoder, **changes)
-    with pytest.raises(CheckpointError, match=told):
+    change_config(encoder, **{name: value})
+    with pytest.raises(CheckpointError, match=rf"the encoder \(.*{name}: {re.escape(told)}"):
         train_in(tmp_path, encoder, resume=True)
 
 
@@ -141,22 +137,11 @@ def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path,
 
 
 def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
-    from helpers.glue_samples import write_cs224n
-
-    values = {
-        "data.tasks": "sst5,sts",
-        "data.data_dir": str(write_cs224n(tmp_path / "cs224n")),
-        "model.name_or_path": str(encoder),
-        "training.output_dir": str(tmp_path / "run"),
-        "training.multi_task": True,
-        "data.max_length": 32,
-        "training.save_steps": 1,
-        "training.use_cpu": True,
-    }
+    values = settings(tmp_path, encoder, training__multi_task=True, training__save_steps=1)
+    values = {name: value for name, value in values.items() if not name.endswith("_file")}
+    values |= {"data.tasks": "sst5,sts", "data.data_dir": str(write_cs224n(tmp_path / "cs224n"))}
     config = load_config(overrides=values)
-    assert (
-        ending(forked(lambda: train_tasks(config, display=ProgressDisplay(quiet=True)), at_steps({3: [KILL]}))) == -KILL
-    )
+    die_after_step(3, lambda: train_tasks(config, display=ProgressDisplay(quiet=True)))
     swap_words(encoder, ("film", "movie"))
     resumed = load_config(overrides={**values, "training.resume": True})
     with pytest.raises(CheckpointError, match=r"sst5: the tokens .*; sts: the tokens .* changed since it was begun"):
@@ -168,59 +153,38 @@ def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder:
 
 def small(folder: Path, encoder: Path) -> dict[str, Any]:
     given = settings(folder, encoder, training__num_train_epochs=1, training__max_steps=1)
-    return {name: value for name, value in given.items() if name != "training.output_dir"}
+    return {
+        name: value for name, value in given.items() if name not in ("training.output_dir", "training.learning_rate")
+    }
 
 
-def test_rows_and_encoders_that_changed_under_a_comparison_are_refused(encoder: Path, tmp_path: Path) -> None:
-    folder, given = tmp_path / "comparison", small(tmp_path, encoder)
+@pytest.mark.parametrize("kind", ["comparison", "search"])
+def test_rows_and_encoders_that_changed_under_comparisons_and_searches_are_refused(encoder, tmp_path, kind):
+    folder, options = tmp_path / kind, {"jobs": 1, "display": ComparisonProgress(quiet=True)}
+    options["overrides"] = small(tmp_path, encoder)
 
-    def compare(*seeds: int) -> list[Any]:
-        quiet = ComparisonProgress(quiet=True)
-        return attentune.compare(folder, presets=["bert"], seeds=seeds, jobs=1, overrides=given, display=quiet)
+    def begin(more: int = 0) -> Any:
+        """The records of a comparison of so many more seeds, or the scores of a search."""
+        if kind == "comparison":
+            return attentune.compare(folder, presets=["bert"], seeds=tuple(range(1, 2 + more)), **options)
+        space = {"training.learning_rate": [1e-3, 2e-3]}
+        found = attentune.search(folder, space=space, trials=1, sampler="random", train_best=False, **options)
+        return [trial.scores for trial in found.trials]
 
-    before = compare(1)
-    train_file, manifest = tmp_path / "train.csv", (folder / "compare.json").read_text()
-    rows = train_file.read_text()
+    def refused(told: dict[str, str]) -> None:
+        with pytest.raises(CheckpointError, match=told[kind]):
+            begin(1)
+
+    before, train_file, tokenizer = begin(), tmp_path / "train.csv", encoder / "tokenizer.json"
+    rows, words = train_file.read_text(), tokenizer.read_bytes()
     write_reviews(train_file, seed=9)
-    with pytest.raises(CheckpointError, match="comparison: the train rows changed since it was begun, so new"):
-        compare(1, 2)
-    assert compare(1) == before  # what is recorded is shown
+    rows_of_search = r"was begun as another search.*: train rows of train.csv: was '"
+    refused({"comparison": "comparison: the train rows changed since it was begun", "search": rows_of_search})
+    if kind == "comparison":
+        assert begin() == before, "what is recorded is shown"
     train_file.write_text(rows)
-    tokenizer = (encoder / "tokenizer.json").read_bytes()
     swap_words(encoder, ("film", "movie"))
-    with pytest.raises(CheckpointError, match=f"comparison: the encoder {encoder} changed since it was begun"):
-        compare(1, 2)
-    (encoder / "tokenizer.json").write_bytes(tokenizer)
-    assert (folder / "compare.json").read_text() == manifest
-    assert len(compare(1, 2)) == len(RecordStore(folder).records()) == 2
-
-
-def test_rows_and_encoders_that_changed_under_a_search_are_refused(encoder: Path, tmp_path: Path) -> None:
-    given = small(tmp_path, encoder)
-    del given["training.learning_rate"]
-
-    def search() -> Any:
-        space, quiet = {"training.learning_rate": [1e-3, 2e-3]}, ComparisonProgress(quiet=True)
-        return attentune.search(
-            tmp_path / "search",
-            space=space,
-            trials=1,
-            overrides=given,
-            jobs=1,
-            display=quiet,
-            sampler="random",
-            train_best=False,
-        )
-
-    first = search()
-    rows = (tmp_path / "train.csv").read_text()
-    write_reviews(tmp_path / "train.csv", seed=9)
-    with pytest.raises(CheckpointError, match=r"was begun as another search.*: train rows of train.csv: was '"):
-        search()
-    (tmp_path / "train.csv").write_text(rows)
-    config = (encoder / "config.json").read_bytes()
-    change_config(encoder, hidden_act="relu")
-    with pytest.raises(CheckpointError, match=r"was begun as another search.*: encoder .*: was '"):
-        search()
-    (encoder / "config.json").write_bytes(config)
-    assert [trial.scores for trial in search().trials] == [trial.scores for trial in first.trials]
+    of_search = r"was begun as another search.*: encoder .*: was '"
+    refused({"comparison": f"comparison: the encoder {encoder} changed since it was begun", "search": of_search})
+    tokenizer.write_bytes(words)
+    assert begin(1)[:1] == before[:1]

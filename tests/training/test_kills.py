@@ -9,12 +9,14 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from attentune.training.signals import stop_on_signal
 from helpers.interrupted import (
     ENDED_AT_ONCE,
     FINISHED,
@@ -40,6 +42,7 @@ SIGNALS = (signal.SIGKILL, *POLITE)
 # The slow tests cut the moments of a run into so many parts, each a test of its own.
 PARTS = 10
 Note = Callable[[str, object], None]
+Reference = tuple[Path, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def encoder(tiny: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+def reference(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The run that nobody disturbed, and its outcome."""
     folder = tmp_path_factory.mktemp("reference")
     train_in(folder, encoder)
@@ -62,7 +65,7 @@ def moments(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
     return file_events(lambda: train_in(folder, encoder), folder / "run", folder / "tally")
 
 
-def test_the_run_has_all_that_is_to_survive(reference: tuple[Path, dict[str, object]], moments: int) -> None:
+def test_the_run_has_all_that_is_to_survive(reference: Reference, moments: int) -> None:
     """Without which the other tests here would prove little."""
     folder = reference[0] / "run"
     result = json.loads((folder / "run.json").read_text())
@@ -90,17 +93,13 @@ def kill_at_step(folder: Path, encoder: Path, expected: dict[str, object], step:
 @pytest.mark.parametrize(
     ("step", "number"), [(1, signal.SIGKILL), (7, signal.SIGKILL), (5, signal.SIGTERM), (8, signal.SIGINT)]
 )
-def test_a_signal_after_a_step(
-    encoder: Path, reference: tuple[Path, dict[str, object]], tmp_path: Path, step: int, number: int
-) -> None:
+def test_a_signal_after_a_step(encoder: Path, reference: Reference, tmp_path: Path, step: int, number: int) -> None:
     kill_at_step(tmp_path, encoder, reference[1], step, number)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_after_every_step(
-    encoder: Path, reference: tuple[Path, dict[str, object]], tmp_path: Path, number: int, record_property: Note
-) -> None:
+def test_a_signal_after_every_step(encoder, reference, tmp_path, number, record_property):
     for step in range(1, STEPS + 1):
         kill_at_step(tmp_path / str(step), encoder, reference[1], step, number)
     record_property("kills", STEPS)
@@ -116,47 +115,31 @@ def kill_at_moment(folder: Path, encoder: Path, expected: dict[str, object], mom
     check_resumes(folder, encoder, expected, polite=polite)
 
 
-@pytest.mark.parametrize("share", [0.015, 0.1, 0.35, 0.55, 0.857, 0.97])
-def test_killed_at_a_file_operation(
-    encoder: Path, reference: tuple[Path, dict[str, object]], moments: int, tmp_path: Path, share: float
-) -> None:
-    kill_at_moment(tmp_path, encoder, reference[1], int(share * moments), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("share", [0.4, 0.8])
-def test_two_signals_at_file_operations_end_it_at_once(
-    encoder: Path, reference: tuple[Path, dict[str, object]], moments: int, tmp_path: Path, share: float
-) -> None:
-    kill_at_moment(tmp_path, encoder, reference[1], int(share * moments), signal.SIGINT, signal.SIGINT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_every_file_operation(
-    encoder: Path,
-    reference: tuple[Path, dict[str, object]],
-    moments: int,
-    tmp_path: Path,
-    part: int,
-    record_property: Note,
-) -> None:
-    mine = range(1 + part, moments + 1, PARTS)
-    for moment in mine:
-        kill_at_moment(tmp_path / str(moment), encoder, reference[1], moment, signal.SIGKILL)
-    record_property("kills", len(mine))
+@pytest.mark.parametrize(
+    ("share", "numbers"),
+    [
+        *((share, [signal.SIGKILL]) for share in (0.015, 0.1, 0.35, 0.55, 0.857, 0.97)),
+        *((share, [signal.SIGINT] * 2) for share in (0.4, 0.8)),
+    ],
+)
+def test_signals_at_a_file_operation(encoder, reference, moments, tmp_path, share, numbers):
+    """The second Ctrl-C ends a run at once."""
+    kill_at_moment(tmp_path, encoder, reference[1], int(share * moments), *numbers)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)])
-def test_asked_to_stop_at_file_operations(
-    encoder: Path,
-    reference: tuple[Path, dict[str, object]],
-    moments: int,
-    tmp_path: Path,
-    numbers: tuple[int, ...],
-    record_property: Note,
-) -> None:
-    mine = range(4, moments + 1, 9)
+@pytest.mark.parametrize(
+    ("first", "every", "numbers"),
+    [
+        *((1 + part, PARTS, [signal.SIGKILL]) for part in range(PARTS)),
+        *((4, 9, numbers) for numbers in ([signal.SIGTERM], [signal.SIGINT] * 2)),
+    ],
+)
+def test_signals_at_every_file_operation(
+    encoder: Path, reference: Reference, moments: int, tmp_path: Path, first: int, every: int,
+    numbers: list[int], record_property: Note,
+) -> None:  # fmt: skip
+    mine = range(first, moments + 1, every)
     for moment in mine:
         kill_at_moment(tmp_path / str(moment), encoder, reference[1], moment, *numbers)
     record_property("kills", len(mine))
@@ -177,9 +160,7 @@ def kill_until_done(folder: Path, encoder: Path, draw: random.Random, seconds: f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_killed_again_and_again_at_random_times(
-    encoder: Path, reference: tuple[Path, dict[str, object]], tmp_path: Path, seed: int, record_property: Note
-) -> None:
+def test_killed_again_and_again_at_random_times(encoder, reference, tmp_path, seed, record_property):
     began = time.monotonic()
     train_in(tmp_path / "timed", encoder)
     seconds = time.monotonic() - began
@@ -189,3 +170,39 @@ def test_killed_again_and_again_at_random_times(
         kills = kill_until_done(tmp_path / str(attempt), encoder, draw, seconds, 12)
     check_resumes(tmp_path / str(attempt), encoder, reference[1], polite=False)
     record_property("kills", kills)
+
+
+# Requests for a stop, inside each other too
+
+
+def test_the_first_signal_asks_and_the_second_ends():
+    with stop_on_signal() as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_stop_asked_for_before_stops_what_begins_after():
+    with stop_on_signal() as outer:
+        os.kill(os.getpid(), signal.SIGINT)
+        with stop_on_signal() as inner:
+            assert inner.requested
+        assert signal.getsignal(signal.SIGINT) is outer
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_is_caught():
+    seen = []
+
+    def look() -> None:
+        with stop_on_signal() as stop:
+            seen.append((stop.requested, signal.getsignal(signal.SIGTERM)))
+
+    with stop_on_signal() as outer:
+        outer.requested = True
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert seen == [(False, outer)]

@@ -159,9 +159,7 @@ def test_weights_that_the_last_step_spoils_are_neither_saved_nor_scored(train: A
     assert not (tmp_path / "run").exists()
 
 
-def test_spoilt_weights_leave_the_last_good_checkpoint(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spoilt_weights_leave_the_last_good_checkpoint(train, tmp_path, monkeypatch):
     training_step = run_module.training_step
 
     def spoil(task: Any, plan: Any, group: Any) -> Any:
@@ -178,9 +176,7 @@ def test_spoilt_weights_leave_the_last_good_checkpoint(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_outputs_that_are_no_numbers_are_not_scored(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
-) -> None:
+def test_outputs_that_are_no_numbers_are_not_scored(train, tmp_path, monkeypatch, value):
     original = scoring_module.predict_logits
 
     def spoilt(*arguments: Any, **options: Any) -> np.ndarray:
@@ -200,9 +196,7 @@ def test_outputs_that_are_no_numbers_are_not_scored(
 @pytest.mark.parametrize(
     ("wanted", "has_fast", "settled"), [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")]
 )
-def test_bf16_falls_back_where_the_hardware_lacks_it(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, has_fast: bool, settled: str
-) -> None:
+def test_bf16_falls_back_where_the_hardware_lacks_it(monkeypatch, wanted, has_fast, settled):
     monkeypatch.setattr("attentune.models.precision.has_fast_bf16", lambda device: has_fast)
     assert resolve_precision(wanted, torch.device("cpu")) == settled
 
@@ -216,9 +210,7 @@ def test_bf16_falls_back_where_the_hardware_lacks_it(
         ((), None, False),
     ],
 )
-def test_avx512_bf16_is_used_where_it_is_faster_than_fp32(
-    monkeypatch: pytest.MonkeyPatch, instructions: tuple[str, ...], speed: float | None, is_fast: bool
-) -> None:
+def test_avx512_bf16_is_used_where_it_is_faster_than_fp32(monkeypatch, instructions, speed, is_fast):
     """Elsewhere nothing is measured: None would fail."""
     monkeypatch.setattr(precision, "_supports", lambda name: name in instructions)
     monkeypatch.setattr(precision, "_bf16_speed", lambda: speed)
@@ -267,9 +259,7 @@ REGRESSION = ("--task_type", "regression")
         "empty texts: mean", "empty texts: ssa", "empty texts: sesame",
     ],
 )  # fmt: skip
-def test_little_is_trained_on_and_scored_by_what_is_predicted(
-    train: Any, tmp_path: Path, rows: list[tuple[str, Any]], dev: list[tuple[str, Any]], words: tuple[object, ...]
-) -> None:
+def test_little_is_trained_on_and_scored_by_what_is_predicted(train, tmp_path, rows, dev, words):
     status, out, err = train(rows, dev, *words)
     if rows == EMPTY and status == 2:
         check_refused((status, out, err), "empty")

@@ -116,9 +116,7 @@ every_case = pytest.mark.parametrize(
 @every_case
 @pytest.mark.parametrize("weights", [None, ROW_WEIGHTS], ids=["", "weighted"])
 @pytest.mark.parametrize("parts", [WHOLE, [slice(0, 1), slice(1, 2), slice(2, 6)]], ids=["whole", "parts"])
-def test_the_loss_of_a_step_is_that_of_a_plain_loop(
-    space: LabelSpace, labels: np.ndarray, options: dict, weights: np.ndarray | None, parts: list[slice]
-) -> None:
+def test_the_loss_of_a_step_is_that_of_a_plain_loop(space, labels, options, weights, parts):
     """In one batch, in batches of one step, and as the shares of several processes."""
     for alpha in (0.0, 0.7, 1.0):
         objective = made(space=space, labels=labels, row_weights=weights, alpha=alpha, **options)
@@ -137,9 +135,7 @@ def test_the_token_heads_share_rises_over_the_warm_up(epoch: float, warmup: floa
 
 
 @pytest.mark.parametrize("class_weights", [None, CLASS_WEIGHTS])
-def test_parts_of_a_step_add_up_to_the_gradients_of_the_whole_which_have_the_shares_of_alpha(
-    class_weights: list[float] | None,
-) -> None:
+def test_parts_of_a_step_add_up_to_the_gradients_of_the_whole_which_have_the_shares_of_alpha(class_weights):
     """Also where a part has no labelled token at all."""
     only_task, only_tokens, both = (combined(made(class_weights, alpha=alpha))[1] for alpha in (1.0, 0.0, 0.7))
     torch.testing.assert_close(both, [0.7 * only_task[0], 0.3 * only_tokens[1]])
@@ -297,9 +293,7 @@ def test_weights_that_do_not_fit_are_refused(wrong: object, message: str) -> Non
         (THREE, "corn"),
     ],
 )
-def test_a_loss_that_does_not_fit_the_task_is_refused_and_those_that_it_names_are_taken(
-    space: LabelSpace, loss: str
-) -> None:
+def test_a_loss_that_does_not_fit_the_task_is_refused_and_those_that_it_names_are_taken(space, loss):
     wanted = rf"objective\.loss: got '{loss}', which does not fit an? {space.task_type} task; expected auto"
     with pytest.raises(ConfigError, match=wanted) as caught:
         made(space=space, loss=loss)

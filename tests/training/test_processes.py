@@ -1,4 +1,7 @@
-"""Two processes on one CPU train as one with batches of twice the size, token labels and all."""
+"""Two processes on one CPU train as one with batches of twice the size, token labels and all.
+
+Each process is this file as a program: `test_processes.py JOBS.json FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.scoring import check_whole_models
+from attentune.inference.scoring import check_whole_models, score_rows
+from attentune.token_labels.plan import EpochPlan
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from helpers import process_worker
+from attentune.training.trainer import TaskTrainer
 from helpers.interrupted import LABELS_FILE, log_of, run, without_times
 from helpers.samples import settings, write_reviews
 
@@ -75,7 +79,7 @@ def launch(*words: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     process = subprocess.Popen(
         [*launcher, "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -90,27 +94,44 @@ def launch(*words: str) -> str:
     return output
 
 
+def train_jobs(jobs: str, folder: str) -> None:
+    """Train settings by name in each process; save its token labels and the logits that it gathered from all rows."""
+    plan_epoch = TaskTrainer.plan_epoch
+    # `end_training` destroys the process group, which the next run needs.
+    Accelerator.end_training = lambda self: None
+    for name, overrides in json.loads(Path(jobs).read_text()).items():
+        seen: dict[str, np.ndarray] = {}
+
+        def recorded(self: TaskTrainer, seen: dict[str, np.ndarray] = seen) -> EpochPlan:
+            epoch, inputs = self.state.epoch, self.inputs
+            if "logits" not in seen:  # 41 or 48 rows are five batches: three for the first process, two for the other
+                model, pad = self.accelerator.unwrap_model(self.wrapped), inputs.tokenizer.pad_token_id
+                options = {"pad_token_id": pad, "accelerator": self.accelerator, "batch_size": 10}
+                seen["logits"] = score_rows(model, inputs.features["train"], **options).logits_NC
+            made = plan_epoch(self)
+            seen[f"rows-{epoch}"] = made.rows
+            if made.token_labels is not None:
+                seen[f"values-{epoch}"] = made.token_labels.values
+            return made
+
+        TaskTrainer.plan_epoch = recorded
+        result = train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+        seen["processes"] = np.array(result.train["processes"])
+        np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)
+
+
 @pytest.fixture(scope="module")
 def both(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs NAME-two and NAME-one, and what each of the two processes saw as NAME-PROCESS.npz."""
     folder = tmp_path_factory.mktemp("processes")
-    jobs = {
-        name: settings(
-            folder,
-            tiny("bert"),
-            **method(name, folder),
-            training__per_device_train_batch_size=4,
-            training__output_dir=str(folder / f"{name}-two"),
-        )
-        for name in GENERATORS
-    }
+    jobs = {}
+    for name in GENERATORS:
+        changes = method(name, folder) | {"training__output_dir": str(folder / f"{name}-two")}
+        jobs[name] = settings(folder, tiny("bert"), training__per_device_train_batch_size=4, **changes)
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    launch(process_worker.__file__, str(folder / "jobs.json"), str(folder))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    launch(__file__, str(folder / "jobs.json"), str(folder))
     for name in GENERATORS:
         run(folder, tiny("bert"), **method(name, folder), training__output_dir=str(folder / f"{name}-one"))
-    torch.set_num_threads(threads)
     return folder
 
 
@@ -127,13 +148,16 @@ def test_both_processes_have_the_same_labels(both: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_labels_and_log_are_those_of_one_process(both: Path, name: str) -> None:
+def test_weights_labels_and_log_are_those_of_one_process(both: Path, name: str) -> None:
     one, two = (load_file(both / f"{name}-{count}" / LABELS_FILE) for count in ("one", "two"))
     assert one.keys() == two.keys()
     # Each process sees a batch's loss twice as large; labels depend only on the order of the scores in a row, and
     # are equal as long as no two scores differ only by rounding.
     for key in one.keys() - {"gradient_scores"}:
         assert np.array_equal(one[key], two[key]), key
+    one, two = (load_file(both / f"{name}-{count}" / "model.safetensors") for count in ("one", "two"))
+    for key, weight in one.items():
+        np.testing.assert_allclose(two[key], weight, atol=1e-4, rtol=0, err_msg=key)
     logs = [[without_times(line) for line in log_of(both / f"{name}-{count}")] for count in ("one", "two")]
     assert len(logs[0]) == len(logs[1])
     for ours, theirs in zip(*logs, strict=True):
@@ -143,13 +167,6 @@ def test_labels_and_log_are_those_of_one_process(both: Path, name: str) -> None:
 def flat(line: dict[str, Any]) -> dict[str, Any]:
     """The labels' facts of a line of the log beside its others."""
     return {key: value for key, value in line.items() if key != "labels"} | line.get("labels", {})
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_weights_are_those_of_one_process(both: Path, name: str) -> None:
-    one, two = (load_file(both / f"{name}-{count}" / "model.safetensors") for count in ("one", "two"))
-    for key, weight in one.items():
-        np.testing.assert_allclose(two[key], weight, atol=1e-4, rtol=0, err_msg=key)
 
 
 def test_an_odd_number_of_batches_gives_all_processes_the_same_logits(both: Path) -> None:
@@ -182,3 +199,7 @@ def test_models_spread_over_processes_are_refused() -> None:
     accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
     with pytest.raises(ConfigError, match=r"started with FSDP, which shards a model .* expected one that gives each"):
         check_whole_models(accelerator)
+
+
+if __name__ == "__main__":
+    train_jobs(*sys.argv[1:])

@@ -95,9 +95,7 @@ def fill_up(disk: Disk, size: int, encoder: Path, expected: dict[str, object]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_disk_that_fills_at_any_page(
-    encoder: Path, reference: Reference, tmp_path: Path, part: int, record_property: Note
-) -> None:
+def test_a_disk_that_fills_at_any_page(encoder, reference, tmp_path, part, record_property):
     most = sum(path.stat().st_size for path in reference[0].rglob("*")) // 1024 * 3
     disk, found = Disk(tmp_path / "disk", 4096), []
     try:
@@ -171,33 +169,29 @@ def not_root() -> None:
 @pytest.mark.parametrize("locked", ["parent", "run", "checkpoints"])
 @pytest.mark.usefixtures("reference")  # a run here imports all modules: the child may not read where Python is
 def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, locked: str) -> None:
-    mine = Path(shutil.copytree(encoder, open_place / "encoder"))
+    """The folder of checkpoints may be made, and then, while it trains, not be written to."""
+    mine, run, save = Path(shutil.copytree(encoder, open_place / "encoder")), open_place / "run", Checkpointer.save
     make_rows(open_place)
     for path in open_place.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    run = open_place / "run"
     if locked != "parent":
-        run.mkdir()
-        run.chmod(0o555)
-    before = sorted(path.name for path in open_place.rglob("*"))
-    if locked == "checkpoints":  # while it trains: it may be made, and then not be written to
+        run.mkdir(mode=0o555)
+    if locked == "checkpoints":
         run.chmod(0o777)
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(run, nobody.pw_uid, nobody.pw_gid)
+    before = sorted(path.name for path in open_place.rglob("*"))
+
+    def save_nothing(self: Checkpointer) -> None:
+        run.chmod(0o555)
+        save(self)
 
     def lock() -> None:
         not_root()
         if locked == "checkpoints":
-            save = Checkpointer.save
-
-            def save_nothing(self: Checkpointer) -> None:
-                before_save.chmod(0o555)
-                save(self)
-
-            before_save = run
             Checkpointer.save = save_nothing  # type: ignore[method-assign]
 
-    if locked == "checkpoints" and os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(run, nobody.pw_uid, nobody.pw_gid)
     status, said = refused(open_place, mine, lock)
     assert status == REFUSED
     assert "cannot be written to; name another --output_dir" in said or "permission denied; choose another" in said
@@ -213,32 +207,28 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
     encoder: Path, reference: Reference, tmp_path: Path
 ) -> None:
     make_rows(tmp_path)
-    ready, go_on = tmp_path / "ready", tmp_path / "go-on"
+    ready, go_on, run, save = tmp_path / "ready", tmp_path / "go-on", tmp_path / "run", Checkpointer.save
+
+    def save_then_wait(self: Checkpointer) -> None:
+        save(self)
+        ready.touch()
+        wait_for(go_on.exists, "leave to go on")
 
     def wait_inside() -> None:
-        from attentune.training.checkpoint import Checkpointer
-
-        save = Checkpointer.save
-
-        def save_then_wait(self: Checkpointer) -> None:
-            save(self)
-            ready.touch()
-            wait_for(go_on.exists, "leave to go on")
-
         Checkpointer.save = save_then_wait  # type: ignore[method-assign]
 
     first = forked(lambda: train_in(tmp_path, encoder), wait_inside)
     try:
         wait_for(ready.exists, "checkpoint")
-        content = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+        content = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
         for how in ({"resume": True}, {"training__overwrite_output_dir": True}):
             with pytest.raises(CheckpointError, match="run: another process is training in this folder"):
                 train_in(tmp_path, encoder, **how)
-        assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == content
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == content
     finally:
         go_on.touch()
     assert ending(first) == FINISHED
-    assert_same(outcome(tmp_path / "run"), reference[1])
+    assert_same(outcome(run), reference[1])
 
 
 # What a stop says
@@ -246,9 +236,7 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_that_a_stopped_run_names_goes_on(
-    encoder: Path, reference: Reference, tmp_path: Path, number: int
-) -> None:
+def test_the_command_that_a_stopped_run_names_goes_on(encoder, reference, tmp_path, number):
     """In a folder whose name has a space in it."""
     make_rows(tmp_path)
     run = tmp_path / "my run"

@@ -168,10 +168,8 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("method", "step"), KILLS)
-def test_killed_after_a_step(
-    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str, step: int
-) -> None:
-    die_after_step(monkeypatch, step, lambda: trained(method))
+def test_killed_after_a_step(trained: Method, tmp_path: Path, reference: Reference, method: str, step: int) -> None:
+    die_after_step(step, lambda: trained(method))
     assert not (tmp_path / "run" / "run.json").exists()
     every, kept = METHODS[method]["training__save_steps"], checkpoint_folders(tmp_path / "run")
     saved = (step - 1) // every * every
@@ -186,9 +184,7 @@ def test_killed_after_a_step(
     ("function", "call"),
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
-def test_killed_during_a_save(
-    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, function: str, call: int
-) -> None:
+def test_killed_during_a_save(trained, tmp_path, reference, monkeypatch, function, call):
     original, calls = getattr(checkpoint_module, function), []
 
     def count_then_die(*arguments: Any) -> Any:
@@ -209,9 +205,7 @@ def test_killed_during_a_save(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("method", ["masked rows", "pearson", "frozen and kept"])
-def test_killed_twice_while_finishing(
-    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_killed_twice_while_finishing(trained, tmp_path, reference, monkeypatch, method):
     """After the scale has been fitted, before it is saved: it is fitted anew, not twice."""
     with monkeypatch.context() as patched:
         patched.setattr(card_module, "predictions_csv", lambda *arguments: die())
@@ -223,9 +217,7 @@ def test_killed_twice_while_finishing(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("method", ["flip", "released", "gradient"])
-def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
-    tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path, reference, monkeypatch, method):
     """So the checkpoint must carry them: the model has moved on since they were made."""
     shutil.copytree(reference(method)[0], tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
@@ -243,9 +235,7 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
 # Stopped
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(
-    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(trained, tmp_path, reference, monkeypatch):
     training_step = run_module.training_step
 
     def step_then_interrupt(task: Any, plan: Any, group: Any) -> Any:

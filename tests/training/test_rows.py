@@ -22,13 +22,8 @@ from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from attentune.training.tasks import train_tasks
 from helpers.glue_samples import write_glue
-from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
+from helpers.interrupted import assert_same, die_after_step, losses_of, outcome, run
 from helpers.samples import settings, trainer_of, write_reviews
-
-
-def losses_of(run_folder: Path) -> list[float]:
-    return [line["loss"] for line in log_of(run_folder) if "loss" in line]
-
 
 # Weights of rows
 
@@ -86,7 +81,7 @@ def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -
 
 @pytest.mark.integration
 @pytest.mark.parametrize("generator", ["gradient", "flip", "masked-rows"])
-def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, monkeypatch, generator: str) -> None:
+def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, generator: str) -> None:
     preset = "bert" if generator == "masked-rows" else "ssa-co"
     method = {"preset": preset, "labels__generator": generator, "training__save_steps": 3}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -94,7 +89,7 @@ def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, monk
         home.mkdir()
     run(whole, tiny("bert"), **method, **extra(whole))
     more = extra(broken)
-    die_after_step(monkeypatch, 11, lambda: run(broken, tiny("bert"), **method, **more))
+    die_after_step(11, lambda: run(broken, tiny("bert"), **method, **more))
     if generator == "flip":
         before = (broken / "silver.csv").read_text()
         extra(broken, seed=10)
@@ -200,12 +195,12 @@ def test_a_run_learns_its_soft_targets_and_not_its_labels(tiny, tmp_path):
     assert Predictor.load(tmp_path / "run").label_space == data.label_space
 
 
-def test_a_resumed_run_with_soft_targets_is_the_same_run(tiny, tmp_path, monkeypatch):
+def test_a_resumed_run_with_soft_targets_is_the_same_run(tiny, tmp_path):
     for name in ("whole", "resumed"):
         (tmp_path / name).mkdir()
     quiet(*soft_data(tmp_path / "whole", tiny("bert")))
     config, data = soft_data(tmp_path / "resumed", tiny("bert"))
-    die_after_step(monkeypatch, 8, lambda: quiet(config, data))
+    die_after_step(8, lambda: quiet(config, data))
     again = replace(config, training=replace(config.training, resume=True))
     changed = replace(data.splits["train"], targets=data.splits["train"].targets[:, ::-1])
     with pytest.raises(CheckpointError, match=r"cannot be resumed: the rows \(train\) changed"):

@@ -15,31 +15,30 @@ import pytest
 from attentune.config import load_config
 from attentune.errors import ConfigError
 from attentune.inference.scoring import TRACKERS
+from attentune.results import RunResult
 from attentune.training.callbacks import TrainingCallback, tracker_settings
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from helpers.samples import write_reviews
+from helpers.interrupted import log_of
+from helpers.samples import settings, write_reviews
 
 pytestmark = pytest.mark.integration
 
 Tiny = Callable[..., Path]
+Tracked = Callable[..., RunResult]
 
 
 @pytest.fixture
-def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Any]:
-    """`config("mlflow", **{"training.resume": True})`: a tiny run in tmp_path/run."""
-    write_reviews(tmp_path / "train.csv", 40)
+def tracked(tiny: Tiny, tmp_path: Path) -> Tracked:
+    """`tracked("mlflow", **changes)`: a tiny run of ten steps in tmp_path/run."""
 
-    def made(tracker: str, **changes: Any) -> Any:
-        settings = {
-            "data.train_file": str(tmp_path / "train.csv"), "model.name_or_path": str(tiny("bert")),
-            "training.output_dir": str(tmp_path / "run"), "training.use_cpu": True, "training.precision": "fp32",
-            "training.num_train_epochs": 2, "training.logging_steps": 1, "training.report_to": tracker,
-            "training.per_device_train_batch_size": 8, "training.save_steps": 2,
-        }  # fmt: skip
-        return load_config(preset="bert-mean", overrides={**settings, **changes})
+    def run(tracker: str, *callbacks: TrainingCallback, **changes: Any) -> RunResult:
+        write_reviews(tmp_path / "train.csv", 40)
+        given = settings(tmp_path, tiny("bert"), training__report_to=tracker, training__save_steps=2, **changes)
+        return train(load_config(preset="bert-mean", overrides=given), callbacks=callbacks)
 
-    return made
+    write_reviews(tmp_path / "validation.csv", 20, seed=2)
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +69,9 @@ def runs_of(mlflow: Any, experiment: str | None = None) -> list[Any]:
     return client.search_runs([found.experiment_id])
 
 
-def test_mlflow_has_settings_course_and_final_scores(
-    mlflow: Any, config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_has_settings_course_and_final_scores(mlflow, tracked, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
-    result = train(config("mlflow"))
+    result = tracked("mlflow")
     (run,) = runs_of(mlflow, "attentune")
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "run"
@@ -82,59 +79,52 @@ def test_mlflow_has_settings_course_and_final_scores(
     assert run.data.params["training.num_train_epochs"] == "2.0"
     assert str(tmp_path) not in json.dumps(run.data.params)
     assert run.data.metrics["final/validation/accuracy"] == pytest.approx(result.scores["validation"]["accuracy"])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    losses = {line["step"]: line["loss"] for line in log_of(tmp_path / "run") if "loss" in line}
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
     assert {point.step: point.value for point in history} == pytest.approx(losses)
     scores = mlflow.MlflowClient().get_metric_history(run.info.run_id, "validation/accuracy")
     assert [point.step for point in scores] == [5, 10]
 
 
-class Stop(TrainingCallback):
-    """Sends Ctrl-C at the first evaluation."""
+class OnEvaluate(TrainingCallback):
+    """Does something at the first evaluation."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action = action
 
     def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        self.action()
 
 
-class Fail(TrainingCallback):
-    """Fails at the first evaluation."""
-
-    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
-        raise ValueError("no")
-
-
-def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
+def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, tracked: Tracked) -> None:
     with pytest.raises(Interrupted):
-        train(config("mlflow"), callbacks=[Stop()])
+        tracked("mlflow", OnEvaluate(lambda: os.kill(os.getpid(), signal.SIGINT)))
     (run,) = runs_of(mlflow)
     assert run.info.status == "KILLED"
-    train(config("mlflow", **{"training.resume": True}))
+    tracked("mlflow", training__resume=True)
     (again,) = runs_of(mlflow)
     assert (again.info.run_id, again.info.status) == (run.info.run_id, "FINISHED")
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
     assert sorted(point.step for point in history) == list(range(1, 11))
 
 
-def test_a_run_that_fails_is_marked_so(mlflow: Any, config: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="no"):
-        train(config("mlflow"), callbacks=[Fail()])
+def test_a_run_that_fails_is_marked_so(mlflow: Any, tracked: Tracked) -> None:
+    with pytest.raises(IndexError):
+        tracked("mlflow", OnEvaluate([].pop))
     assert [run.info.status for run in runs_of(mlflow)] == ["FAILED"]
 
 
-def test_a_store_that_is_not_there_is_said(mlflow: Any, config: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_said(mlflow: Any, tracked: Tracked, tmp_path: Path) -> None:
     mlflow.set_tracking_uri("nosuch://store")
     with pytest.raises(ConfigError, match="mlflow could not be started: .* MLFLOW_TRACKING_URI says where"):
-        train(config("mlflow"))
+        tracked("mlflow")
     assert not (tmp_path / "run").exists()
 
 
-def test_wandb_offline_keeps_its_files_in_the_run_folder(
-    config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_offline_keeps_its_files_in_the_run_folder(tracked, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    result = train(config("wandb"))
+    result = tracked("wandb")
     folder = tmp_path / "run" / "tracker"
     (offline,) = (folder / "wandb").glob("offline-run-*")
     name = json.loads((folder / "run-id.json").read_text())["wandb"]
@@ -162,10 +152,10 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
     assert told["data.label_names"] == "['a', 'b']"
 
 
-def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_tracked_is_said(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRACKERS, "wandb", lambda: False)
     with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
-        train(config("wandb"))
+        tracked("wandb")
     several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}
     with pytest.raises(ConfigError, match="a tracker works with the run of one model"):
         load_config(overrides=several)

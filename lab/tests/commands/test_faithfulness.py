@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attentune.config import load_config
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
 from attentune_lab.synthetic import write_files
-from helpers.samples import settings
+from helpers.interrupted import run as trained
 
 QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2, "--beam", 1, "--beam-tokens", 12)
 
@@ -19,8 +16,7 @@ QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2,
 @pytest.fixture(scope="module")
 def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness")
-    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    trained(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
     return folder / "run"
 
 
@@ -29,8 +25,7 @@ def demo_run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness-demo")
     write_files(folder, train_size=24, eval_size=8)
     changes = {"data__text_column": "text", "data__label_column": "label", "data__max_length": 150}
-    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2, **changes)
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    trained(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2, **changes)
     return folder / "run"
 
 

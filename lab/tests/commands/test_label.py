@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -13,14 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
 from attentune_lab.token_list import list_tokens
-from helpers.samples import settings
+from helpers.interrupted import run as trained
 from helpers.tiny_models import FIRST, rows_of
 
 Tiny = Callable[..., Path]
@@ -31,8 +27,7 @@ Command = Callable[..., tuple[int, str, str]]
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of ssa-hybrid with gradient labels, which every second epoch has."""
     folder = tmp_path_factory.mktemp("ssa")
-    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", labels__generator="gradient")
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    trained(folder, tiny("bert"), preset="ssa-hybrid", labels__generator="gradient")
     return folder / "run"
 
 
@@ -40,9 +35,8 @@ def test_training_rows_come_with_the_labels_that_the_last_epoch_had(run: Path) -
     lines = list(list_tokens(run))
     tensors, _ = load_labels(run / LABELS_FILE)
     labels = [label for line in lines for label in (token["label"] for token in line["tokens"])]
-    stored = tensors["values"]
-    assert sum(label == 1 for label in labels) == int((stored == 1).sum()) > 0
-    assert sum(label == 0 for label in labels) == int((stored == 0).sum()) > 0
+    for value in (0, 1):
+        assert sum(label == value for label in labels) == int((tensors["values"] == value).sum()) > 0
     assert len(lines) == 48
     first = lines[0]
     own = tensors["values"][tensors["starts"][0] : tensors["starts"][1]][1:-1]  # without [CLS] and [SEP]
@@ -80,18 +74,11 @@ def test_a_checkpoint_shows_the_labels_in_force_there(run: Path) -> None:
 
 def test_pairs_and_scores_are_listed_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
     pairs = [("a dull film", "we saw a film", 1 / 3), ("the music", "the music was fine", 5.0), ("so", "and so", 2.5)]
-    with (tmp_path / "scores.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("sentence1", "sentence2", "label"), *pairs])
-    overrides = settings(
-        tmp_path,
-        tiny("bert"),
-        preset="ssa-hybrid",
-        labels__generator="gradient",
-        data__train_file=str(tmp_path / "scores.csv"),
-        data__validation_file=str(tmp_path / "scores.csv"),
-        data__task_type="regression",
-    )
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    lines = ["sentence1,sentence2,label", *(f"{first},{second},{score}" for first, second, score in pairs)]
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    data = {f"data__{split}_file": str(tmp_path / "scores.csv") for split in ("train", "validation")}
+    method = {"preset": "ssa-hybrid", "labels__generator": "gradient", "data__task_type": "regression"}
+    trained(tmp_path, tiny("bert"), **method, **data)
     lines = list(list_tokens(tmp_path / "run"))
     assert [(line["text"], line["pair"], line["gold"]) for line in lines] == [
         ("a dull film", "we saw a film", 0.333333),
@@ -126,34 +113,21 @@ def test_labels_that_are_not_of_an_epoch_show_none(run: Path, tmp_path: Path) ->
     assert {token["label"] for line in list_tokens(copied, max_samples=5) for token in line["tokens"]} == {None}
 
 
-def test_labels_are_not_laid_on_other_rows(run: Path, tmp_path: Path) -> None:
+def test_labels_of_other_rows_and_damaged_ones_are_refused(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run")
     tensors, _ = load_labels(copied / LABELS_FILE)
     save_labels(copied / LABELS_FILE, tensors, train_fingerprint="of other rows")
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=r"are not those that it was trained on.* Put them back, or name other"):
         list(list_tokens(copied))
-    assert str(error.value).endswith(
-        "the training rows that its config.yaml names are not those that it was trained on, so the labels cannot be "
-        "laid on them. Put them back, or name other rows to see the model's scores alone."
-    )
-
-
-def test_a_damaged_file_of_labels_is_named(run: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(run, tmp_path / "run")
     (copied / LABELS_FILE).write_bytes(b"{")
     with pytest.raises(CheckpointError, match=r"labels\.safetensors: cannot be read"):
         list(list_tokens(copied))
 
 
 def test_a_run_without_token_head_has_nothing_to_show(tiny: Tiny, tmp_path: Path) -> None:
-    overrides = settings(tmp_path, tiny("bert"), training__max_steps=1)
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
-    with pytest.raises(ConfigError) as error:
+    trained(tmp_path, tiny("bert"), training__max_steps=1)
+    with pytest.raises(ConfigError, match="run: has neither token labels nor a token head.* a preset such as ssa-co"):
         list(list_tokens(tmp_path / "run"))
-    assert str(error.value).endswith(
-        "run: has neither token labels nor a token head, so there is nothing to show; train with a preset such as "
-        "ssa-co."
-    )
 
 
 def parsed(text: str) -> list[dict[str, Any]]:

@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from attentune.config import load_config
 from attentune.inference.predictor import Predictor
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
-from helpers.samples import settings
+from helpers.interrupted import run as trained
 
 
 @pytest.fixture(scope="module")
 def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layers")
-    train(
-        load_config(overrides=settings(folder, tiny("bert"), preset="sesame-weighted")),
-        display=ProgressDisplay(quiet=True),
-    )
+    trained(folder, tiny("bert"), preset="sesame-weighted")
     return folder / "run"
 
 
@@ -50,14 +44,10 @@ def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune) -> None:
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("last", None), ("second", None), ("sum-last-4", [2, 3, 4, 5])])
-def test_only_layers_that_reach_the_output_are_shown(
-    tiny, tmp_path: Path, attentune, kind: str, shown: list[int] | None
-) -> None:
+def test_only_layers_that_reach_the_output_are_shown(tiny, tmp_path, attentune, kind, shown):
     """The others' weights have had no gradient: with `last`, as in the preset `sesame`, all but one."""
     given = {"preset": "sesame", "model__layer_mix__kind": kind, "training__max_steps": 1}
-    train(
-        load_config(overrides=settings(tmp_path, tiny("bert", layers=5), **given)), display=ProgressDisplay(quiet=True)
-    )
+    trained(tmp_path, tiny("bert", layers=5), **given)
     status, out, err = attentune("layers", tmp_path / "run", "--format", "json")
     if shown is None:
         assert (status, out) == (2, "")

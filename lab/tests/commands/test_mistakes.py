@@ -2,10 +2,7 @@
 
 import pytest
 
-from attentune.config import load_config
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
-from helpers.samples import settings
+from helpers.interrupted import run as trained
 
 TABLE_2 = "reproduce ssa-table-2"
 # Command lines, and what the message must contain.
@@ -57,15 +54,12 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def run(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistakes")
-    config = load_config(overrides=settings(folder, tiny("bert"), training__max_steps=1))
-    train(config, display=ProgressDisplay(quiet=True))
+    trained(folder, tiny("bert"), training__max_steps=1)
     return folder / "run"
 
 
 @pytest.mark.parametrize(("line", "expected"), [(line, expected) for line, *expected in MISTAKES])
-def test_a_mistake_is_told_in_one_message(
-    run, attentune, tmp_path, monkeypatch, line: str, expected: list[str]
-) -> None:
+def test_a_mistake_is_told_in_one_message(run, attentune, tmp_path, monkeypatch, line, expected):
     monkeypatch.chdir(tmp_path)
     status, out, err = attentune(*(run if word == "RUN" else word for word in line.split()))
     assert (status, out) == (2, "")

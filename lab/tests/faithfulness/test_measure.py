@@ -74,9 +74,7 @@ def test_without_a_beam_there_is_no_normalised_form(quick: Measures, run: Predic
     assert [own.naopc_comprehensiveness for own in scores] == [None, None]
 
 
-def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(
-    quick: Measures, run: Predictor, found: FaithfulnessResult
-) -> None:
+def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(quick, run, found):
     run.model.train()
     again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=quick)
     assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing

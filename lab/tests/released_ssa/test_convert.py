@@ -24,9 +24,7 @@ FORMS = [("hybrid", True), ("hybrid", False), ("co", True), ("co", False), ("pla
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize(("kind", "shared"), FORMS)
-def test_an_imported_model_says_what_the_released_one_says(
-    family: str, kind: str, shared: bool, tiny, tmp_path: Path
-) -> None:
+def test_an_imported_model_says_what_the_released_one_says(family, kind, shared, tiny, tmp_path):
     encoder = tiny(family)
     state = released_state(encoder, family, kind, shared=shared)
     folder = write_released(tmp_path / "released", encoder, state)

@@ -9,24 +9,15 @@ import pytest
 from attentune.runs.records import Run, RunRecord
 from attentune_lab.reproduction.paper_comparison import count_section, score_section
 from attentune_lab.reproduction.recipe import Published, Recipe, load_recipe
+from attentune_lab.reproduction.steps import count_parts
+from helpers.tasks import small_record
+
+PARTS = {"matched": 0.5, "mismatched": 0.25}
 
 
-def record(
-    task: str, method: str, seed: int, scores: dict, *, status: str = "done", seconds: float = 10.0
-) -> RunRecord:
-    return RunRecord(
-        run=Run(task, None, method, seed),
-        status=status,
-        metric="x",
-        score=None,
-        scores=scores,
-        train={"seconds": seconds},
-        best=None,
-        config={},
-        seed=seed,
-        versions={},
-        data_fingerprint={},
-    )
+def record(task: str, method: str, seed: int, scores: dict, *, seconds: float = 10.0, **changes: str) -> RunRecord:
+    made = small_record(Run(task, None, method, seed), **changes)
+    return replace(made, scores=scores, train={"seconds": seconds})
 
 
 def recipe(published: Published, methods: dict, tasks: tuple[str, ...] = ("mrpc", "rte")) -> Recipe:
@@ -45,9 +36,7 @@ def test_scores_of_several_seeds_metrics_and_splits():
             record("mrpc", "A", 1, {"validation": {"f1": 0.8, "accuracy": 0.7}}),
             record("mrpc", "A", 2, {"validation": {"f1": 0.9, "accuracy": 0.7}}),
             record("mrpc", "A", 3, {}, status="failed"),
-            record(
-                "mnli", "A", 1, {"validation_matched": {"accuracy": 0.5}, "validation_mismatched": {"accuracy": 0.25}}
-            ),
+            record("mnli", "A", 1, {f"validation_{part}": {"accuracy": score} for part, score in PARTS.items()}),
         ],
         {"mrpc": "mrpc", "mnli": "mnli"},
     )
@@ -89,11 +78,7 @@ def test_seconds_are_summed_over_tasks_and_averaged_over_seeds():
 
 
 def test_times_are_divided_by_the_baselines_of_the_same_regime_and_test_rows_are_published_only():
-    rows = {
-        "Baseline - frozen": ("1", "2", "1"),
-        "New - frozen": ("1", "2", "1.1"),
-        "New - test": ("5", None, None),
-    }
+    rows = {"Baseline - frozen": ("1", "2", "1"), "New - frozen": ("1", "2", "1.1"), "New - test": ("5", None, None)}
     published = Published("tasks", ("RTE", "seconds", "time ratio"), rows, scale=1)
     methods = {name: {} for name in ("Baseline - tuned", "Baseline - frozen", "New - frozen")}
     took = {"Baseline - tuned": 100, "Baseline - frozen": 8, "New - frozen": 10}
@@ -152,8 +137,6 @@ def test_counts():
 
 def test_the_papers_counts_are_ours_at_its_width(tiny):
     """The counts grow with the square of the width: those of a tiny encoder give those of one 768 wide."""
-    from attentune_lab.reproduction.steps import count_parts
-
     encoder = tiny("bert")
     width = 32
     recipe = load_recipe("task-attention-table-2")
