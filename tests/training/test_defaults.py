@@ -160,17 +160,3 @@ def test_an_open_setting_is_not_used() -> None:
 def test_scores_from_a_dot_product_have_pearsons_loss(preset, changes, task_type, is_pair, loss):
     config = load_config(preset=preset, overrides=changes)
     assert default_loss(config, task_type, is_pair=is_pair) == loss
-
-
-def test_the_originals_train_as_the_program() -> None:
-    for name, dropout in (("task-attention-original", 0.0), ("bi-encoder-mean-original", 0.3)):
-        config = load_config(preset=name)
-        training = config.training
-        assert (training.weight_decay, training.max_grad_norm) == (0.0, 0.0)
-        assert (training.lr_scheduler_type, training.warmup_ratio) == ("constant", 0.0)
-        assert (training.learning_rate, training.num_train_epochs, training.per_device_train_batch_size) == (
-            1e-5,
-            10,
-            8,
-        )
-        assert (config.model.head.combine, config.model.head.dropout) == ("dot", dropout)

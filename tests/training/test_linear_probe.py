@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -224,13 +223,6 @@ def test_a_cosine_starts_at_its_best_scale_without_being_asked(tiny: Tiny, tmp_p
     else:
         assert got[:, 0].tolist() == [0.0] * ROWS
         assert got[:, 1] == pytest.approx(expected[:, 1] - expected[:, 0], abs=2e-3)
-
-
-def test_without_the_setting_nothing_is_fitted(tiny: Tiny, tmp_path: Path) -> None:
-    parts = built(tmp_path, tiny("bert"), **write(tmp_path, "two", pairs=False))
-    before = parts.model.classifier.weight.clone()
-    assert parts.start_classifier() is None
-    assert torch.equal(parts.model.classifier.weight, before)
 
 
 def test_a_dot_product_is_refused_before_anything_is_written(tiny: Tiny, tmp_path: Path) -> None:

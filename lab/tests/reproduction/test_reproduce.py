@@ -108,30 +108,6 @@ def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, t
 
 
 @pytest.mark.integration
-def test_a_recipe_of_ones_own_searches_and_compares_on_draws_of_its_rows(attentune, tiny, tmp_path):
-    write_glue(tmp_path / "data", rows=80)
-    (tmp_path / "mine.yaml").write_text(
-        "tasks: [cola]\ntrain_size: 40\nmethods: {bert: {preset: bert}, bert-mean: {preset: bert-mean}}\n"
-        "search: {spaces: {bert: {training.learning_rate: [1.0e-4, 1.0e-3]}}}\n"
-    )
-    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2")
-    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
-    words = ("reproduce", tmp_path / "mine.yaml", *place, *short, "--output_dir", tmp_path / "out")
-    status, out, err = attentune(*words)
-    assert status == 0, err
-    assert "Not as in the paper" not in out
-    records = [json.loads(file.read_text()) for file in (tmp_path / "out/comparison/records").rglob("seed-*.json")]
-    assert sorted((one["run"]["method"], one["run"]["seed"]) for one in records) == [
-        *(("bert", 1), ("bert", 2), ("bert-mean", 1), ("bert-mean", 2))
-    ]
-    assert {one["train"]["rows"] for one in records} == {40}
-    trials = json.loads((tmp_path / "out/search/cola/bert/trials.json").read_text())["trials"]
-    assert len(trials) == 2
-    best = trials[0]["params"]["training.learning_rate"]
-    assert {one["config"]["training"]["learning_rate"] for one in records if one["run"]["method"] == "bert"} == {best}
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize("has_labels", [True, False])
 def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
     write_glue(tmp_path / "data", rows=40)
