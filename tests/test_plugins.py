@@ -140,7 +140,7 @@ def test_a_generator_whose_choices_are_not_functions_of_the_seed_is_found(broken
 
 
 def test_a_model_with_such_a_part_is_not_exported_with_our_code_alone(package, tiny, tmp_path):
-    from attentune.integrations.hub.export import _check_own_parts
+    from attentune.integrations.transformers import _check_own_parts
 
     settings = replace(Config().model, name_or_path=str(tiny("bert")), head=HeadConfig(kind=f"{NAME}/max"))
     model, _ = build(tiny("bert"), settings=settings)

@@ -17,7 +17,7 @@ from attentune.config import load_config, to_flat
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.runs.worker import RunTask, execute_run
-from attentune.training.signals import stop_on_signal
+from attentune.training.run_folder import stop_on_signal
 
 ROWS, UPDATES = 24, 10
 

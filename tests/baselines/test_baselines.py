@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from attentune.automl.portfolio import choose_members
 from attentune.baselines import linear
-from attentune.baselines.base import BASELINE_FILE, WEIGHTS_FILE
 from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
-from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, LinearModel, fit_linear
 from attentune.baselines.registry import (
     BASELINES,
     OF_PAIRS,
@@ -28,7 +27,6 @@ from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.report.answer import _WORDS
-from attentune.training.baselines import score_baselines
 from helpers.tiny_models import rows_of
 
 TWO, THREE = (LabelSpace("classification", names) for names in (("bad", "good"), ("bad", "fair", "good")))
@@ -169,7 +167,7 @@ def test_pair_features_match_a_plain_loop(frozen: FrozenEncoder) -> None:
 def test_tfidf_pair_features_match_a_plain_loop() -> None:
     rows = rows_of(["good film", "a a dog", ""], ["film is bad", "dog", ""], [0, 1, 0])
     baseline = TfidfLinear().fit(rows, TWO)
-    features_NF = baseline.features(rows).toarray()
+    features_NF = baseline._features(rows).toarray()
     for number in range(3):
         u, v = (baseline._vectors([text]).toarray()[0] for text in (rows.texts[number], rows.pairs[number]))
         first, second = set(rows.texts[number].split()), set(rows.pairs[number].split())
@@ -216,7 +214,7 @@ def test_many_rows_are_sampled(frozen: FrozenEncoder, monkeypatch: pytest.Monkey
     monkeypatch.setattr("attentune.baselines.frozen._FEWEST_ROWS", 12)
     monkeypatch.setattr("attentune.baselines.frozen._BUDGET_CPU", 1.0)
     rows = rows_for(THREE, is_pair=False)
-    assert "stratified sample of 10 training rows" in made("tfidf-linear", frozen).fit(rows, THREE).notes[0]
+    assert "stratified sample of 10 of 24 training rows" in made("tfidf-linear", frozen).fit(rows, THREE).notes[0]
     assert "sample of 12 of 24 training rows" in made("frozen-linear", frozen).fit(rows, THREE).notes[0]
 
 
@@ -240,26 +238,10 @@ def test_any_texts_and_labels(texts: list[str], data: st.DataObject, frozen: Fro
     assert np.isfinite(logits_NC).all()
 
 
-def test_score_baselines_scores_all_splits_but_train(frozen: FrozenEncoder) -> None:
-    splits = {
-        "train": rows_for(TWO, is_pair=True),
-        "validation": rows_of(["good film"], ["bad"], [1]),
-        "test": rows_of(["good film"], ["bad"]),
-    }
-    splits["train"] = TextRows(**{**splits["train"].__dict__, "labels": np.arange(24) % 2})
-    data = TaskData("own", TWO, ("accuracy", "f1"), splits)
-    results = score_baselines(data, encoder=frozen.encoder, max_length=32, seed=1, use_cpu=True)
-    assert [result.name for result in results] == list(baselines_for(data)) == list(BASELINES)
-    for result in results:
-        assert set(result.logits) == {"validation", "test"}
-        assert set(result.scores) == {"validation"}
-        assert set(result.scores["validation"]) == {"accuracy", "f1"}
-        assert result.seconds > 0
-    single = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=False)})
-    assert baselines_for(single) == ("majority", "tfidf-linear", "frozen-linear")
-    for name in OF_PAIRS:
-        with pytest.raises(ConfigError, match=rf"got '{name}', expected some of majority, tfidf-linear, frozen-linear"):
-            score_baselines(single, encoder=frozen.encoder, max_length=32, seed=1, names=[name])
+def test_single_texts_have_no_baselines_of_pairs() -> None:
+    for is_pair in (True, False):
+        data = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=is_pair)})
+        assert baselines_for(data) == tuple(name for name in BASELINES if is_pair or name not in OF_PAIRS)
 
 
 def test_each_baseline_is_listed_wherever_baselines_are() -> None:

@@ -50,11 +50,9 @@ NOT_CLASSES = dict.fromkeys((k for k in (*TRAINED, *AUTO) if "multi-label" in k 
 NO_VECTOR = {
     **dict.fromkeys((k for k in TRAINED if k.startswith("ssa")), "its token gate changes the sentence vector"),
     **dict.fromkeys(("long", "long multi-label"), "it reads long texts in windows"),
-    **dict.fromkeys((k for k in TRAINED if k.startswith(("majority", "tfidf"))), "which has no encoder"),
-    **dict.fromkeys(AUTO, "got "),
+    **ONE_MODEL,
     "pair": "encodes the two texts of a pair together",
     "sesame": "it blurs attention",
-    "alignment": "not from one vector a text",
 }
 
 NOT_INSIDE = dict.fromkeys((*BASELINES, *AUTO), "looks into one model")
@@ -84,9 +82,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "export RUN --output_dir OUT/hub --format transformers": ONE_MODEL,
     "export RUN --output_dir OUT/st --format sentence-transformers": NO_VECTOR,
-    "export RUN --output_dir OUT/setfit --format setfit": {
-        **dict.fromkeys(("score", "multi-label", "bi-encoder"), "is not a SetFit model"), **NO_VECTOR,
-    },
     "params RUN": ONE_MODEL,
     "explain RUN --fit --max_samples 24 --copies 2": {**ONE_MODEL, "bi-encoder": "encodes the texts of a pair apart"},
     "submit RUN --output_file OUT/s.zip": dict.fromkeys((*TRAINED, *AUTO), "expected a task of GLUE"),

@@ -19,7 +19,7 @@ from attentune.execution.executor import Executor, ExecutorOptions, WorkerKilled
 from attentune.runs.driver import ComparisonStopped, Driver
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from helpers import tasks
 from helpers.comparisons import is_alive, wait_for
 from helpers.samples import settings

@@ -20,7 +20,7 @@ from attentune.runs.grid import Run
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
 from attentune.runs.worker import RunTask, execute_run
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from helpers.tasks import RUNS, names, noted, sleeping_plan, small_record
 
 

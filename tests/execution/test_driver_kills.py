@@ -21,7 +21,7 @@ from attentune.runs.driver import Driver
 from attentune.runs.grid import Run
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from helpers.comparisons import is_alive
 from helpers.interrupted import Disk
 from helpers.slurm import running_slurm
@@ -123,7 +123,7 @@ from attentune.runs.records import RecordStore
 from attentune.runs.driver import Driver, only_driver
 from attentune.execution.executor import ExecutorOptions
 from attentune.execution import make_executor
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from execution.test_driver_kills import RUN_S, runs_of
 from helpers.tasks import sleeping_plan
 folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))

@@ -15,7 +15,7 @@ import pytest
 
 from attentune.errors import DataError
 from attentune.results import RunResult
-from attentune.training.signals import Interrupted, StopRequest
+from attentune.training.run_folder import Interrupted, StopRequest
 from helpers.comparisons import LONG, config_of, end_at_once, fail, is_alive, launched, train_quietly, wait_for
 from helpers.interrupted import without_times
 

@@ -20,7 +20,7 @@ from attentune.errors import DataError
 from attentune.execution.launch import train_in_processes
 from attentune.results import RunResult
 from attentune.training.run import train
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from helpers.interrupted import TIMES
 from helpers.samples import settings
 

@@ -239,7 +239,6 @@ _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
     "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
     "runs/first": [*_OWN, "--num_train_epochs", "1"],
-    "runs/reviews-linear": [*_OWN, "--preset", "frozen-linear"],
     "runs/pairs-cosine": ["--task", "rte", *_GLUE, "--preset", "bi-encoder-cosine"],
     "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
     "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],

@@ -25,7 +25,7 @@ from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 from helpers.samples import settings, write_reviews
 
 # Fields that may differ between equal runs: times and memory.

@@ -9,7 +9,7 @@ import torch
 from accelerate import PartialState
 
 from attentune.data.tokenization import Features, encode_rows
-from attentune.inference.scoring import ModelEvaluator, make_accelerator, predict_logits
+from attentune.inference.scoring import ModelEvaluator, make_accelerator, score_rows
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import TWO, Built, build, logits_of, rows_of
 
@@ -32,9 +32,8 @@ def features_of(built: Built, texts: list[str] = TEXTS) -> Features:
 def predicted(built: Built, accelerator, batch_size: int, texts: list[str] = TEXTS, **options) -> np.ndarray:
     pad_token_id = built[1].pad_token_id
     features = features_of(built, texts)
-    return predict_logits(
-        built[0], features, pad_token_id=pad_token_id, batch_size=batch_size, accelerator=accelerator, **options
-    )
+    options |= {"pad_token_id": pad_token_id, "batch_size": batch_size, "accelerator": accelerator}
+    return score_rows(built[0], features, **options).logits_NC
 
 
 @pytest.mark.parametrize("family", FAMILIES)

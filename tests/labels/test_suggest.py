@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.baselines.predictor import load_run
-from attentune.baselines.registry import make_baseline
+from attentune.baselines.registry import load_run, make_baseline
 from attentune.config import ModelConfig
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, predict_rows

@@ -16,7 +16,7 @@ from attentune.runs.search_settings import SamplerConfig, SelectionCriterion, Tr
 from attentune.runs.space import Dimension, Space
 from attentune.runs.study import SearchStudy
 from attentune.runs.worker import execute_run
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 from helpers.samples import settings
 from helpers.tasks import small_record
 

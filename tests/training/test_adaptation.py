@@ -15,13 +15,13 @@ from transformers import AutoModel, AutoTokenizer
 from attentune.config import Config, load_config
 from attentune.data.dataset import TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.training.adaptation import RUN_FOLDER, AdaptationDisplay, adapt, is_adapted
-from attentune.training.callbacks import TrainingCallback
-from attentune.training.signals import Interrupted, StopRequest
+from attentune.training.adaptation import RUN_FOLDER, adapt, is_adapted
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback
+from attentune.training.run_folder import Interrupted, StopRequest
 from helpers.samples import write_reviews
 from helpers.tiny_models import rows_of
 
-QUIET = AdaptationDisplay(quiet=True)
+QUIET = ProgressDisplay(quiet=True)
 
 
 def config_of(folder: Path, encoder: Path, **changes: object) -> Config:

@@ -24,7 +24,7 @@ from attentune.models.build import build_model, load_tokenizer
 from attentune.models.slots import merge_adapters
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 from helpers.interrupted import log_of
 from helpers.samples import settings
 from helpers.tiny import FAMILIES

@@ -143,7 +143,7 @@ def test_a_baseline_that_fails_does_not_cost_the_run(encoder, tmp_path, monkeypa
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("attentune.baselines.registry.TfidfLinear._fit", fail)
+    monkeypatch.setattr("attentune.baselines.registry.TfidfLinear._features_to_fit", fail)
     changes = {"training__baselines": "tfidf-linear,frozen-linear", "training__max_steps": 1}
     result = train(load_config(overrides=settings(tmp_path, encoder, **changes)))
     assert "the baseline tfidf-linear could not be fitted (RuntimeError: out of memory); it is left out" in (

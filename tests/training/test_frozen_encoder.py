@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 import attentune.training.building as building
-import attentune.training.frozen_encoder as frozen_module
+import attentune.training.linear_probe as frozen_module
 import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.frozen_encoder import FrozenStates, evaluation_caches, freeze, states_bytes
+from attentune.training.linear_probe import FrozenStates, evaluation_caches, freeze, states_bytes
 from attentune.training.run import train
 from helpers.interrupted import log_of, losses_of
 from helpers.samples import settings

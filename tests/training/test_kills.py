@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.training.signals import stop_on_signal
+from attentune.training.run_folder import stop_on_signal
 from helpers.interrupted import (
     ENDED_AT_ONCE,
     FINISHED,

@@ -177,14 +177,14 @@ def test_spoilt_weights_leave_the_last_good_checkpoint(train, tmp_path, monkeypa
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_outputs_that_are_no_numbers_are_not_scored(train, tmp_path, monkeypatch, value):
-    original = scoring_module.predict_logits
+    original = scoring_module.ModelEvaluator.compute_logits
 
     def spoilt(*arguments: Any, **options: Any) -> np.ndarray:
         logits_NC = original(*arguments, **options)
         logits_NC[1, 0] = value
         return logits_NC
 
-    monkeypatch.setattr(scoring_module, "predict_logits", spoilt)
+    monkeypatch.setattr(scoring_module.ModelEvaluator, "compute_logits", spoilt)
     outcome = train(texts(16, BOTH), texts(4, BOTH))
     check_refused(outcome, "validation: the model's outputs are infinite or NaN for 1 of 4 rows (1)", "learning_rate")
     assert not (tmp_path / "run" / "run.json").exists()

@@ -22,7 +22,7 @@ from attentune.token_labels.planner import EpochPlanner, TrainingScorer
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 from helpers.interrupted import LABELS_FILE, assert_same, die, die_after_step, killed, log_of, outcome, run
 from helpers.samples import settings, write_reviews
 

@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError
 from attentune.explain.explainer import Explainer
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor, predict_rows
-from attentune.integrations.hub.stock import stock_model
+from attentune.integrations.transformers import stock_model
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.saving import save_model
 from attentune.training.baselines import _constant

@@ -18,7 +18,7 @@ from attentune.inference.scoring import TRACKERS
 from attentune.results import RunResult
 from attentune.training.callbacks import TrainingCallback, tracker_settings
 from attentune.training.run import train
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 from helpers.interrupted import log_of
 from helpers.samples import settings, write_reviews
 

@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
 
     from attentune.training.callbacks import ProgressDisplay
-    from attentune.training.signals import Interrupted
+    from attentune.training.run_folder import Interrupted
     from attentune_lab.released_ssa.program import run_ssa
 
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}

@@ -79,8 +79,7 @@ from attentune.runs.driver import ComparisonStopped, Driver, Plan
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.runs.worker import RunTask, execute_run
 from attentune.training.prepare import ADAPTATION_UPDATES
-from attentune.training.run_folder import check_own_folder, locked_folder
-from attentune.training.signals import StopRequest, stop_on_signal
+from attentune.training.run_folder import StopRequest, check_own_folder, locked_folder, stop_on_signal
 
 FOLDS_FILE = "folds.safetensors"
 _FORMAT = 1

@@ -45,8 +45,7 @@ from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.prepare import row_facts
-from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
-from attentune.training.signals import Interrupted, Stopped, StopRequest, raise_on_signal
+from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE, Interrupted, Stopped, StopRequest, raise_on_signal
 
 SINGLE_FOLDER = "single"
 # The share of the time limit that is kept for fusing, and for the estimate.

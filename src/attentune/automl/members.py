@@ -31,7 +31,7 @@ from attentune.io.files import storage_errors
 from attentune.results import RunResult, versions
 from attentune.runs.records import Run
 from attentune.training.callbacks import TrainingCallback
-from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
 HELD_OUT_FILE, REFIT_FOLDER = "heldout.safetensors", "all"
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
@@ -264,7 +264,8 @@ class MemberTrainer:
 
     def _adapt(self, config: Config, deadline: _Deadline) -> RunResult:
         """Adapt the encoder to the texts of all folds, whose labels it does not see, and to further texts."""
-        from attentune.training.adaptation import AdaptationDisplay, adapt
+        from attentune.training.adaptation import adapt
+        from attentune.training.callbacks import ProgressDisplay
 
         rows = _SETUP.rows.take(np.flatnonzero(load_folds(Path(self.folds_file)) >= 0))
         parts = [rows] if _SETUP.unlabeled is None else [rows, _SETUP.unlabeled]
@@ -275,7 +276,7 @@ class MemberTrainer:
 
         def adapt_with(*, resume: bool) -> None:
             training = replace(config.training, output_dir=str(folder), resume=resume)
-            display = AdaptationDisplay(quiet=True)
+            display = ProgressDisplay(quiet=True)
             adapt(replace(config, training=training), rows=texts_only, display=display, callbacks=[deadline])
 
         try:

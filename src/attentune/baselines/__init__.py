@@ -1,5 +1,5 @@
 """Simple reference models: what a run must beat to be worth its cost.
 
 `registry` names them: the majority class, TF-IDF with a linear model, and linear models on the vectors of a frozen
-encoder. All are `base.Baseline`: fit, logits, save. `scores` fits them on a task and scores its splits.
+encoder. All are `linear.Baseline`: fit, logits, save.
 """

@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from attentune.baselines.base import Baseline
-from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.baselines.linear import Baseline
 from attentune.config import ModelConfig
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import row_groups, stratified_sample
 from attentune.data.tokenization import Features, encode_rows
-from attentune.errors import CheckpointError, ConfigError
+from attentune.errors import CheckpointError
 from attentune.inference.scoring import default_batch_tokens
 from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer
 from attentune.models.cpu_layers import frozen_weights, use_fused_layers, use_own_attention
@@ -43,7 +40,7 @@ class TokenStates:
 
 
 def depths(layers: int) -> tuple[int, int, int]:
-    """Return the compared hidden states: embeddings, middle layer and last layer."""
+    """Return the hidden states that are compared: the embeddings, those of the middle layer and of the last one."""
     return 0, layers // 2, layers
 
 
@@ -101,9 +98,6 @@ def chunks(lengths: Sequence[int], most: int) -> Iterator[range]:
         yield range(start, len(lengths))
 
 
-_STRENGTHS = (0.0001, 0.001, 0.01, 0.1, 1.0)
-_COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
-_ALIGNMENT_STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)
 # Multiplications that the encoder may spend on training rows: about 20 seconds on two CPU cores.
 _BUDGET_CPU, _BUDGET_GPU = 3e12, 3e14
 # Fewer rows than this are never sampled.
@@ -112,7 +106,7 @@ _FEWEST_ROWS = 1000
 KEPT = 200_000
 # Tokens whose hidden states are held at a time: 75 MB for vectors of 384 numbers.
 _HELD_TOKENS = 16_384
-# The encoders of loaded baselines that are in use, so that an ensemble's folds encode each text once.
+# The encoders of loaded baselines that are in use: those of an ensemble's folds encode each text once.
 _SHARED: weakref.WeakValueDictionary[tuple[str, str | None, int], FrozenEncoder] = weakref.WeakValueDictionary()
 
 
@@ -120,7 +114,7 @@ class _Kept:
     """Rows of numbers by key, each computed once, until there are more than `KEPT`."""
 
     def __init__(self, compute: Callable[[list[Any]], np.ndarray]) -> None:
-        self._compute = compute
+        self._compute, self.seconds = compute, 0.0
         self._places: dict[Hashable, int] = {}
         self._rows_NF = np.zeros((0, 0), dtype=np.float32)
 
@@ -128,7 +122,8 @@ class _Kept:
         return len(self._places)
 
     def rows(self, keys: Sequence[Hashable]) -> np.ndarray:
-        """Return the (N, F) features of one or more keys."""
+        """Return the (N, F) numbers of keys, of which there is at least one."""
+        began = time.perf_counter()
         fresh = list(dict.fromkeys(key for key in keys if key not in self._places))
         if self._places and len(self._places) + len(fresh) > KEPT:
             # Predicting files of any length must not fill the memory.
@@ -138,7 +133,8 @@ class _Kept:
             first = len(self._places)
             self._places |= {key: first + number for number, key in enumerate(fresh)}
             self._rows_NF = np.concatenate([self._rows_NF, made_NF]) if first else made_NF
-        return self._rows_NF[[self._places[key] for key in keys]]
+        self.seconds += time.perf_counter() - began
+        return np.ascontiguousarray(self._rows_NF[[self._places[key] for key in keys]])
 
 
 class FrozenEncoder:
@@ -155,7 +151,6 @@ class FrozenEncoder:
             trust_remote_code=encoder.trust_remote_code,
         )
         self.max_length = max_length
-        self.seconds = 0.0
         self._use_cpu = use_cpu
         self._loaded: tuple[Any, Any, torch.device] | None = None
         self._width = 0
@@ -167,36 +162,26 @@ class FrozenEncoder:
         self._load()
         return self._width
 
+    @property
+    def seconds(self) -> float:
+        """The time that encoding took so far."""
+        return self._vectors.seconds + self._alignments.seconds
+
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """Return the (N, D) float32 mean of the last hidden states of each text's tokens, without padding."""
-        if not len(texts):
-            return np.zeros((0, self.width), dtype=np.float32)
-        return np.ascontiguousarray(self._timed(self._vectors, texts)[:, :-1])
+        return self._vectors.rows(texts) if len(texts) else np.zeros((0, self.width), dtype=np.float32)
 
     def alignments(self, rows: TextRows) -> np.ndarray:
         """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair."""
         pairs = list(zip(*_both_texts(rows), strict=True))
-        if not pairs:
-            return np.zeros((0, NUM_FEATURES), dtype=np.float32)
-        return np.ascontiguousarray(self._timed(self._alignments, pairs)[:, :-1])
+        return self._alignments.rows(pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
 
-    def cut_vectors(self, rows: TextRows) -> np.ndarray:
-        """Return (N,) bool: whether a text was truncated for `vectors`; after these, nothing is encoded again."""
-        if not len(rows):
+    def is_cut(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) bool: whether a text is longer than the maximum length."""
+        texts = (*rows.texts, *(rows.pairs or ()))
+        if not texts:
             return np.zeros(0, dtype=bool)
-        both = rows.texts if rows.pairs is None else (*rows.texts, *rows.pairs)
-        return self._timed(self._vectors, both)[:, -1].reshape(-1, len(rows)).max(axis=0) > 0
-
-    def cut_alignments(self, rows: TextRows) -> np.ndarray:
-        """Return (N,) bool: whether a text was truncated for `alignments`; after these, nothing is encoded again."""
-        pairs = list(zip(*_both_texts(rows), strict=True))
-        return self._timed(self._alignments, pairs)[:, -1] > 0 if pairs else np.zeros(0, dtype=bool)
-
-    def _timed(self, kept: _Kept, keys: Sequence[Hashable]) -> np.ndarray:
-        started = time.perf_counter()
-        made_NF = kept.rows(keys)
-        self.seconds += time.perf_counter() - started
-        return made_NF
+        return self._tokens(texts).cut_lengths(self.max_length).reshape(-1, len(rows)).max(axis=0) > 0
 
     def features(self, rows: TextRows) -> np.ndarray:
         """Return the mean vectors of single texts, or the `pair_features` of pairs."""
@@ -223,7 +208,7 @@ class FrozenEncoder:
         return both_ND[: len(rows)], both_ND[len(rows) :]
 
     def affordable_rows(self, rows: TextRows) -> int:
-        """Return how many rows can be encoded in about 20 seconds on two CPU cores."""
+        """Return how many of these rows can be encoded at a cost of about 20 seconds on two CPU cores."""
         if len(rows) <= _FEWEST_ROWS:
             return len(rows)
         model, _, device = self._load()
@@ -261,16 +246,13 @@ class FrozenEncoder:
         return self._loaded
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors, followed by 1 for texts that are truncated, else 0."""
         features = self._tokens(texts)
-        vectors_NF = np.zeros((len(texts), self.width + 1), dtype=np.float32)
-        vectors_NF[:, -1] = features.cut_lengths(self.max_length) > 0
+        vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
         for places, hidden, mask_BT in self._batches(features, np.arange(len(texts))):
-            vectors_NF[places, :-1] = _means(hidden[-1], mask_BT).cpu().numpy()
-        return vectors_NF
+            vectors_ND[places] = _means(hidden[-1], mask_BT).cpu().numpy()
+        return vectors_ND
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """Return the features, followed by 1 for pairs with a truncated text, else 0."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
         features = self._tokens(list(numbers))
         pairs_N2 = np.array([[numbers[first], numbers[second]] for first, second in pairs])
@@ -278,8 +260,7 @@ class FrozenEncoder:
         for part in chunks(features.lengths[pairs_N2].sum(axis=1).tolist(), _HELD_TOKENS):
             states = self._token_states(features, np.unique(pairs_N2[part]))
             made += [alignment_features(states[first], states[second]) for first, second in pairs_N2[part].tolist()]
-        is_cut_N = (features.cut_lengths(self.max_length) > 0)[pairs_N2].any(axis=1)
-        return np.column_stack([np.stack(made), is_cut_N.astype(np.float32)])
+        return np.stack(made)
 
     def _token_states(self, features: Features, rows: np.ndarray) -> dict[int, TokenStates]:
         made = {}
@@ -306,7 +287,7 @@ class FrozenEncoder:
     ) -> Iterator[tuple[np.ndarray, tuple[torch.Tensor, ...], torch.Tensor]]:
         """Encode rows of similar length together; yield which they are, their hidden states and their mask.
 
-        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` all layers.
+        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
         """
         model, tokenizer, device = self._load()
         with kept_memory(), frozen_weights(model), _precision(device):
@@ -347,74 +328,32 @@ def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:
 class OnFrozenEncoder(Baseline):
     """A linear model of features that a frozen encoder computes."""
 
-    _strengths: tuple[float, ...] = _STRENGTHS
+    strengths: ClassVar[tuple[float, ...]] = (0.0001, 0.001, 0.01, 0.1, 1.0)
+    standardises = True
+    _sampling_key = "frozen rows"
 
     def __init__(self, frozen: FrozenEncoder, *, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__(seed=seed)
         self.frozen = frozen
-        self._seed = seed
-        self._model: LinearModel | None = None
 
-    @property
-    def linear(self) -> LinearModel:
-        """The fitted linear model; its features are not standardised."""
-        assert self._model is not None, "call fit first"
-        return self._model
-
-    @abstractmethod
-    def _features(self, rows: TextRows) -> np.ndarray:
-        """Return the (N, F) features of rows."""
-
-    @abstractmethod
-    def _num_features(self) -> int:
-        """Return F."""
-
-    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
-        notes: tuple[str, ...] = ()
-        limit = self.frozen.affordable_rows(rows)
-        if limit < len(rows):
-            notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
-            rows = rows.take(stratified_sample(labels, limit, "frozen rows", self._seed))
-            assert rows.labels is not None
-            labels = rows.labels
-        self._model, note = fit_linear(
-            self._features(rows).astype(np.float64),
-            labels,
-            label_space,
-            weights=rows.weights,
-            strengths=self._strengths,
-            seed=self._seed,
-            standardise=True,
-            groups=row_groups(rows, near=False),
-        )
-        self.notes = (*notes, note)
-
-    def _logits(self, rows: TextRows) -> np.ndarray:
-        assert self._model is not None
-        assert self.label_space is not None
-        return self._model.logits(self._features(rows).astype(np.float64), self.label_space)
+    def _affordable_rows(self, rows: TextRows) -> int:
+        return self.frozen.affordable_rows(rows)
 
     def cut_lengths(self, rows: TextRows) -> np.ndarray:
         """Return (N,) the maximum length for rows with a longer text, else 0."""
-        return np.where(self._cut(rows), self.frozen.max_length, 0)
-
-    def _cut(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.cut_vectors(rows)
+        return np.where(self.frozen.is_cut(rows), self.frozen.max_length, 0)
 
     def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        assert self._model is not None
         encoder = self.frozen.encoder
-        settings = {
-            "seed": self._seed,
+        return {}, {
             "name_or_path": encoder.name_or_path,
             "revision": encoder.revision,
             "encoder_fingerprint": encoder_fingerprint(encoder),
             "max_length": self.frozen.max_length,
         }
-        return self._model.arrays(), settings
 
     @classmethod
-    def _restore(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+    def _restored(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
         # Code that comes with an encoder is never run on the word of a file.
         encoder = ModelConfig(name_or_path=str(settings["name_or_path"]), revision=settings["revision"])
         if encoder_fingerprint(encoder) != settings["encoder_fingerprint"]:
@@ -422,14 +361,7 @@ class OnFrozenEncoder(Baseline):
                 f"{encoder.name_or_path}: is another encoder than the one that the baseline was fitted on. Put that one"
                 " back, or train the baseline again."
             )
-        made = cls(shared_encoder(encoder, int(settings["max_length"])), seed=int(settings["seed"]))
-        made._model = LinearModel.from_arrays(arrays)
-        return made
-
-    def _check(self) -> None:
-        assert self._model is not None
-        assert self.label_space is not None
-        self._model.check(self.label_space, self._num_features())
+        return cls(shared_encoder(encoder, int(settings["max_length"])), seed=int(settings["seed"]))
 
 
 class FrozenLinear(OnFrozenEncoder):
@@ -438,48 +370,35 @@ class FrozenLinear(OnFrozenEncoder):
     name = "frozen-linear"
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.features(rows)
+        return self.frozen.features(rows).astype(np.float64)
 
     def _num_features(self) -> int:
         return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width
 
 
-class _OnPairs(OnFrozenEncoder):
-    """A linear model of features that only pairs have."""
-
-    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
-        if rows.pairs is None:
-            raise ConfigError(
-                f"baseline: {self.name} compares the two texts of a pair, but the rows are single texts; expected"
-                " frozen-linear, tfidf-linear or majority."
-            )
-        super()._fit(rows, labels, label_space)
-
-
-class Cosine(_OnPairs):
+class Cosine(OnFrozenEncoder):
     """Logistic or linear regression on one feature: the cosine of the mean vectors of a pair's texts."""
 
     name = "cosine"
-    _strengths = _COSINE_STRENGTHS
+    compares_pairs = True
+    strengths = (0.1, 1.0, 10.0, 100.0)
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.cosines(rows)
+        return self.frozen.cosines(rows).astype(np.float64)
 
     def _num_features(self) -> int:
         return 1
 
 
-class TokenAlignment(_OnPairs):
+class TokenAlignment(OnFrozenEncoder):
     """Logistic or ridge regression on how well the tokens of a pair's texts match: `alignment_features`."""
 
     name = "token-alignment"
-    _strengths = _ALIGNMENT_STRENGTHS
+    compares_pairs = True
+    strengths = (0.001, 0.01, 0.1, 1.0, 10.0)
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.alignments(rows)
-
-    def _cut(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.cut_alignments(rows)
+        return self.frozen.alignments(rows).astype(np.float64)
 
     def _num_features(self) -> int:
         return NUM_FEATURES

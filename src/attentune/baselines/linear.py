@@ -1,24 +1,148 @@
-"""Linear models of features, for every type of task, with the regularisation chosen by cross-validation.
+"""The interface of all baselines, each a linear model of features of the texts, and their files.
 
-A thin layer over scikit-learn: logistic regression for classes, one per label for multi-label tasks, ridge regression
-for scores.
+A thin layer over scikit-learn fits them: logistic regression for classes, one per label for multi-label tasks, ridge
+regression for scores, with the regularisation chosen by cross-validation.
 """
 
 from __future__ import annotations
 
+import json
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from safetensors.numpy import save
 from scipy import sparse
 from scipy.special import log_softmax, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from attentune.data.dataset import LabelSpace
-from attentune.data.splits import stratified_folds, stratified_sample
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.splits import row_groups, stratified_folds, stratified_sample
+from attentune.errors import ConfigError, DataError
+from attentune.io.files import write_bytes, write_text
+
+BASELINE_FILE, WEIGHTS_FILE = "baseline.json", "baseline.safetensors"
+FORMAT = 1
+
+
+class Baseline(ABC):
+    """A linear model of features of texts or pairs, for every type of task."""
+
+    name: ClassVar[str]  # its name in the registry
+    compares_pairs: ClassVar[bool] = False  # whether single texts have no such features
+    strengths: ClassVar[tuple[float, ...]] = ()  # inverse strengths of the penalty to choose from
+    standardises: ClassVar[bool] = False
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = seed
+        self.label_space: LabelSpace | None = None
+        self.is_pair = False
+        self.notes: tuple[str, ...] = ()
+        self._model: LinearModel | None = None
+
+    @property
+    def linear(self) -> LinearModel:
+        """The fitted linear model; its features are not standardised."""
+        if self._model is None:
+            raise ValueError(f"{self.name}: call fit first")
+        return self._model
+
+    def fit(self, rows: TextRows, label_space: LabelSpace) -> Self:
+        """Fit the labels of rows, weighted by `rows.weights` if they have weights."""
+        if rows.labels is None or len(rows) == 0:
+            raise DataError(f"{rows.source}: got no labelled rows, expected at least one to fit {self.name} on.")
+        if rows.pairs is None and self.compares_pairs:
+            raise ConfigError(
+                f"baseline: {self.name} compares the two texts of a pair, but the rows are single texts; expected"
+                " frozen-linear, tfidf-linear or majority."
+            )
+        self.label_space, self.is_pair = label_space, rows.pairs is not None
+        self._model, self.notes = self._fit(rows, rows.labels, label_space)
+        return self
+
+    def _fit(self, rows: TextRows, labels: np.ndarray, space: LabelSpace) -> tuple[LinearModel, tuple[str, ...]]:
+        notes: tuple[str, ...] = ()
+        limit = self._affordable_rows(rows)
+        if limit < len(rows):
+            notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
+            rows = rows.take(stratified_sample(labels, limit, self._sampling_key, self.seed))
+            labels = np.asarray(rows.labels)
+        model, note = fit_linear(
+            self._features_to_fit(rows),
+            labels,
+            space,
+            weights=rows.weights,
+            strengths=self.strengths,
+            seed=self.seed,
+            standardise=self.standardises,
+            groups=row_groups(rows, near=False),
+        )
+        return model, (*notes, note)
+
+    def logits(self, rows: TextRows) -> np.ndarray:
+        """Return (N, C) float64 log-probabilities, logits of labels, or scores."""
+        space = self.label_space
+        if space is None:
+            raise ValueError(f"{self.name}: call fit first")
+        if (rows.pairs is not None) != self.is_pair:
+            kinds = ("single texts", "pairs of texts")
+            raise DataError(f"{rows.source}: got {kinds[not self.is_pair]}, expected {kinds[self.is_pair]}.")
+        if len(rows) == 0:
+            return np.zeros((0, space.num_labels))
+        return np.asarray(self._predict(rows, space), dtype=np.float64)
+
+    def cut_lengths(self, rows: TextRows) -> np.ndarray:
+        """Return (N,) the tokens that are read of a row that is longer; 0 for a row that is read whole."""
+        return np.zeros(len(rows), dtype=np.int64)
+
+    def save(self, folder: Path) -> None:
+        """Write `baseline.json` and `baseline.safetensors` into an existing folder."""
+        arrays, settings = self._state()
+        content = {
+            "format": FORMAT,
+            "name": self.name,
+            "is_pair": self.is_pair,
+            "label_space": None if self.label_space is None else asdict(self.label_space),
+            "notes": list(self.notes),
+            "settings": {"seed": self.seed, **settings},
+        }
+        write_bytes(Path(folder) / WEIGHTS_FILE, save({**self.linear.arrays(), **arrays}))
+        write_text(Path(folder) / BASELINE_FILE, json.dumps(content, indent=1) + "\n")
+
+    # What a kind of baseline defines.
+
+    _sampling_key: ClassVar[str] = ""  # of the random sample, if there are more rows than can be afforded
+
+    def _affordable_rows(self, rows: TextRows) -> int:
+        return len(rows)
+
+    @abstractmethod
+    def _features(self, rows: TextRows) -> Matrix:
+        """Return the (N, F) features of rows."""
+
+    def _features_to_fit(self, rows: TextRows) -> Matrix:
+        return self._features(rows)
+
+    def _predict(self, rows: TextRows, space: LabelSpace) -> np.ndarray:
+        return self.linear.logits(self._features(rows), space)
+
+    @abstractmethod
+    def _num_features(self) -> int:
+        """Return F."""
+
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return what `_restored` needs besides the linear model and the seed: arrays, and settings for JSON."""
+        return {}, {}
+
+    @classmethod
+    def _restored(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+        return cls(seed=int(settings["seed"]))
+
 
 Matrix = Any  # a NumPy array or a sparse matrix of scipy
 
@@ -49,17 +173,12 @@ class LinearModel:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the model as arrays, for a file."""
-        return {
-            "weights": self.weights_PD,
-            "bias": self.bias_P,
-            "classes": self.classes_P,
-            "absent": np.array([self.absent]),
-        }
+        return {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LinearModel:
         """Rebuild the model of `arrays`."""
-        return cls(arrays["weights"], arrays["bias"], arrays["classes"], float(arrays["absent"][0]))
+        return cls(arrays["weights_PD"], arrays["bias_P"], arrays["classes_P"], arrays["absent"].item())
 
     def check(self, label_space: LabelSpace, features: int) -> None:
         """Check that a model from a file fits these labels and this number of features."""

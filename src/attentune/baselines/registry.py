@@ -1,23 +1,27 @@
-"""The baselines by name."""
+"""The baselines by name, and saved ones as runs, which `Predictor.load` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from safetensors.numpy import load_file
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from attentune.baselines.base import Baseline, read_baseline_file
 from attentune.baselines.frozen import Cosine, FrozenEncoder, FrozenLinear, OnFrozenEncoder, TokenAlignment
-from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.baselines.linear import BASELINE_FILE, FORMAT, WEIGHTS_FILE, Baseline, LinearModel
 from attentune.config import ModelConfig
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import row_groups, stratified_sample
 from attentune.errors import CheckpointError, ConfigError
+from attentune.inference.ensemble import read_label_space
+from attentune.inference.predictor import ModelPredictor, Predictor, TextsRead, saved_config
+from attentune.inference.scoring import Evaluator
+from attentune.io.files import read_json
 
 # Words and pairs of words, and sequences of characters within words. Words of one letter count.
 _ANALYZERS: dict[str, dict[str, Any]] = {
@@ -27,7 +31,6 @@ _ANALYZERS: dict[str, dict[str, Any]] = {
 _MOST_TERMS = 30_000
 # Fitting on more rows takes minutes.
 _MOST_ROWS = 50_000
-_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 # In rows of this number of texts a term must occur in at least two.
 _LARGE = 1000
 _OVERLAPS = 5
@@ -40,35 +43,22 @@ class TfidfLinear(Baseline):
     """
 
     name = "tfidf-linear"
+    strengths = (0.1, 1.0, 10.0, 100.0)
+    _sampling_key = "tfidf rows"
 
     def __init__(self, *, seed: int = 0) -> None:
-        super().__init__()
-        self._seed = seed
+        super().__init__(seed=seed)
         self._vectorizers: dict[str, TfidfVectorizer] = {}
-        self._model: LinearModel | None = None
 
-    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
-        notes: tuple[str, ...] = ()
-        if len(rows) > _MOST_ROWS:
-            rows = rows.take(stratified_sample(labels, _MOST_ROWS, "tfidf rows", self._seed))
-            assert rows.labels is not None
-            notes, labels = (f"Fitted on a stratified sample of {_MOST_ROWS:,} training rows.",), rows.labels
+    def _affordable_rows(self, rows: TextRows) -> int:
+        return _MOST_ROWS
+
+    def _features_to_fit(self, rows: TextRows) -> sparse.csr_matrix:
         texts = [*rows.texts, *(rows.pairs or ())]
         self._vectorizers = {name: _fitted(name, texts) for name in _ANALYZERS}
-        self._model, note = fit_linear(
-            self.features(rows),
-            labels,
-            label_space,
-            weights=rows.weights,
-            strengths=_STRENGTHS,
-            seed=self._seed,
-            standardise=False,
-            groups=row_groups(rows, near=False),
-        )
-        self.notes = (*notes, note)
+        return self._features(rows)
 
-    def features(self, rows: TextRows) -> sparse.csr_matrix:
-        """Return the (N, D) features of rows."""
+    def _features(self, rows: TextRows) -> sparse.csr_matrix:
         first_ND = self._vectors(rows.texts)
         if rows.pairs is None:
             return first_ND
@@ -78,37 +68,28 @@ class TfidfLinear(Baseline):
         parts = [first_ND, second_ND, abs(first_ND - second_ND), product_ND, sparse.csr_matrix(overlap_NO)]
         return sparse.hstack(parts, format="csr")
 
+    def _num_features(self) -> int:
+        terms = sum(len(fitted.idf_) for fitted in self._vectorizers.values())
+        return 4 * terms + _OVERLAPS if self.is_pair else terms
+
     def _vectors(self, texts: Sequence[str]) -> sparse.csr_matrix:
         parts = [self._vectorizers[name].transform(texts) for name in _ANALYZERS]
         # Each part has length 1, so that both together have length 1 too.
         return sparse.hstack(parts, format="csr") * np.sqrt(1 / len(parts))
 
-    def _logits(self, rows: TextRows) -> np.ndarray:
-        assert self._model is not None
-        assert self.label_space is not None
-        return self._model.logits(self.features(rows), self.label_space)
-
     def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        assert self._model is not None
-        arrays = self._model.arrays() | {f"idf.{name}": made.idf_ for name, made in self._vectorizers.items()}
-        terms = {name: made.get_feature_names_out().tolist() for name, made in self._vectorizers.items()}
-        return arrays, {"seed": self._seed, "terms": terms}
+        idf = {f"idf.{name}": fitted.idf_ for name, fitted in self._vectorizers.items()}
+        terms = {name: fitted.get_feature_names_out().tolist() for name, fitted in self._vectorizers.items()}
+        return idf, {"terms": terms}
 
     @classmethod
-    def _restore(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
-        made = cls(seed=int(settings["seed"]))
+    def _restored(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+        baseline = cls(seed=int(settings["seed"]))
         for name in _ANALYZERS:
             vectorizer = _vectorizer(name, vocabulary=list(map(str, settings["terms"][name])))
             vectorizer.idf_ = arrays[f"idf.{name}"]
-            made._vectorizers[name] = vectorizer
-        made._model = LinearModel.from_arrays(arrays)
-        return made
-
-    def _check(self) -> None:
-        assert self._model is not None
-        assert self.label_space is not None
-        terms = sum(len(made.idf_) for made in self._vectorizers.values())
-        self._model.check(self.label_space, 4 * terms + _OVERLAPS if self.is_pair else terms)
+            baseline._vectorizers[name] = vectorizer
+        return baseline
 
 
 def _vectorizer(name: str, **options: Any) -> TfidfVectorizer:
@@ -145,46 +126,34 @@ class Majority(Baseline):
 
     name = "majority"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._logits_C = np.zeros(0)
-
-    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
+    def _fit(self, rows: TextRows, labels: np.ndarray, space: LabelSpace) -> tuple[LinearModel, tuple[str, ...]]:
         weights = np.ones(len(labels)) if rows.weights is None else rows.weights
         total = weights.sum()
-        if label_space.task_type == "regression":
-            self._logits_C = np.array([weights @ labels / total])
-        elif label_space.is_multilabel:
+        if space.task_type == "regression":
+            bias_C = np.array([weights @ labels / total])
+        elif space.is_multilabel:
             counts_C = weights @ labels
-            self._logits_C = np.log((counts_C + 0.5) / (total - counts_C + 0.5))
+            bias_C = np.log((counts_C + 0.5) / (total - counts_C + 0.5))
         else:
             # Laplace's rule of succession: every class counts once more.
-            counts_C = np.bincount(labels, weights, minlength=label_space.num_labels) + 1.0
-            self._logits_C = np.log(counts_C / counts_C.sum())
+            counts_C = np.bincount(labels, weights, minlength=space.num_labels) + 1.0
+            bias_C = np.log(counts_C / counts_C.sum())
+        return LinearModel(np.zeros((len(bias_C), 0)), bias_C, np.arange(len(bias_C))), ()
 
-    def _logits(self, rows: TextRows) -> np.ndarray:
-        return np.tile(self._logits_C, (len(rows), 1))
+    def _features(self, rows: TextRows) -> np.ndarray:
+        return np.zeros((len(rows), 0))
 
-    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"logits": self._logits_C}, {}
+    def _predict(self, rows: TextRows, space: LabelSpace) -> np.ndarray:
+        return np.tile(self.linear.bias_P, (len(rows), 1))
 
-    @classmethod
-    def _restore(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
-        made = cls()
-        made._logits_C = arrays["logits"]
-        return made
-
-    def _check(self) -> None:
-        assert self.label_space is not None
-        if self._logits_C.shape != (self.label_space.num_labels,):
-            raise ValueError(f"{self._logits_C.shape} logits do not fit {self.label_space.num_labels} labels")
+    def _num_features(self) -> int:
+        return 0
 
 
 BASELINES: dict[str, type[Baseline]] = {
     kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, Cosine, TokenAlignment)
 }
-# These compare the two texts of a pair.
-OF_PAIRS = (Cosine.name, TokenAlignment.name)
+OF_PAIRS = tuple(name for name, kind in BASELINES.items() if kind.compares_pairs)
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
@@ -203,15 +172,93 @@ def make_baseline(
     kind = BASELINES[name]
     if issubclass(kind, OnFrozenEncoder):
         return kind(frozen or FrozenEncoder(encoder, max_length), seed=seed)
-    return TfidfLinear(seed=seed) if kind is TfidfLinear else kind()
+    return kind(seed=seed)
 
 
 def load_baseline(folder: str | Path) -> Baseline:
     """Load a saved baseline of any kind."""
-    name = read_baseline_file(folder)["name"]
-    if name not in BASELINES:
+    try:
+        content = read_json(Path(folder) / BASELINE_FILE)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, expected {FORMAT}")
+        if content["name"] not in BASELINES:
+            raise ValueError(f"holds the baseline {content['name']!r}, expected one of {', '.join(BASELINES)}")
+        arrays, space = load_file(Path(folder) / WEIGHTS_FILE), read_label_space(content["label_space"])
+        baseline = BASELINES[content["name"]]._restored(arrays, content["settings"])
+        baseline.label_space, baseline.is_pair = space, bool(content["is_pair"])
+        baseline.notes, baseline._model = tuple(map(str, content["notes"])), LinearModel.from_arrays(arrays)
+        baseline.linear.check(space, baseline._num_features())
+        return baseline
+    except CheckpointError:
+        raise
+    except Exception as error:  # safetensors, JSON and NumPy each have their own
         raise CheckpointError(
-            f"{folder}: holds the baseline {name!r}, expected one of {', '.join(BASELINES)}. It was written by another"
-            " version; update attentune, or train it again."
+            f"{folder}: no baseline could be loaded: {type(error).__name__}: {str(error)[:300]}. Expected"
+            f" {BASELINE_FILE} and {WEIGHTS_FILE} of a trained baseline; train it again, or use another copy."
+        ) from error
+
+
+@dataclass(frozen=True)
+class BaselinePredictor(Predictor):
+    """A saved baseline. It has one precision, so that settings of precision and batches are ignored."""
+
+    baseline: Baseline
+
+    @property
+    def kind(self) -> str:
+        """The name of the baseline."""
+        return f"{self.baseline.name} baseline"
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the baseline was fitted to pairs of texts."""
+        return self.baseline.is_pair
+
+    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+        """Make an evaluator of these rows."""
+        self._check_pairs(data)
+        return BaselineEvaluator(
+            splits=data.splits,
+            label_space=self.label_space,
+            metrics=data.metrics,
+            baseline=self.baseline,
+            read=self.read,
         )
-    return BASELINES[name].load(folder)
+
+    def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
+        """Make an evaluator of these rows, as `evaluator` does."""
+        return self.evaluator(data)
+
+    def single_model(self, purpose: str) -> ModelPredictor:
+        """Refuse: a baseline is no fine-tuned encoder."""
+        raise ConfigError(
+            f"{purpose}: got {self.folder}, a {self.kind}, expected the run folder of a fine-tuned encoder. Train one:"
+            " attentune train --preset bert --output_dir DIR"
+        )
+
+
+@dataclass(kw_only=True)
+class BaselineEvaluator(Evaluator):
+    """Predicts and scores splits with a baseline."""
+
+    baseline: Baseline
+    read: TextsRead  # counts the rows
+
+    def cut_lengths(self, split: str) -> np.ndarray:
+        """Return (N,) the maximum length of a frozen encoder for longer rows, else 0."""
+        return self.baseline.cut_lengths(self.splits[split])
+
+    def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """Predict a split at once."""
+        logits_NC = self.baseline.logits(self.splits[split])
+        self.read.add(self.cut_lengths(split))
+        if progress is not None:
+            progress(len(logits_NC))
+        return logits_NC
+
+
+def load_run(folder: Path) -> BaselinePredictor:
+    """Load the run folder of a baseline."""
+    baseline = load_baseline(folder)
+    assert baseline.label_space is not None  # loaded baselines are fitted
+    return BaselinePredictor(folder, saved_config(folder), baseline.label_space, baseline)

@@ -15,7 +15,7 @@ from attentune.config.parse import did_you_mean
 from attentune.io.files import check_new_folder
 
 if TYPE_CHECKING:
-    from attentune.integrations.onnx.export import Export
+    from attentune.integrations.onnx import Export
 
 _HELP = f"""
 attentune export RUN (--output_dir DIR | --push_to_hub NAME/REPO) [flags]
@@ -26,15 +26,12 @@ it.
 RUN  a run folder or checkpoint
 {BEST_OF_TASK}
 --output_dir DIR  the folder to write: new or empty
---format NAME  onnx, transformers, sentence-transformers (the encoder of single texts) or setfit (with a linear
-    classifier) (default: onnx)
+--format NAME  onnx, transformers or sentence-transformers (the encoder of single texts) (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
     trust_remote_code), or auto: stock where it gives the run's logits and predictions (auto if not given)
 --push_to_hub NAME/REPO  also upload the folder to this repository of the Hugging Face hub; --output_dir may then be
     left out
 --private  with --push_to_hub: a new repository is private
---include_predictions  with --push_to_hub: upload the run's predictions_*.csv too, which have the ids and labels of its
-    rows
 --opset N  ONNX operator set version (default: chosen by PyTorch)
 --quantize int8  also write a graph with 8-bit weights: int8
 --check_rows N>=0  validation rows to check the export on (default: 200)
@@ -45,8 +42,7 @@ examples:
   attentune export runs/cola --format transformers --output_dir served/hub
   attentune export runs/cola --format transformers --push_to_hub me/cola --private"""
 
-_SENTENCES = ("sentence-transformers", "setfit")
-_FORMATS = ("onnx", "transformers", *_SENTENCES)
+_FORMATS = ("onnx", "transformers", "sentence-transformers")
 # What other tools call these formats, and others that are made of one.
 _OTHER_FORMATS = {
     **dict.fromkeys(("hf", "huggingface", "pytorch", "torch", "safetensors"), " Did you mean 'transformers'?"),
@@ -64,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     _check_flags(parsed, problems)
     check(problems)
     if parsed.push_to_hub is not None:
-        from attentune.integrations.hub.publish import check_push, copy_predictions, push_folder
+        from attentune.integrations.hub import check_push, push_folder
 
         check_push(parsed.push_to_hub)
     use_best(parsed)
@@ -77,8 +73,6 @@ def run(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(parsed.output_dir or Path(place) / parsed.push_to_hub.split("/")[-1])
         print("\n".join(_export(parsed, folder)))
-        if parsed.include_predictions:
-            copy_predictions(Path(parsed.run), folder)
         tell([f"uploading it to {parsed.push_to_hub}"])
         address, files = push_folder(folder, parsed.push_to_hub, private=True if parsed.private else None)
     print(f"{address}: {len(files)} files uploaded: {', '.join(files)}")
@@ -98,9 +92,8 @@ def _check_flags(parsed: argparse.Namespace, problems: list[str]) -> None:
         problems.append(f"--quantize and --opset: go with --format onnx; leave them out for {parsed.format}.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
-    for flag in ("private", "include_predictions"):
-        if getattr(parsed, flag) and parsed.push_to_hub is None:
-            problems.append(f"--{flag}: goes with --push_to_hub NAME/REPO; leave it out, or name a repository.")
+    if parsed.private and parsed.push_to_hub is None:
+        problems.append("--private: goes with --push_to_hub NAME/REPO; leave it out, or name a repository.")
 
 
 def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]:
@@ -111,7 +104,7 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
 
     made: Any
     if parsed.format == "transformers":
-        from attentune.integrations.hub.export import export_for_transformers
+        from attentune.integrations.transformers import export_for_transformers
 
         made = export_for_transformers(parsed.run, output_dir, code=parsed.code or "auto", say=say)
         is_stock = made.class_name is not None
@@ -130,26 +123,27 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
                 "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run,"
                 " which needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
             )
-    elif parsed.format in _SENTENCES:
-        from attentune.integrations.hub.sentences import export_for_sentences
+    elif parsed.format == "sentence-transformers":
+        from attentune.integrations.sentence_transformers import export_for_sentences
 
-        made = export_for_sentences(parsed.run, output_dir, output_format=parsed.format, say=say)
-        pooled = "mean of the tokens" if made.pooling == "mean" else "first token"
-        loads = "SentenceTransformer" if made.labels is None else "SetFitModel, and as SentenceTransformer"
-        yield f"{made.folder}: loads as {loads}; vectors of {made.width} values, {pooled}"
+        made = export_for_sentences(parsed.run, output_dir, say=say)
+        encoder = made.encoder
+        pooled = "mean of the tokens" if encoder.pooling == "mean" else "first token"
+        yield f"{made.folder}: loads as SentenceTransformer; vectors of {encoder.width} values, {pooled}"
         yield (
             f"max difference from the run in float32, loaded without Attentune: {made.max_difference:.1e} ({made.texts}"
             " synthetic texts)"
         )
-        if made.scale is not None and made.offset is not None:
-            yield f"the run's score of a pair: {made.scale:.6g} x {made.similarity} {made.offset:+.6g} (in export.json)"
+        if encoder.scale is not None:
+            score = f"{encoder.scale:.6g} x {encoder.similarity} {encoder.offset:+.6g}"
+            yield f"the run's score of a pair: {score} (in export.json)"
         if made.note is not None:
             yield f"note: {made.note}"
     else:
-        from attentune.integrations.onnx.export import export_run
+        from attentune.integrations.onnx import export_run
 
         options = {name: getattr(parsed, name) for name in ("opset", "quantize", "check_rows")}
-        yield from _onnx_lines(export_run(parsed.run, output_dir, output_format=parsed.format, say=say, **options))
+        yield from _onnx_lines(export_run(parsed.run, output_dir, say=say, **options))
 
 
 def _onnx_lines(export: Export) -> Iterator[str]:

@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
     from attentune.runs.progress import ComparisonProgress
     from attentune.runs.search import ComparisonStopped, search
-    from attentune.training.signals import Interrupted
+    from attentune.training.run_folder import Interrupted
 
     display = ComparisonProgress(quiet=parsed.quiet)
     if parsed.plan:

@@ -80,8 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.cli.inputs import check_dataset_folder
     from attentune.training.callbacks import ProgressDisplay, is_main_rank
     from attentune.training.prepare import prepare
-    from attentune.training.run_folder import check_feasible, config_for_run
-    from attentune.training.signals import Interrupted
+    from attentune.training.run_folder import Interrupted, check_feasible, config_for_run
 
     # Mistakes are told before PyTorch is imported.
     config = config_for_run(config)
@@ -191,11 +190,12 @@ def _adapt(arguments: Sequence[str], config: Config, parsed: Any) -> int:
     check_columns(config.data.train_file, config.data)
     check_feasible(config)
     # Imported late, so that mistakes are reported without delay.
-    from attentune.training.adaptation import AdaptationDisplay, adapt
-    from attentune.training.signals import Interrupted
+    from attentune.training.adaptation import adapt
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.run_folder import Interrupted
 
     try:
-        folder = adapt(config, display=AdaptationDisplay(quiet=parsed.quiet))
+        folder = adapt(config, display=ProgressDisplay(quiet=parsed.quiet, only_steps=True))
     except Interrupted as stop:
         return stopped(f"stopped and saved at step {stop.step}.", "train", arguments, resume=True)
     print(f"{folder}: the adapted encoder. Fine-tune it: attentune train ... --model_name_or_path {folder}")

@@ -24,7 +24,7 @@ from typing import Any
 from attentune.errors import CheckpointError
 from attentune.execution.executor import thread_settings
 from attentune.results import RunResult
-from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
 _POLL_S = 0.2
 # Processes have this long to save after a stop request, or after the one that started them is gone.

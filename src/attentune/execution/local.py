@@ -34,7 +34,7 @@ from attentune.execution.executor import (
 )
 from attentune.execution.launch import kill_launched
 from attentune.io.files import storage_errors
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 
 # Imported by the server from which workers are forked, in this order.
 _PRELOADED = ["attentune.training.run", "attentune.inference.predictor", "attentune.execution.preloaded"]

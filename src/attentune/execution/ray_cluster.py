@@ -15,7 +15,7 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
-from attentune.training.signals import stop_on_signal
+from attentune.training.run_folder import stop_on_signal
 
 
 @dataclass

@@ -22,7 +22,7 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
-from attentune.training.signals import stop_on_signal
+from attentune.training.run_folder import stop_on_signal
 
 # Jobs at a time if --jobs is not given.
 _JOBS = 100

@@ -218,7 +218,7 @@ def load_run(folder: Path) -> EnsemblePredictor:
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}; update attentune")
         fusion = Fusion.from_json(content["fusion"])
-        space = _label_space(content["label_space"])
+        space = read_label_space(content["label_space"])
         members = tuple(_member(entry) for entry in content["members"])
         if [member.name for member in members] != list(fusion.members) or fusion.task_type != space.task_type:
             raise ValueError("its members and labels are not those of its fusion")
@@ -238,7 +238,8 @@ def load_run(folder: Path) -> EnsemblePredictor:
     return EnsemblePredictor(folder, saved_config(folder), space, members, fusion, pairs, loaded)
 
 
-def _label_space(content: Any) -> LabelSpace:
+def read_label_space(content: Any) -> LabelSpace:
+    """Read the labels of a baseline or an ensemble from its file."""
     names, thresholds = content["names"], content["thresholds"]
     space = LabelSpace(
         content["task_type"],

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.predictions import SplitEvaluation, evaluate_split
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use_own_attention
@@ -34,9 +35,6 @@ from attentune.models.saving import Tokenizer, label_space_of, load_attribution_
 from attentune.nn.attribution_head import AttributionHead
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
-if TYPE_CHECKING:
-    from attentune.inference.evaluation import SplitEvaluation
-
 Progress = Callable[[int], None]
 Encode = Callable[..., Features]
 _SPLITS = ("train", "validation", "test")
@@ -44,7 +42,7 @@ _SPLITS = ("train", "validation", "test")
 
 # The file that marks a run folder of each kind, and the module whose `load_run` loads it. The others hold a model.
 # Modules are named, not imported, since they import this one.
-_KINDS = {"ensemble.json": "attentune.inference.ensemble", "baseline.json": "attentune.baselines.predictor"}
+_KINDS = {"ensemble.json": "attentune.inference.ensemble", "baseline.json": "attentune.baselines.registry"}
 
 
 @dataclass(frozen=True)
@@ -373,12 +371,23 @@ def evaluate(
     Raises:
         AttentuneError: for any user error; the message says how to fix it.
     """
+    return _scored(run, data, splits, precision, progress)[-1]
+
+
+def _scored(
+    run: str | Path | Predictor,
+    data: DataConfig | None,
+    splits: Sequence[str],
+    precision: str | None,
+    progress: Progress | None,
+) -> tuple[TaskData, Evaluator, dict[str, dict[str, float]]]:
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     rows = saved.data(data, splits)
-    scores = saved.predictor(rows, precision=precision).score(tuple(rows.splits), progress=progress)
+    evaluator = saved.predictor(rows, precision=precision)
+    scores = evaluator.score(tuple(rows.splits), progress=progress)
     if not scores:
         raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
-    return scores
+    return rows, evaluator, scores
 
 
 def evaluate_in_detail(
@@ -390,20 +399,11 @@ def evaluate_in_detail(
     progress: Progress | None = None,
 ) -> tuple[dict[str, SplitEvaluation], TaskData]:
     """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`."""
-    from attentune.inference.evaluation import evaluate_split  # imports scikit-learn
-
-    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
-    rows = saved.data(data, splits)
-    evaluator = saved.predictor(rows, precision=precision)
-    evaluator.score(tuple(rows.splits), progress=progress)
-    found = {
-        split: evaluate_split(split, rows.splits[split], evaluator.logits[split], saved.label_space, evaluator.metrics)
-        for split in rows.splits
-        if rows.splits[split].labels is not None
-    }
-    if not found:
-        raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
-    return found, rows
+    rows, evaluator, scores = _scored(run, data, splits, precision, progress)
+    space, metrics = evaluator.label_space, evaluator.metrics
+    return {
+        split: evaluate_split(split, rows.splits[split], evaluator.logits[split], space, metrics) for split in scores
+    }, rows
 
 
 def predict_rows(

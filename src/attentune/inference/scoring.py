@@ -101,15 +101,16 @@ class ModelEvaluator(Evaluator):
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Run the model over a split."""
-        return predict_logits(
-            self.model,
-            self.features[split],
-            pad_token_id=self.pad_token_id,
-            batch_size=self.batch_size,
-            accelerator=self.accelerator,
-            encoded=self.encoded.get(split),
-            progress=progress,
-        )
+        with kept_memory():
+            return score_rows(
+                self.model,
+                self.features[split],
+                pad_token_id=self.pad_token_id,
+                batch_size=self.batch_size,
+                accelerator=self.accelerator,
+                encoded=self.encoded.get(split),
+                progress=progress,
+            ).logits_NC
 
 
 # Large enough for efficient matrix products, small enough for activations to stay in a CPU's cache.
@@ -327,29 +328,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def predict_logits(
-    model: nn.Module,
-    features: Features,
-    *,
-    pad_token_id: int,
-    batch_size: int | None,
-    accelerator: Accelerator,
-    encoded: dict[int, torch.Tensor] | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> np.ndarray:
-    """Compute the (N, C) logits of all rows; see `score_rows`."""
-    with kept_memory():
-        return score_rows(
-            model,
-            features,
-            pad_token_id=pad_token_id,
-            batch_size=batch_size,
-            accelerator=accelerator,
-            encoded=encoded,
-            progress=progress,
-        ).logits_NC
 
 
 def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:

@@ -5,8 +5,7 @@ Start with `SSACallback`; `new_model` builds the model, `recommended_arguments` 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,21 +13,18 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import GradientState
 from accelerate.utils import GradientAccumulationPlugin
-from torch import Tensor
 from transformers import DataCollatorWithPadding, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from attentune.config import Config, TrainingConfig, load_config
-from attentune.data.batching import budget_order, pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
-from attentune.inference.scoring import BATCH_TOKENS
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import Tokenizer, label_space_of
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
-from attentune.token_labels.planner import build_generator
+from attentune.token_labels.planner import TrainingScorer, build_generator
 from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
 from attentune.training.objective import build_objective
 from attentune.training.prepare import RunSize, choose_settings, default_loss, score_scale
@@ -131,16 +127,20 @@ def recommended_arguments(
 Key = tuple[bytes, float]
 
 
-def tokens_of(row: Mapping[str, Any]) -> np.ndarray:
-    """Return the (T,) int32 token ids of a tokenised row, without padding."""
-    ids = np.asarray(row["input_ids"], dtype=np.int32)
-    mask = row.get("attention_mask")
-    return ids if mask is None else ids[np.asarray(mask).astype(bool)]
+def tokens_of(row: Mapping[str, Any], column: str = "input_ids") -> np.ndarray:
+    """Return a column of a tokenised row, (T,) int32, without padding."""
+    values, mask = np.asarray(row[column], dtype=np.int32), row.get("attention_mask")
+    return values if mask is None else values[np.asarray(mask).astype(bool)]
+
+
+def label_of(row: Mapping[str, Any]) -> Any:
+    """Return the label of a row; None if it has none."""
+    return row.get("labels", row.get("label"))
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
     """Return the key of a row: its tokens and its label, since the Trainer may drop all other columns."""
-    label = row.get("labels", row.get("label"))
+    label = label_of(row)
     return tokens_of(row).tobytes(), float("nan") if label is None else float(label)
 
 
@@ -150,35 +150,26 @@ def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> t
         raise DataError("train_dataset: expected a data set with a length and at least one row; a stream has none.")
     rows = [dataset[number] for number in range(len(dataset))]
     for number, row in enumerate(rows):
-        if "input_ids" not in row or isinstance(row.get("labels", row.get("label")), (str, type(None))):
+        if "input_ids" not in row or isinstance(label_of(row), (str, type(None))):
             raise DataError(
                 f"train_dataset: row {number} has {', '.join(map(str, row))}, expected input_ids and a number as"
                 " label; tokenise it first: dataset.map(lambda row: tokenizer(row['text'], truncation=True)), and"
                 " number classes that are words: dataset.class_encode_column('label')"
             )
     ids = [tokens_of(row) for row in rows]
-    types = [_types_of(row) for row in rows]
     lengths = np.array([len(row_ids) for row_ids in ids], dtype=np.int64)
-    flat = np.concatenate(ids)
+    flat, types = np.concatenate(ids), None
+    if all(row.get("token_type_ids") is not None for row in rows):
+        types = np.concatenate([tokens_of(row, "token_type_ids") for row in rows]).astype(np.int8)
     features = Features(
         ids=flat,
-        type_ids=None
-        if any(row_types is None for row_types in types)
-        else np.concatenate([row_types for row_types in types if row_types is not None]),
+        type_ids=types,
         special=np.isin(flat, special_ids),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         full_lengths=lengths,
     )
-    labels = [row.get("labels", row.get("label")) for row in rows]
-    gold = np.asarray([float(label) for label in labels])
+    gold = np.array([float(label_of(row)) for row in rows])
     return features, gold if is_regression else gold.astype(np.int64), [key_of(row) for row in rows]
-
-
-def _types_of(row: Mapping[str, Any]) -> np.ndarray | None:
-    if row.get("token_type_ids") is None:
-        return None
-    types, mask = np.asarray(row["token_type_ids"], dtype=np.int8), row.get("attention_mask")
-    return types if mask is None else types[np.asarray(mask).astype(bool)]
 
 
 class SSACollator:
@@ -201,58 +192,6 @@ class SSACollator:
                     targets_BT[number, batch["attention_mask"][number].bool()] = torch.from_numpy(row_targets)
             batch["token_targets"] = targets_BT
         return batch
-
-
-class TrainerScorer:
-    """Predict training rows with the current weights, in evaluation mode.
-
-    Every process predicts all rows, so that no process waits for another.
-    """
-
-    def __init__(self, model: Any, features: Features, *, pad_token_id: int, mask_token_id: int) -> None:
-        self.model = model
-        self._features, self._pad_token_id, self._mask_token_id = features, pad_token_id, mask_token_id
-
-    part = slice(0, None, 1)
-
-    @torch.no_grad()
-    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        """Predict training rows."""
-        logits_NC = np.zeros((len(rows), self.model.config.num_labels), dtype=np.float32)
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            for places in budget_order(self._features.padded_lengths[rows], BATCH_TOKENS):
-                batch = pad_batch(
-                    self._features,
-                    rows[places],
-                    pad_token_id=self._pad_token_id,
-                    mask_token_id=self._mask_token_id,
-                    masked=None if masked is None else [masked[place] for place in places],
-                )
-                logits_NC[places] = self.model(**self._on_device(batch.inputs)).logits.float().cpu().numpy()
-        finally:
-            self.model.train(was_training)
-        return logits_NC
-
-    def inputs(self, row: int) -> dict[str, Tensor]:
-        """Return a training row as a batch of one, on the device of the model."""
-        return self._on_device(pad_batch(self._features, [row], pad_token_id=self._pad_token_id).inputs)
-
-    def _on_device(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
-
-    def summed(self, values: np.ndarray) -> np.ndarray:
-        """Return the values unchanged, since every process has all rows."""
-        return values
-
-    @contextlib.contextmanager
-    def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """Do nothing: no progress is reported in the Trainer."""
-        yield
-
-    def tick(self, rows: int) -> None:
-        """Do nothing: no progress is reported in the Trainer."""
 
 
 # The generators that use each row once per epoch and need no output of the training step.
@@ -389,7 +328,9 @@ class SSACallback(TrainerCallback):
             features=self._features,
             gold=self._gold,
             comparator=comparator,
-            scorer=TrainerScorer(self._model, self._features, **ids),
+            scorer=TrainingScorer(
+                model=self._model, bf16_copy=None, accelerator=_accelerator(), features=self._features, **ids
+            ),
             mask_token_id=ids["mask_token_id"],
             seed=args.seed,
         )

@@ -6,7 +6,6 @@ a temporary one unless `output_dir` is set, so `attentune explain` and the other
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import ClassifierTags, RegressorTags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from attentune.config import load_config
 from attentune.config.parse import did_you_mean
-from attentune.data.dataset import FROM_PYTHON, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import FROM_PYTHON, LabelSpace, TaskData, TextRows, check_each, checked_texts, is_missing
 from attentune.data.splits import split_rows
-from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-from attentune.integrations.sklearn_input import check_one_column, labels_of, scores_of, texts_of, weights_of
+from attentune.errors import InputError
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.run import train
 
 __all__ = ["AttentuneAuto", "AttentuneClassifier", "AttentuneRegressor", "texts_of"]
@@ -50,7 +49,6 @@ class _TextEstimator(BaseEstimator):
         alpha: float | None = None,
         settings: Mapping[str, Any] | None = None,
         validation_share: float = 0.0,
-        warm_start: bool = False,
         random_state: int = 42,
         output_dir: str | Path | None = None,
         verbose: bool = False,
@@ -64,14 +62,12 @@ class _TextEstimator(BaseEstimator):
         self.alpha = alpha
         self.settings = settings
         self.validation_share = validation_share
-        self.warm_start = warm_start
         self.random_state = random_state
         self.output_dir = output_dir
         self.verbose = verbose
 
     def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace, sample_weight: Any) -> None:
-        previous = getattr(self, "run_", None) if self.warm_start else None
-        texts, pairs = self._texts(X, reset=previous is None)
+        texts, pairs = self._texts(X, reset=True)
         weights = weights_of(sample_weight, len(texts))
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         splits, kept = {"train": rows}, ""
@@ -81,12 +77,8 @@ class _TextEstimator(BaseEstimator):
         data = TaskData(FROM_PYTHON, space, _METRICS[space.task_type], splits, (kept.strip(),) if kept else ())
         temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
-        overrides = self._overrides(folder, space)
-        if previous is not None:
-            start = _start_of(previous, space, Path(temporary.name) / "start")
-            overrides |= {"model.name_or_path": str(start), "training.linear_probe": False}
         self.result_: RunResult = train(
-            load_config(overrides=overrides),
+            load_config(overrides=self._overrides(folder, space)),
             data=data,
             display=ProgressDisplay(quiet=not self.verbose),
             with_baselines=False,
@@ -192,8 +184,6 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
             value of the preset.
         settings: other settings by dotted name; they override all arguments.
         validation_share: the fraction of rows that is held out and scored after each epoch; 0 trains on all rows.
-        warm_start: whether a further `fit` continues from the weights of the last one, with its classes; the
-            optimizer and the learning rate's schedule start anew.
         random_state: an integer seed; equal seeds give equal models on the same machine.
         output_dir: the run folder; a temporary one if None.
         verbose: whether to show progress on standard error.
@@ -223,14 +213,6 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
         check_consistent_length(X, y)
         classes: np.ndarray
         classes, labels_N = np.unique(labels_of(y), return_inverse=True)
-        if self.warm_start and hasattr(self, "run_"):
-            unknown = sorted(set(classes.tolist()) - set(self.classes_.tolist()))
-            if unknown:
-                raise ValueError(
-                    f"y: got the class {unknown[0]!r}, but warm_start continues with the classes"
-                    f" {', '.join(map(str, self.classes_))}. Set warm_start=False to train on other classes."
-                )
-            labels_N, classes = np.searchsorted(self.classes_, classes)[labels_N], self.classes_
         self._train(X, labels_N.astype(np.int64), _space_of(classes), sample_weight)
         self.classes_: np.ndarray = classes
         return self
@@ -260,7 +242,7 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
             The estimator itself.
 
         Raises:
-            ValueError: X, y or sample_weight is invalid, their lengths differ, or y has NaN or infinity.
+            ValueError: X, y or sample_weight is invalid, or their lengths differ.
             AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
@@ -452,12 +434,110 @@ def _member_folders(run: Predictor) -> list[Path]:
     return [run.folder / folder for member in members for folder in member.folders]
 
 
-def _start_of(run: Predictor, space: LabelSpace, copy: Path) -> Path:
-    """Copy a fitted run's model, from which training continues: its own folder may be that of the new run."""
-    if not isinstance(run, ModelPredictor):
-        raise ValueError(f"warm_start: this was fitted as {run.kind}, which has no weights to continue from.")
-    if (run.label_space.task_type, run.label_space.names) != (space.task_type, space.names):
-        raise ValueError("warm_start: the run that was fitted predicts other labels; set warm_start=False.")
-    skipped = {folder.name for folder in checkpoint_folders(run.folder)}
-    shutil.copytree(run.folder, copy, ignore=lambda _, names: skipped.intersection(names))
-    return copy
+def labels_of(y: Any) -> np.ndarray:
+    """Return the (N,) class labels, of any sortable type."""
+    check_one_column(y)
+    _check_labels(y)
+    labels_N = column_or_1d(np.asarray(y), warn=True)
+    if labels_N.dtype.kind == "f":
+        expected = "a class (unknown label type: continuous numbers; AttentuneRegressor takes them)"
+        check_each(labels_N.tolist(), "y", lambda label: label == np.floor(label), expected)
+    return labels_N
+
+
+def check_one_column(y: Any) -> None:
+    """Refuse several labels a row where NumPy would make one object of them; equal lists are left to scikit-learn."""
+    if y is None or issparse(y):
+        got = "None" if y is None else f"a sparse matrix of shape {y.shape}"
+        raise ValueError(f"y should be a 1d array, got {got} instead.")
+    if not hasattr(y, "__iter__") or (hasattr(y, "ndim") and y.ndim != 1):
+        return
+    for place, value in enumerate(y):
+        if isinstance(value, (set, frozenset, dict)) or (
+            isinstance(value, (list, tuple, np.ndarray)) and (hasattr(y, "ndim") or len(value) != len(y[0]))
+        ):
+            raise ValueError(
+                f"y should be a 1d array, got {str(value)[:60]} in row {place} instead. Several labels a row are"
+                " trained from a file: attentune train --task_type multi_label."
+            )
+
+
+def _check_labels(y: Any) -> None:
+    """Check the labels as they are given, since NumPy makes texts of gaps and numbers beside texts."""
+    if isinstance(y, np.ndarray) and y.dtype.kind in "iubU":
+        return
+    values = y.tolist() if hasattr(y, "tolist") else y.to_list() if hasattr(y, "to_list") else y
+    if not isinstance(values, (list, tuple)) or any(isinstance(value, (list, tuple, np.ndarray)) for value in values):
+        return  # not one column, which scikit-learn names
+    check_each(values, "y", lambda label: not is_missing(label), "a label in each row; NaN and None are none")
+    check_each(
+        values,
+        "y",
+        lambda label: not isinstance(label, bytes) and label not in (float("inf"), float("-inf")),
+        "a text or a number; infinity and bytes are no classes",
+    )
+    first = next(iter(values), "")
+    kind = "text" if isinstance(first, str) else "number"
+    check_each(
+        values,
+        "y",
+        lambda label: isinstance(label, str) == isinstance(first, str),
+        f"a {kind} as in row 0 ({first!r}): labels of one type",
+    )
+
+
+def scores_of(y: Any) -> np.ndarray:
+    """Return the (N,) scores."""
+    check_one_column(y)
+    values_N = column_or_1d(np.asarray(y), warn=True)
+    check_each(values_N.tolist(), "y", _is_score, "a finite number in each row; None, NaN and infinity are none")
+    return np.asarray(values_N, dtype=np.float64)
+
+
+def _is_score(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
+
+
+def weights_of(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """Return the (N,) weights scaled to a mean of 1, so that only their ratios matter; None if all are equal."""
+    if sample_weight is None:
+        return None
+    weights_N = np.asarray(column_or_1d(np.asarray(sample_weight)), dtype=np.float64)
+    if len(weights_N) != rows or not (np.isfinite(weights_N).all() and (weights_N >= 0).all() and weights_N.any()):
+        raise ValueError(
+            f"sample_weight: got {len(weights_N)} values from {weights_N.min(initial=np.inf):g} to"
+            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows}"
+            " rows, not all zero."
+        )
+    return None if np.ptp(weights_N) == 0 else weights_N / weights_N.mean()
+
+
+def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Read the texts of X."""
+    if isinstance(X, str):
+        raise ValueError("X: got one text, expected a list of texts: put it in [brackets].")
+    if issparse(X):
+        raise TypeError("X: got a sparse matrix, expected texts or pairs of texts, without a vectorizer before.")
+    rows = np.asarray(X).tolist() if hasattr(X, "__array__") else list(X)
+    if not rows:
+        raise ValueError("X: got no rows (0 sample(s)), expected at least 1.")
+    columns = [_row(row, place) for place, row in enumerate(rows)]
+    width = max(map(len, columns))
+    for part in range(width):
+        values = [row[part] if part < len(row) else "" for row in columns]
+        checked_texts(values, "X" if width == 1 else f"X, text {part + 1}")
+    lengths = {len(row) for row in columns}
+    if not lengths <= {1} and not lengths <= {2}:
+        raise ValueError(f"X: got rows of {', '.join(map(str, sorted(lengths)))} texts, expected 1 or 2 in each.")
+    firsts = tuple(row[0] for row in columns)
+    return firsts, tuple(row[1] for row in columns) if lengths == {2} else None
+
+
+def _row(row: Any, place: int) -> Sequence[Any]:
+    texts = list(row) if isinstance(row, (list, tuple, np.ndarray)) else [row]
+    if not texts:
+        raise InputError(f"X: row {place} is empty, expected a text or two.")
+    return texts

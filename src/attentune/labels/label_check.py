@@ -11,7 +11,7 @@ import numpy as np
 
 from attentune.automl.out_of_fold import make_folds, read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
-from attentune.baselines.predictor import BaselinePredictor
+from attentune.baselines.registry import BaselinePredictor
 from attentune.config import Config
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.label_errors import Disagreement, LabelErrors, find_label_errors

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attentune.baselines.frozen import FrozenLinear
-from attentune.baselines.predictor import BaselinePredictor
+from attentune.baselines.registry import BaselinePredictor
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import ConfigError, DataError

@@ -28,7 +28,7 @@ from attentune.runs.manifest import (
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore, RunRecord, unpaired
 from attentune.training.run_folder import check_feasible
-from attentune.training.signals import stop_on_signal
+from attentune.training.run_folder import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
 

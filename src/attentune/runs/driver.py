@@ -24,7 +24,7 @@ from attentune.runs.manifest import LOCKS, MANIFEST_FILE
 from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of
 from attentune.runs.records import RecordStore, RunRecord, failed_record
 from attentune.runs.worker import RunTask, execute_run
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 
 # Seconds between looks at stop requests, and at runs that another process still saves.
 _POLL_S, _REFRESH_S = 0.2, 2.0

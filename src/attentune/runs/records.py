@@ -37,7 +37,7 @@ from attentune.io.files import (
 from attentune.io.locks import FileLock
 from attentune.metrics.metrics import METRICS
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
-from attentune.training.signals import Pruned
+from attentune.training.run_folder import Pruned
 
 # In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.
 _KEPT, _DRAFT = ".kept", "record.json"

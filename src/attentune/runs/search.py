@@ -39,7 +39,7 @@ from attentune.runs.search_settings import CheckedSearch, SearchSettings, Select
 from attentune.runs.study import SearchStudy, TrialOutcome, ranked
 from attentune.runs.timing import PlannedRuns, planned_runs
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
 __all__ = ["ComparisonStopped", "SearchResult", "search"]
 

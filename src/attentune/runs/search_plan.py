@@ -34,7 +34,7 @@ from attentune.runs.space import Space
 from attentune.runs.study import SearchStudy, TrialOutcome
 from attentune.runs.worker import RunTask
 from attentune.training.callbacks import Scores, TrainingCallback
-from attentune.training.signals import Pruned
+from attentune.training.run_folder import Pruned
 from attentune.training.callbacks import TrainingState
 
 PARTS = 3

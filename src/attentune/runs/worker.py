@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError, StorageError
 from attentune.results import RunResult
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of
-from attentune.training.signals import Interrupted, Pruned, StopRequest
+from attentune.training.run_folder import Interrupted, Pruned, StopRequest
 
 # Trains a run with its settings.
 Trainer = Callable[[Run, Config], RunResult]

@@ -56,7 +56,13 @@ def adapt(
     if is_resumed and is_adapted(folder):
         return folder
     check_writable(config)
-    _check_folder(folder, config)
+    check_own_folder(
+        folder,
+        "train --adapt",
+        is_own=(folder / RUN_FOLDER / CONFIG_FILE).is_file(),
+        resume=is_resumed,
+        overwrite=config.training.overwrite_output_dir,
+    )
     rows = _texts(config) if rows is None else rows
     if len(rows) < _LEAST_TEXTS:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least {_LEAST_TEXTS} to adapt to.")
@@ -67,46 +73,15 @@ def adapt(
             _clear(folder)
         run = folder / RUN_FOLDER
         settings = _run_config(config, run, resume=is_resumed and (run / CONFIG_FILE).is_file())
-        display = display or AdaptationDisplay()
+        display = display or ProgressDisplay(only_steps=True)
         result = train(settings, data=_as_task(rows), display=display, callbacks=callbacks, with_baselines=False)
         _save_encoder(run, folder, result)
     return folder
 
 
-class AdaptationDisplay(ProgressDisplay):
-    """Shows the progress of adaptation, without the notes on labels before and after it, which it does not use."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self._is_training = False
-
-    def start(self, total_steps: int, done: int) -> None:
-        self._is_training = True
-        super().start(total_steps, done)
-
-    def stop(self) -> None:
-        self._is_training = False
-        super().stop()
-
-    def info(self, text: str) -> None:
-        if self._is_training:
-            super().info(text)
-
-    def warning(self, text: str) -> None:
-        if self._is_training:
-            super().warning(text)
-
-
 def is_adapted(folder: Path) -> bool:
     """Whether a folder has a whole adapted encoder."""
     return (folder / _MARKER).is_file() and (folder / RUN_FOLDER / CONFIG_FILE).is_file()
-
-
-def _check_folder(folder: Path, config: Config) -> None:
-    is_own, training = (folder / RUN_FOLDER / CONFIG_FILE).is_file(), config.training
-    check_own_folder(
-        folder, "train --adapt", is_own=is_own, resume=training.resume, overwrite=training.overwrite_output_dir
-    )
 
 
 def _texts(config: Config) -> TextRows:

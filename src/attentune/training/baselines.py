@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.baselines.frozen import FrozenEncoder
+from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
+from attentune.baselines.linear import Baseline
 from attentune.baselines.registry import baselines_for, make_baseline
-from attentune.config import ModelConfig, to_dict
-from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData
-from attentune.errors import ConfigError
+from attentune.config import to_dict
+from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import written_together
 from attentune.metrics.intervals import example_values
@@ -30,73 +30,6 @@ from attentune.training.card import write_results
 from attentune.training.prepare import RunInputs, row_facts
 from attentune.training.run_folder import TEMPORARY
 
-
-@dataclass(frozen=True)
-class BaselineResult:
-    """A fitted baseline's scores."""
-
-    name: str  # its name in the registry
-    scores: dict[str, dict[str, float]]  # metric values by split and metric; splits without labels have none
-    logits: dict[str, np.ndarray]  # (N, C) by split; see `Baseline.logits`
-    seconds: float  # the time for fitting and scoring, with encoding the texts
-    notes: tuple[str, ...] = ()  # sentences on how it was fitted
-
-
-def score_baselines(
-    data: TaskData,
-    *,
-    encoder: ModelConfig,
-    max_length: int,
-    seed: int,
-    names: Sequence[str] | None = None,
-    metrics: Sequence[str] | None = None,
-    use_cpu: bool = False,
-    on_error: Callable[[str, Exception], None] | None = None,
-) -> list[BaselineResult]:
-    """Fit baselines on the split `train` and score all other splits but that for calibration."""
-    fitting = baselines_for(data)
-    for name in names or ():
-        if name not in fitting:
-            raise ConfigError(f"baselines: got {name!r}, expected some of {', '.join(fitting)} for these rows.")
-    frozen = FrozenEncoder(encoder, max_length, use_cpu=use_cpu)
-    results = []
-    for name in fitting if names is None else names:
-        try:
-            results.append(_fitted(name, data, frozen, encoder, max_length, seed, metrics or data.metrics))
-        except Exception as error:
-            if on_error is None:
-                raise
-            on_error(name, error)
-    return results
-
-
-def _fitted(
-    name: str,
-    data: TaskData,
-    frozen: FrozenEncoder,
-    encoder: ModelConfig,
-    max_length: int,
-    seed: int,
-    metrics: Sequence[str],
-) -> BaselineResult:
-    shared = frozen.seconds
-    started = time.perf_counter()
-    baseline = make_baseline(name, encoder=encoder, max_length=max_length, seed=seed, frozen=frozen)
-    baseline.fit(data.splits["train"], data.label_space)
-    logits = {
-        split: baseline.logits(rows) for split, rows in data.splits.items() if split not in ("train", CALIBRATION)
-    }
-    seconds = time.perf_counter() - started
-    if hasattr(baseline, "frozen"):  # texts that an earlier baseline has encoded count here too
-        seconds += shared
-    scores = {}
-    for split, logits_NC in logits.items():
-        labels = data.splits[split].labels
-        if labels is not None and len(labels):
-            scores[split] = score_predictions(metrics, labels, logits_NC, data.label_space)
-    return BaselineResult(name, scores, logits, seconds, baseline.notes)
-
-
 MAJORITY = "majority"
 THIS_MODEL = "this model"
 _RESAMPLES = 1000
@@ -106,6 +39,74 @@ _CONSTANT_SHARE, _CLEAR_SHARE = 0.98, 0.95
 _CONSTANT_SPREAD = 1e-3
 # A model that predicts no more different scores than this has lost them, in rounding or in a saturated layer.
 _FEW_SCORES = 5
+
+
+@dataclass(frozen=True)
+class FittedBaseline:
+    """A baseline that was fitted on the training rows, and what it predicts for other splits."""
+
+    baseline: Baseline
+    logits: dict[str, np.ndarray]  # (N, C) by split
+    # The time for fitting, with encoding texts that an earlier baseline has encoded, and for predicting.
+    fit_seconds: float
+    predict_seconds: float
+
+
+def fit_baseline(name: str, inputs: RunInputs, splits: Sequence[str], frozen: FrozenEncoder) -> FittedBaseline:
+    """Fit a baseline on the training rows and predict splits."""
+    config, rows, shared_seconds = inputs.config, inputs.data.splits, frozen.seconds
+    started = time.perf_counter()
+    baseline = make_baseline(
+        name, encoder=config.model, max_length=config.data.max_length, seed=config.training.seed, frozen=frozen
+    )
+    baseline.fit(rows["train"], inputs.data.label_space)
+    fitted = time.perf_counter()
+    logits = {split: baseline.logits(rows[split]) for split in splits}
+    shared = shared_seconds if isinstance(baseline, OnFrozenEncoder) else 0.0
+    return FittedBaseline(baseline, logits, fitted - started + shared, time.perf_counter() - fitted)
+
+
+def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
+    """Fit a baseline on the training rows, score the other splits, and write the run folder."""
+    config, data, device = inputs.config, inputs.data, inputs.accelerator.device
+    splits = [split for split in data.splits if split not in ("train", CALIBRATION)]
+    done = fit_baseline(name, inputs, splits, _frozen_encoder(inputs))
+    scores: dict[str, dict[str, float | None]] = {
+        split: dict(score_predictions(inputs.metrics, labels, done.logits[split], data.label_space))
+        for split in splits
+        if (labels := data.splits[split].labels) is not None and len(labels)
+    }
+    result = RunResult(
+        scores=scores,
+        train={
+            "seconds": round(done.fit_seconds, 3),
+            "tokens": 0,
+            "peak_memory_bytes": peak_memory_bytes(device),
+            "evaluation_seconds": round(done.predict_seconds, 3),
+            "label_seconds": 0.0,
+            "rows": len(inputs.labels),
+            **row_facts(data.splits["train"]),
+            "steps": 0,
+            "precision": inputs.precision,
+            "device": device.type,
+        },
+        best=None,
+        config=to_dict(config),
+        seed=config.training.seed,
+        versions=versions(),
+        data_fingerprint=inputs.fingerprint,
+        notes=[*data.notes, *done.baseline.notes],
+    )
+    if inputs.accelerator.is_main_process:
+        with written_together(run, f"{TEMPORARY}baseline-{os.getpid()}") as temporary:
+            done.baseline.save(temporary)
+        write_results(run, inputs, data, result, done.logits)
+    return result
+
+
+def _frozen_encoder(inputs: RunInputs) -> FrozenEncoder:
+    config, use_cpu = inputs.config, inputs.accelerator.device.type == "cpu"
+    return FrozenEncoder(config.model, config.data.max_length, use_cpu=use_cpu)
 
 
 @dataclass(frozen=True)
@@ -123,61 +124,40 @@ def compare_with_baselines(
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Fit baselines on the training rows and compare the model with them on the first validation split, if labelled.
 
-    `training.baselines` chooses the baselines of the table; the majority class is always compared with.
+    `training.baselines` chooses the baselines of the table; the majority class is always compared with. One that fails
+    is left out with a warning, since the model is already trained.
     """
     split = inputs.validation[0] if inputs.validation else ""
     if split not in evaluator.logits or inputs.data.splits[split].labels is None or not len(inputs.data.splits[split]):
         return None, []
-    logits_NC, label_space = evaluator.logits[split], evaluator.label_space
-    labels = np.asarray(inputs.data.splits[split].labels)
-    metric, seed = inputs.metric.name, inputs.config.training.seed
-    names = _names(inputs.config.training.baselines, inputs.data)
-    results = _fit_wanted(inputs, split, names, display)
-    own_space = inputs.data.label_space
-    model = _scored(THIS_MODEL, metric, labels, predictions_of(logits_NC, label_space))
-    scored = [_scored(one.name, metric, labels, predictions_of(one.logits[split], own_space)) for one in results]
-    warnings = find_failures(model, scored, metric=metric, labels=labels, label_space=own_space, seed=seed)
-    if not names:
+    space, labels = inputs.data.label_space, np.asarray(inputs.data.splits[split].labels)
+    metric, seed, setting = inputs.metric.name, inputs.config.training.seed, inputs.config.training.baselines
+    fitting = baselines_for(inputs.data)
+    wanted = fitting if setting == "auto" else tuple(name.strip() for name in setting.split(","))
+    scored, entries = [], []
+    frozen = _frozen_encoder(inputs)
+    for name in fitting:
+        if name not in wanted and name != MAJORITY:
+            continue
+        try:
+            done = fit_baseline(name, inputs, [split], frozen)
+        except Exception as error:
+            if name == MAJORITY:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            display.warning(f"the baseline {name} could not be fitted ({reason}); it is left out")
+            continue
+        scored.append(_scored(name, metric, labels, predictions_of(done.logits[split], space)))
+        if name in wanted:
+            spent = done.fit_seconds + done.predict_seconds
+            entries.append(_entry(scored[-1], metric, labels, seed, seconds=spent, notes=list(done.baseline.notes)))
+    model = _scored(THIS_MODEL, metric, labels, predictions_of(evaluator.logits[split], evaluator.label_space))
+    warnings = find_failures(model, scored, metric=metric, labels=labels, label_space=space, seed=seed)
+    if not any(name in fitting for name in wanted):
         return None, warnings
-    methods = [
-        _entry(one, metric, labels, seed, seconds=result.seconds, notes=list(result.notes))
-        for one, result in zip(scored, results, strict=True)
-        if result.name in names
-    ]
-    methods.append(_entry(model, metric, labels, seed, seconds=seconds, notes=[]))
+    entries.append(_entry(model, metric, labels, seed, seconds=seconds, notes=[]))
     kind = "Wilson" if metric == "accuracy" else "bootstrap"
-    return {"split": split, "metric": metric, "rows": len(labels), "interval": kind, "methods": methods}, warnings
-
-
-def _names(setting: str, data: TaskData) -> tuple[str, ...]:
-    fitting = baselines_for(data)
-    if setting == "auto":
-        return fitting
-    wanted = [name.strip() for name in setting.split(",")]
-    return tuple(name for name in fitting if name in wanted)
-
-
-def _fit_wanted(
-    inputs: RunInputs, split: str, names: tuple[str, ...], display: ProgressDisplay
-) -> list[BaselineResult]:
-    """Fit each baseline; one that fails is left out with a warning, since the model is already trained."""
-    wanted = tuple(name for name in baselines_for(inputs.data) if name in names or name == MAJORITY)
-    splits = {name: inputs.data.splits[name] for name in ("train", split)}
-    options: dict[str, Any] = {
-        "encoder": inputs.config.model,
-        "max_length": inputs.config.data.max_length,
-        "seed": inputs.config.training.seed,
-        "metrics": inputs.metrics,
-        "use_cpu": inputs.accelerator.device.type == "cpu",
-    }
-    data = replace(inputs.data, splits=splits)
-
-    def failed(name: str, error: Exception) -> None:
-        if name == MAJORITY:
-            raise error
-        display.warning(f"the baseline {name} could not be fitted ({type(error).__name__}: {error}); it is left out")
-
-    return score_baselines(data, names=wanted, on_error=failed, **options)
+    return {"split": split, "metric": metric, "rows": len(labels), "interval": kind, "methods": entries}, warnings
 
 
 def _scored(name: str, metric: str, labels: np.ndarray, predictions: np.ndarray) -> _Scored:
@@ -278,48 +258,3 @@ def _constant(predictions: np.ndarray, labels: np.ndarray, label_space: LabelSpa
 
 def _number(score: float) -> str:
     return f"{score:.4f}" if math.isfinite(score) else "undefined"
-
-
-def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
-    """Fit a baseline on the training rows, score the other splits, and write the run folder."""
-    config, data, device = inputs.config, inputs.data, inputs.accelerator.device
-    frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=device.type == "cpu")
-    started = time.perf_counter()
-    baseline = make_baseline(
-        name, encoder=config.model, max_length=config.data.max_length, seed=config.training.seed, frozen=frozen
-    )
-    baseline.fit(data.splits["train"], data.label_space)
-    fitted = time.perf_counter()
-    scored_rows = {split: rows for split, rows in data.splits.items() if split not in ("train", CALIBRATION)}
-    logits = {split: baseline.logits(rows) for split, rows in scored_rows.items()}
-    scores: dict[str, dict[str, float | None]] = {
-        split: dict(score_predictions(inputs.metrics, rows.labels, logits[split], data.label_space))
-        for split, rows in scored_rows.items()
-        if rows.labels is not None and len(rows)
-    }
-    result = RunResult(
-        scores=scores,
-        train={
-            "seconds": round(fitted - started, 3),
-            "tokens": 0,
-            "peak_memory_bytes": peak_memory_bytes(device),
-            "evaluation_seconds": round(time.perf_counter() - fitted, 3),
-            "label_seconds": 0.0,
-            "rows": len(inputs.labels),
-            **row_facts(data.splits["train"]),
-            "steps": 0,
-            "precision": inputs.precision,
-            "device": device.type,
-        },
-        best=None,
-        config=to_dict(config),
-        seed=config.training.seed,
-        versions=versions(),
-        data_fingerprint=inputs.fingerprint,
-        notes=[*data.notes, *baseline.notes],
-    )
-    if inputs.accelerator.is_main_process:
-        with written_together(run, f"{TEMPORARY}baseline-{os.getpid()}") as temporary:
-            baseline.save(temporary)
-        write_results(run, inputs, data, result, logits)
-    return result

@@ -22,8 +22,7 @@ from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.frozen_encoder import FrozenStates, evaluation_caches
-from attentune.training.linear_probe import is_probed
+from attentune.training.linear_probe import FrozenStates, evaluation_caches, is_probed
 from attentune.training.objective import Objective, check_metric
 from attentune.training.prepare import Prepared, RunInputs, RunSize, chosen
 

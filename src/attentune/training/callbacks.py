@@ -25,7 +25,7 @@ from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import Metric
 from attentune.results import LOG_FILE, check_fields, without_nan
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -156,7 +156,9 @@ def is_main_rank() -> bool:
 class ProgressDisplay:
     """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, only_steps: bool = False) -> None:
+        """`only_steps` leaves out what is said before the first step and after the last."""
+        self._is_silent, self._only_steps = only_steps, only_steps
         self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -164,14 +166,17 @@ class ProgressDisplay:
 
     def info(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False)
+        if not self._is_silent:
+            self._console.print(text, markup=False)
 
     def warning(self, text: str) -> None:
         """Print a warning above the bar."""
-        self._console.print(f"warning: {text}", markup=False, style="yellow")
+        if not self._is_silent:
+            self._console.print(f"warning: {text}", markup=False, style="yellow")
 
     def start(self, total_steps: int, done: int) -> None:
         """Show the bar, if standard error is a terminal."""
+        self._is_silent = False
         if not self._console.is_terminal or self._console.quiet:
             return
         self._bar = Progress(
@@ -202,6 +207,7 @@ class ProgressDisplay:
 
     def stop(self) -> None:
         """Remove the bar."""
+        self._is_silent = self._only_steps
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

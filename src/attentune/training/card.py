@@ -96,7 +96,7 @@ _WITHOUT_ENCODER = ("majority", "tfidf-linear")
 HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 _MOST_FINDINGS = 20
-# What the card of an export replaces: `integrations.hub.publish`.
+# What the card of an export replaces: `integrations.hub`.
 USE_HEADING = "## How to use"
 NEEDS_ATTENTUNE = "It needs Attentune to be installed; transformers alone cannot load it."
 # The hub's names of metrics, where they differ.

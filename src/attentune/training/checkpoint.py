@@ -29,8 +29,7 @@ from attentune.models.slots import adapter_settings
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.callbacks import ProgressDisplay, TrainingState
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from attentune.training.run_folder import TEMPORARY, changes, checkpoint_folders
-from attentune.training.signals import command_to_resume
+from attentune.training.run_folder import TEMPORARY, changes, checkpoint_folders, command_to_resume
 from attentune.training.trainer import TaskTrainer, Trainer
 
 STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"

@@ -34,13 +34,11 @@ from attentune.training.baselines import compare_with_baselines, run_baseline
 from attentune.training.calibration import calibrate
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback, log_final, one_line, open_log, tracked
 from attentune.training.card import write_results
-from attentune.training.frozen_encoder import freeze_encoder
-from attentune.training.linear_probe import fit_output_scale
+from attentune.training.linear_probe import fit_output_scale, freeze_encoder
 from attentune.training.objective import Denominators, new_objective
 from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
 from attentune.training.prepare import Prepared, RunInputs, prepare, settle
-from attentune.training.run_folder import opened_folder
-from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.run_folder import Interrupted, StopRequest, opened_folder, stop_on_signal
 from attentune.training.trainer import PlanCancelled, SharedModel, TaskTrainer, Trainer
 
 # The name of the only task of a run.

@@ -19,8 +19,15 @@ from attentune.training.building import load_inputs
 from attentune.training.callbacks import ProgressDisplay, one_line
 from attentune.training.prepare import RunInputs, prepare_rows, settle
 from attentune.training.run import build, finish, fit, train
-from attentune.training.run_folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
-from attentune.training.signals import Interrupted, stop_on_signal
+from attentune.training.run_folder import (
+    CONFIG_FILE,
+    Interrupted,
+    check_folder,
+    check_writable,
+    config_for_run,
+    opened_folder,
+    stop_on_signal,
+)
 
 # Task, file prefix, and column title; the misspelling of the third one is the course's.
 _TASKS = (

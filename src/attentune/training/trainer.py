@@ -41,8 +41,7 @@ from attentune.training.callbacks import (
     TrainingCallback,
     TrainingState,
 )
-from attentune.training.frozen_encoder import FrozenStates
-from attentune.training.linear_probe import ProbeRows, is_probed, start_classifier
+from attentune.training.linear_probe import FrozenStates, ProbeRows, is_probed, start_classifier
 from attentune.training.objective import (
     Denominators,
     Objective,
@@ -58,7 +57,7 @@ from attentune.training.optimizer import (
     embedding_weight_decay,
 )
 from attentune.training.prepare import RunInputs, chosen, row_facts
-from attentune.training.signals import StopRequest
+from attentune.training.run_folder import StopRequest
 
 
 class JointStop:

@@ -20,7 +20,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor, evaluate
 from attentune.training.building import steps_per_task, task_schedule
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.signals import Interrupted
+from attentune.training.run_folder import Interrupted
 from attentune.training.tasks import TasksResult, leaderboard_score, train_tasks
 from helpers.glue_samples import write_cs224n
 from helpers.interrupted import log_of, without_times

@@ -13,7 +13,7 @@ import pytest
 import attentune
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
-from attentune.integrations.onnx.export import export_run
+from attentune.integrations.onnx import export_run
 from helpers.tiny_models import FIRST, SECOND
 from helpers.tiny_runs import save_run
 

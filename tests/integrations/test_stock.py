@@ -19,8 +19,13 @@ from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, predict_rows
-from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
-from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
+from attentune.integrations.hub import WITHOUT_ATTENTUNE
+from attentune.integrations.transformers import (
+    differing_predictions,
+    export_for_transformers,
+    stock_model,
+    unavailable_reason,
+)
 from attentune.metrics.metrics import probabilities_of
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, encoded, rows_of

@@ -19,7 +19,7 @@ from attentune.config.schema import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import Predictor
-from attentune.integrations.hub.export import AUTO_MAP, code_files, export_for_transformers
+from attentune.integrations.transformers import AUTO_MAP, code_files, export_for_transformers
 from attentune.models.saving import save_model
 from helpers.tiny_models import TWO, build
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_co
     assert (status, "--quantize and --opset: go with --format onnx" in err) == (2, True)
     saved = Predictor.load(run)
     monkeypatch.setattr(
-        "attentune.integrations.hub.export.code_files", lambda: {"modeling_attentune.py": "raise ValueError('no')"}
+        "attentune.integrations.transformers.code_files", lambda: {"modeling_attentune.py": "raise ValueError('no')"}
     )
     with pytest.raises(ExportError, match="could not be loaded without Attentune"):
         export_for_transformers(saved, tmp_path / "y", code="remote")

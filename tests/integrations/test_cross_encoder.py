@@ -16,7 +16,8 @@ import pytest
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import Predictor, predict_rows
-from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
+from attentune.integrations.hub import WITHOUT_ATTENTUNE
+from attentune.integrations.transformers import export_for_transformers
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, rows_of
 from helpers.tiny_runs import save_run
 

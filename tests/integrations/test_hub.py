@@ -1,4 +1,4 @@
-"""Uploads to a server that speaks the hub's protocol; what is uploaded, and what never is."""
+"""Cards of exports, and uploads to a server that speaks the hub's protocol: what is uploaded, and what never is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attentune.config import load_config
-from attentune.errors import ConfigError
-from attentune.integrations.hub.publish import copy_predictions
+from attentune.integrations.hub import ONNX_PAIR_USE, ONNX_USE, SENTENCE_USE, STOCK_USE, copy_card
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.hub_server import TOKEN, HubServer, hub_server
@@ -93,7 +92,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from attentune.errors import AttentuneError
-from attentune.integrations.hub.publish import push_folder
+from attentune.integrations.hub import push_folder
 try:
     print(push_folder(Path(sys.argv[1]), sys.argv[2]))
 except AttentuneError as error:
@@ -127,20 +126,6 @@ def test_uploads_again_and_refusals_of_the_hub(hub: HubServer, tmp_path: Path) -
     assert "ExportError: --push_to_hub: me/x could not be uploaded to http://127.0.0.1:9: " in err
 
 
-def test_predictions_only_if_asked_for(tmp_path: Path) -> None:
-    run, folder = tmp_path / "run", tmp_path / "folder"
-    run.mkdir()
-    folder.mkdir()
-    with pytest.raises(ConfigError, match=r"--include_predictions: .* has no predictions_\*\.csv; leave it out"):
-        copy_predictions(run, folder)
-    for name in ("predictions_test.csv", "predictions_validation.csv", "run.json"):
-        (run / name).write_text(name)
-    assert copy_predictions(run, folder) == ("predictions_test.csv", "predictions_validation.csv")
-    assert {file.name: file.read_text() for file in folder.iterdir()} == {
-        name: name for name in ("predictions_test.csv", "predictions_validation.csv")
-    }
-
-
 @pytest.mark.parametrize(
     ("flags", "token", "offline", "told"),
     [
@@ -153,19 +138,49 @@ def test_predictions_only_if_asked_for(tmp_path: Path) -> None:
         (["--push_to_hub", "me/x"], TOKEN, True, "HF_HUB_OFFLINE is set, so that the hub is not contacted; unset it"),
         (["--push_to_hub", "a/b/c"], TOKEN, False, "got 'a/b/c', expected the name of a repository: NAME/REPO"),
         (["--private", "--output_dir", "x"], TOKEN, False, "--private: goes with --push_to_hub NAME/REPO"),
-        (
-            ["--include_predictions", "--output_dir", "x"],
-            TOKEN,
-            False,
-            "--include_predictions: goes with --push_to_hub",
-        ),
     ],
 )
 def test_what_is_refused_before_any_work(
     flags: list[str], token: str | None, offline: bool, told: str, tmp_path: Path, monkeypatch, attentune
 ) -> None:
-    monkeypatch.setattr("attentune.integrations.hub.publish.get_token", lambda: token)
-    monkeypatch.setattr("attentune.integrations.hub.publish.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("attentune.integrations.hub.get_token", lambda: token)
+    monkeypatch.setattr("attentune.integrations.hub.HF_HUB_OFFLINE", offline)
     status, out, err = attentune("export", tmp_path / "no-run", *flags)
     assert (status, out, told in err) == (2, "", True), err
     assert "no-run" not in err, "the run has not been looked for"
+
+
+CARD = "---\nlibrary_name: attentune\n---\n\n# Stars\n\n## How to use\n\nimport attentune\n\n## Limits\n\n- One run.\n"
+
+
+def card(tmp_path: Path, use: str, **settings: bool) -> str:
+    for name in ("run", "export"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "README.md").write_text(CARD)
+    copy_card(tmp_path / "run", tmp_path / "export", use, **{"pair": False, **settings}, library="some-library")
+    return (tmp_path / "export" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("use", [STOCK_USE, SENTENCE_USE, ONNX_USE, ONNX_PAIR_USE])
+def test_the_section_on_its_use_is_replaced_and_the_rest_stays(use: str, tmp_path: Path) -> None:
+    made = card(tmp_path, use)
+    assert made.startswith("---\nlibrary_name: some-library\n---\n\n# Stars\n\n## How to use\n\n")
+    assert made.endswith("\n\n## Limits\n\n- One run.\n")
+    assert "import attentune" not in made
+    assert "{given}" not in made
+
+
+def test_a_pair_is_shown_for_models_of_pairs(tmp_path: Path) -> None:
+    assert '{"text": "A first text.", "text_pair": "A second one."}' in card(tmp_path, STOCK_USE, pair=True)
+
+
+def test_no_javascript_is_shown_for_pairs_which_its_pipeline_does_not_take(tmp_path: Path) -> None:
+    assert "```js" in ONNX_USE
+    made = card(tmp_path, ONNX_PAIR_USE, pair=True)
+    assert "```js" not in made
+    assert "onnx/model.onnx" in made
+
+
+def test_a_run_without_a_card_has_none(tmp_path: Path) -> None:
+    copy_card(tmp_path, tmp_path / "export", STOCK_USE, pair=False)
+    assert not (tmp_path / "export").exists()
