@@ -7,7 +7,7 @@ import pytest
 
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import DataError
-from attentune.inference.predictions import evaluate_split
+from attentune.inference.evaluation import evaluate_split
 from attentune.stats.estimate import wilson_interval
 
 THREE = LabelSpace("classification", ("a", "b", "c"))

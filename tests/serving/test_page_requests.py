@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from attentune.explain.explainer import answer_masked
 from attentune.explain.explanation import Subword
 from attentune.explain.texts import predict_explained
-from attentune.inference.predictions import evaluate_split, predictions_csv
+from attentune.inference.evaluation import evaluate_split
+from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.serving import backend as backend_module
 from attentune.serving.api import api_app

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.predictions import SplitEvaluation, evaluate_split
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use_own_attention
@@ -34,6 +33,9 @@ from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import Tokenizer, label_space_of, load_attribution_head, load_model
 from attentune.nn.attribution_head import AttributionHead
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
+
+if TYPE_CHECKING:
+    from attentune.inference.evaluation import SplitEvaluation
 
 Progress = Callable[[int], None]
 Encode = Callable[..., Features]
@@ -399,6 +401,8 @@ def evaluate_in_detail(
     progress: Progress | None = None,
 ) -> tuple[dict[str, SplitEvaluation], TaskData]:
     """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`."""
+    from attentune.inference.evaluation import evaluate_split  # imports scikit-learn
+
     rows, evaluator, scores = _scored(run, data, splits, precision, progress)
     space, metrics = evaluator.label_space, evaluator.metrics
     return {

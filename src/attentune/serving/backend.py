@@ -26,7 +26,8 @@ from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.explain.texts import EXPLANATION, explain_rows, predict_explained, scores_words
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictions import predictions_csv, row_errors
+from attentune.inference.evaluation import row_errors
+from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.precision import INT8, TRUE_BF16

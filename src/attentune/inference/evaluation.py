@@ -1,0 +1,151 @@
+"""What a run gets right and wrong on labelled rows: scores with intervals, by class, confusions, worst errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.errors import DataError
+from attentune.metrics.calibration import error_of
+from attentune.metrics.intervals import score_interval
+from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
+from attentune.seeding import numpy_generator
+
+# Bootstrap resamples; fewer for many rows, whose intervals are narrow and whose scores take long.
+_RESAMPLES, _MANY_ROWS, _FEWER_RESAMPLES = 1000, 5000, 200
+
+
+@dataclass(frozen=True)
+class ScoredMetric:
+    """A score with its 95 % interval over rows; NaN where it is undefined."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The scores of one class, or of one label of several."""
+
+    name: str  # the class
+    # precision, recall, f1: 0 for 0 / 0.
+    precision: float
+    recall: float
+    f1: float
+    rows: int  # the number of rows with this class
+    predicted: int  # the number of rows that are predicted as it
+
+
+@dataclass(frozen=True)
+class RowError:
+    """A row that is predicted wrongly."""
+
+    row: int  # its index in the split
+    id: str
+    # label, prediction: the true and the predicted label as text.
+    label: str
+    prediction: str
+    size: float  # how wrong: the predicted class's probability minus the true one's
+
+
+@dataclass(frozen=True)
+class SplitEvaluation:
+    """The evaluation of one split."""
+
+    split: str  # its name
+    rows: int  # the number of rows
+    metrics: tuple[ScoredMetric, ...]  # the scores, most important first
+    classes: tuple[ClassScores, ...]  # by class; empty for scores
+    confusion: np.ndarray | None  # (C, C) counts, rows are true classes; None for scores and several labels
+    calibration_error: float | None  # the expected calibration error; None for scores
+    errors: tuple[RowError, ...]  # the wrong rows, worst first; for scores all rows
+    predictions: np.ndarray  # (N,) class ids or scores, or (N, C) ones and zeros
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the errors and predictions, ready for JSON."""
+        return {
+            "rows": self.rows,
+            "intervals": {one.name: [one.low, one.high] for one in self.metrics},
+            "classes": [asdict(one) for one in self.classes],
+            "confusion": None if self.confusion is None else self.confusion.tolist(),
+            "calibration_error": self.calibration_error,
+            "wrong_rows": len(self.errors) if self.classes else None,
+        }
+
+
+def evaluate_split(
+    split: str, rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, metrics: Sequence[str], *, seed: int = 0
+) -> SplitEvaluation:
+    """Evaluate the logits of labelled rows."""
+    if rows.labels is None or not len(rows):
+        raise DataError(f"{split}: has no labels to score against; use predict for such rows.")
+    labels, predictions = np.asarray(rows.labels), predictions_of(logits_NC, label_space)
+    scored = []
+    for name in metrics:
+        generator = numpy_generator("evaluate", seed)  # the same resamples for all metrics
+        value, low, high = score_interval(
+            METRICS[name],
+            labels,
+            predictions,
+            generator=generator,
+            resamples=_RESAMPLES if len(rows) <= _MANY_ROWS else _FEWER_RESAMPLES,
+        )
+        scored.append(ScoredMetric(name, value, low, high))
+    is_regression = label_space.task_type == "regression"
+    single = not is_regression and not label_space.is_multilabel
+    ids = np.arange(label_space.num_labels)
+    return SplitEvaluation(
+        split=split,
+        rows=len(rows),
+        metrics=tuple(scored),
+        classes=() if is_regression else _by_class(labels, predictions, label_space),
+        confusion=confusion_matrix(labels, predictions, labels=ids) if single else None,
+        calibration_error=None if is_regression else error_of(logits_NC, labels, label_space),
+        errors=row_errors(rows, predictions, probabilities_of(logits_NC, label_space), label_space),
+        predictions=predictions,
+    )
+
+
+def _by_class(labels: np.ndarray, predictions: np.ndarray, label_space: LabelSpace) -> tuple[ClassScores, ...]:
+    ids = list(range(label_space.num_labels))
+    precision, recall, f1, rows = precision_recall_fscore_support(labels, predictions, labels=ids, zero_division=0.0)
+    as_sets_NC = predictions if label_space.is_multilabel else predictions[:, None] == ids
+    predicted = as_sets_NC.sum(axis=0)
+    return tuple(
+        ClassScores(name, float(precision[k]), float(recall[k]), float(f1[k]), int(rows[k]), int(predicted[k]))
+        for k, name in enumerate(label_space.names)
+    )
+
+
+def row_errors(
+    rows: TextRows, predictions: np.ndarray, shares_NC: np.ndarray, label_space: LabelSpace
+) -> tuple[RowError, ...]:
+    """Return the wrong rows, worst first; for scores all rows."""
+    every, labels = np.arange(len(rows)), np.asarray(rows.labels)
+    if label_space.task_type == "regression":
+        size_N, wrong = np.abs(labels - predictions), every
+    else:
+        if label_space.is_multilabel:
+            size_N = np.abs(shares_NC - labels).max(axis=1)
+            wrong = np.flatnonzero((labels != predictions).any(axis=1))
+        else:
+            size_N = shares_NC[every, predictions] - shares_NC[every, labels]
+            wrong = np.flatnonzero(labels != predictions)
+    order = wrong[np.argsort(-size_N[wrong], kind="stable")]
+    return tuple(
+        RowError(
+            int(row),
+            rows.ids[row],
+            label_space.text_of(labels[row]),
+            label_space.text_of(predictions[row]),
+            float(size_N[row]),
+        )
+        for row in order
+    )
