@@ -48,7 +48,6 @@ def calibrate(
 
 
 CALIBRATION_FILE = "calibration.json"
-_ROWS = "these rows"
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,23 @@ def calibrate_run(
     loaded = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     saved = loaded.single_model("calibrate")
     _check(saved, temperature, thresholds, split)
-    config = saved.model.config
+    config, space = saved.model.config, replace(saved.label_space, thresholds=None)
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
-    plain_run = replace(saved, label_space=replace(saved.label_space, thresholds=None))
-    calibration = Calibration(0)
-    config.update(calibration.settings())
-    prints: dict[str, str] = {}
+    calibration, prints = Calibration(0), {}
+    config.update(calibration.settings())  # the logits to fit on are those without temperature
     if temperature or thresholds:
-        calibration, prints = _fit(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
-    config.update(calibration.settings())
+        rows = saved.data(data, (split,))
+        labelled = {name: part.labels for name, part in rows.splits.items() if part.labels is not None and len(part)}
+        if not labelled:
+            raise DataError(f"{rows.name}: {split} has no labelled rows to calibrate on.")
+        evaluator = replace(saved, label_space=space).evaluator(rows, precision=precision)
+        logits_NC = np.concatenate([evaluator.predict(name) for name in labelled])
+        labels = np.concatenate(list(labelled.values()))
+        calibration = fit(logits_NC, labels, space, temperature=temperature, thresholds=thresholds)
+        was, now = (error_of(logits_NC / t, labels, space) for t in (before["temperature"], calibration.temperature))
+        calibration = replace(calibration, errors={"these rows": (was, now)})
+        prints = {name: rows.fingerprint()[name] for name in labelled}
+        config.update(calibration.settings())
     done = Recalibration(saved.folder, calibration, calibration.space(saved.label_space), before, prints)
     _write(done)
     return done
@@ -117,32 +124,6 @@ def _check(saved: Predictor, temperature: bool, thresholds: bool, split: str) ->
     )
 
 
-def _fit(
-    saved: Predictor,
-    data: DataConfig | None,
-    split: str,
-    precision: str | None,
-    temperature_before: float,
-    temperature: bool,
-    thresholds: bool,
-) -> tuple[Calibration, dict[str, str]]:
-    """Fit on the rows, with logits without temperature; return the calibration and the rows' fingerprints."""
-    rows = saved.data(data, (split,))
-    labelled = [name for name, part in rows.splits.items() if part.labels is not None and len(part)]
-    if not labelled:
-        raise DataError(f"{rows.name}: {split} has no labelled rows to calibrate on.")
-    evaluator = saved.evaluator(rows, precision=precision)
-    logits_NC = np.concatenate([evaluator.predict(name) for name in labelled])
-    labels = np.concatenate([np.asarray(rows.splits[name].labels) for name in labelled])
-    calibration = fit(logits_NC, labels, saved.label_space, temperature=temperature, thresholds=thresholds)
-    errors = tuple(
-        error_of(logits_NC / t, labels, saved.label_space) for t in (temperature_before, calibration.temperature)
-    )
-    return replace(calibration, errors={_ROWS: (errors[0], errors[1])}), {
-        name: rows.fingerprint()[name] for name in labelled
-    }
-
-
 def _write(done: Recalibration) -> None:
     """Write card and record first and `config.json` last, so that readers see the old or the new calibration."""
     folder, calibration = done.folder, done.calibration
@@ -155,11 +136,8 @@ def _write(done: Recalibration) -> None:
                 sentence += (
                     " This was fitted after the run: the scores above are of before, and the error of the same rows."
                 )
-            write_text(card, _with_line(card.read_text(encoding="utf-8"), f"- {sentence}"))
+            text = card.read_text(encoding="utf-8")
+            text = re.sub(LIMIT_OF_CALIBRATION, lambda _: f"- {sentence}", text, count=1, flags=re.MULTILINE)
+            write_text(card, text)
         write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
         write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
-
-
-def _with_line(card: str, line: str) -> str:
-    """Return the card with its line on calibration replaced."""
-    return re.sub(LIMIT_OF_CALIBRATION, lambda _: line, card, count=1, flags=re.MULTILINE)

@@ -364,51 +364,40 @@ def tracker_settings(config: Config) -> dict[str, Any]:
     return logged
 
 
+# What may help if a tracker cannot be started.
+_CURES = {
+    "tensorboard": "Set --report_to none to do without it.",
+    "mlflow": "MLFLOW_TRACKING_URI says where its store is (not set: MLflow's own default); or set --report_to none.",
+    "wandb": "Log in (wandb login), keep it on this machine (WANDB_MODE=offline), or set --report_to none.",
+}
+
+
 def _start(accelerator: Accelerator, kind: str, run: Path, settings: Mapping[str, Any]) -> None:
     folder = run / TRACKER_FOLDER
     if accelerator.is_main_process:
         with storage_errors(folder):
             folder.mkdir(exist_ok=True)
+    known = None  # a resumed run continues in the tracker's same run
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        known = json.loads((folder / _ID_FILE).read_text(encoding="utf-8")).get(kind)
     try:
         if kind == "tensorboard":
             accelerator.init_trackers(TRACKER_FOLDER)
             return
-        # A resumed run continues in the tracker's same run.
-        known = _known_id(folder, kind)
+        options: dict[str, Any] = {"name": run.resolve().name, "dir": str(folder), "id": known, "resume": "allow"}
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
         if kind == "mlflow":
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-            options: dict[str, Any] = {"run_name": run.resolve().name, "run_id": known}
-            project = PROJECT
-        else:
-            options = {"name": run.resolve().name, "dir": str(folder), "id": known, "resume": "allow"}
-            project = os.environ.get("WANDB_PROJECT", PROJECT)
+            options, project = {"run_name": run.resolve().name, "run_id": known}, PROJECT
         accelerator.init_trackers(project, dict(settings), {kind: options})
     except Exception as error:  # each tracker has its own exception classes
         raise ConfigError(
-            f"training.report_to: {kind} could not be started: {' '.join(str(error).split())[:300]} {_cure(kind)}"
+            f"training.report_to: {kind} could not be started: {' '.join(str(error).split())[:300]} {_CURES[kind]}"
         ) from error
     if accelerator.is_main_process:
-        write_text(folder / _ID_FILE, json.dumps({kind: _own_id(accelerator, kind)}) + "\n")
-
-
-def _cure(kind: str) -> str:
-    if kind == "mlflow":
-        return "MLFLOW_TRACKING_URI says where its store is (not set: MLflow's own default); or set --report_to none."
-    if kind == "wandb":
-        return "Log in (wandb login), keep it on this machine (WANDB_MODE=offline), or set --report_to none."
-    return "Set --report_to none to do without it."
-
-
-def _known_id(folder: Path, kind: str) -> str | None:
-    try:
-        return json.loads((folder / _ID_FILE).read_text(encoding="utf-8")).get(kind)
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _own_id(accelerator: Accelerator, kind: str) -> str:
-    tracker = accelerator.get_tracker(kind, unwrap=True)
-    return str(tracker.info.run_id if kind == "mlflow" else tracker.id)
+        tracker = accelerator.get_tracker(kind, unwrap=True)
+        own_id = str(tracker.info.run_id if kind == "mlflow" else tracker.id)
+        write_text(folder / _ID_FILE, json.dumps({kind: own_id}) + "\n")
 
 
 def _end(accelerator: Accelerator, kind: str, *, status: str) -> None:

@@ -35,12 +35,6 @@ _TASKS = (
     ("quora", "para", "Predicted_Is_Paraphrase"),
     ("sts", "sts", "Predicted_Similiary"),
 )
-_SPLITS = (("validation", "dev"), ("test", "test"))
-
-
-def course_tasks(tasks: Sequence[str]) -> list[str]:
-    """Return those of these tasks that are the course's."""
-    return [task for task, _, _ in _TASKS if task in tasks]
 
 
 def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | None]]], split: str) -> float | None:
@@ -56,11 +50,11 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | Non
     return (sentiment + paraphrase + (1.0 + similarity) / 2.0) / 3.0
 
 
-def write_course_files(folder: Path, tasks: Sequence[str]) -> list[Path]:
+def write_course_files(folder: Path, tasks: Sequence[str]) -> None:
     """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from each existing `TASK/predictions_SPLIT.csv`."""
-    written = []
     for task, prefix, title in _TASKS:
-        for split, short in _SPLITS:
+        names = load_spec(task).label_names
+        for split, short in (("validation", "dev"), ("test", "test")):
             source = folder / task / f"predictions_{split}.csv"
             if task not in tasks or not source.is_file():
                 continue
@@ -69,18 +63,11 @@ def write_course_files(folder: Path, tasks: Sequence[str]) -> list[Path]:
                 target.parent.mkdir(exist_ok=True)
                 with source.open(encoding="utf-8", newline="") as opened:
                     rows = list(csv.DictReader(opened))
-            lines = [f"{row['id']} , {_number(task, row['prediction'])} \n" for row in rows]
+            # Classes are their indices, of Quora with a decimal point, as by the course's program.
+            numbers = [names.index(row["prediction"]) if names else row["prediction"] for row in rows]
+            numbers = [float(number) for number in numbers] if task == "quora" else numbers
+            lines = [f"{row['id']} , {number} \n" for row, number in zip(rows, numbers, strict=True)]
             write_text(target, f"id \t {title} \n" + "".join(lines))
-            written.append(target)
-    return written
-
-
-def _number(task: str, prediction: str) -> str:
-    """Return a class as its index, formatted as by the course's program; a score unchanged."""
-    names = load_spec(task).label_names
-    if not names:
-        return prediction
-    return f"{float(names.index(prediction))}" if task == "quora" else str(names.index(prediction))
 
 
 # Settings that tasks with a shared encoder must have in common, and settings that no single task may have.
@@ -258,8 +245,9 @@ def _resumable(config: Config) -> Config:
 
 
 def _summary(run: Path, results: dict[str, RunResult], display: ProgressDisplay) -> TasksResult:
-    for task in course_tasks(tuple(results)):
-        _predict_test(run / task, display)
+    for task, _, _ in _TASKS:
+        if task in results:
+            _predict_test(run / task, display)
     scores = {task: result.scores for task, result in results.items()}
     splits = sorted({split for task_scores in scores.values() for split in task_scores})
     board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
