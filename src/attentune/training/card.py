@@ -39,12 +39,6 @@ class CardFacts:
     findings: Sequence[Finding] = ()  # what the checks of the data have found
 
 
-def dataset(facts: CardFacts) -> str | None:
-    """Return the data set's name on the hub; None if it is not from there."""
-    name = facts.config.data.dataset_name
-    return None if name is None else hub_name(name)
-
-
 def encoder_name(facts: CardFacts) -> str:
     """Return the encoder's name on the hub, or the last part of its folder's path."""
     name = facts.config.model.name_or_path
@@ -79,16 +73,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def front_matter(values: dict[str, Any]) -> str:
     """Format the YAML block of a card, with each text on one line."""
-    text = yaml.safe_dump(_one_lined(values), sort_keys=False, allow_unicode=True, width=1 << 16)
+
+    def one_lined(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: one_lined(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [one_lined(part) for part in value]
+        return one_line(value) if isinstance(value, str) else value
+
+    text = yaml.safe_dump(one_lined(values), sort_keys=False, allow_unicode=True, width=1 << 16)
     return f"---\n{text}---\n"
-
-
-def _one_lined(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _one_lined(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_one_lined(part) for part in value]
-    return one_line(value) if isinstance(value, str) else value
 
 
 CARD_FILE = "README.md"
@@ -130,9 +124,11 @@ def write_results(
 
 def model_card(facts: CardFacts) -> str:
     """Return the model card: YAML, then Markdown. The same run gives the same card."""
+    bounds = facts.result.train.get("score_range")
+    job = facts.data.label_space.job(is_pair=facts.data.is_pair, score_range=bounds)
     parts = [
-        f"# {_title(facts)}",
-        _summary(facts),
+        f"# {plain(_model_name(facts))} on {plain(facts.data.name)}",
+        f"This model {plain(job)}.",
         "## Scores\n\n" + _scores(facts),
         *_baseline_parts(facts),
         "## Data\n\n" + _data(facts),
@@ -144,10 +140,6 @@ def model_card(facts: CardFacts) -> str:
     return front_matter(_metadata(facts)) + "\n" + "\n\n".join(parts) + "\n"
 
 
-def _title(facts: CardFacts) -> str:
-    return f"{plain(_model_name(facts))} on {plain(facts.data.name)}"
-
-
 def _model_name(facts: CardFacts) -> str:
     """Return the encoder's name, or the baseline's for one that does not use the encoder."""
     baseline = facts.config.baseline
@@ -157,43 +149,35 @@ def _model_name(facts: CardFacts) -> str:
 
 
 def _metadata(facts: CardFacts) -> dict[str, Any]:
-    base = None if facts.config.baseline in _WITHOUT_ENCODER else hub_name(facts.config.model.name_or_path)
-    scored = {name: part for name, part in facts.result.scores.items() if part}
-    metrics = list(dict.fromkeys(_HUB_METRICS.get(name, name) for part in scored.values() for name in part))
-    results = [_indexed(facts, split, part) for split, part in scored.items()]
-    values: dict[str, Any] = {
+    """Return the content of the YAML block; the hub's model index leaves out scores that are undefined."""
+    config, name = facts.config, facts.data.name
+    base = None if config.baseline in _WITHOUT_ENCODER else hub_name(config.model.name_or_path)
+    dataset = None if config.data.dataset_name is None else hub_name(config.data.dataset_name)
+    scored = {split: part for split, part in facts.result.scores.items() if part}
+    task = {"type": "text-classification"}
+    results = [
+        {
+            "task": task,
+            "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "data", "name": name, "split": split},
+            "metrics": [
+                {"type": _HUB_METRICS.get(metric, metric), "name": metric, "value": float(value)}
+                for metric, value in part.items()
+                if value is not None and math.isfinite(value)
+            ],
+        }
+        for split, part in scored.items()
+    ]
+    results = [part for part in results if part["metrics"]]
+    return {
         "library_name": "attentune",
         "pipeline_tag": "text-classification",
         **({} if base is None else {"base_model": base}),
-        **({} if dataset(facts) is None else {"datasets": [dataset(facts)]}),
+        **({} if dataset is None else {"datasets": [dataset]}),
         "tags": ["attentune", "text-classification", facts.data.label_space.task_type]
-        + ([] if facts.config.preset is None else [facts.config.preset]),
-        "metrics": metrics,
+        + ([] if config.preset is None else [config.preset]),
+        "metrics": list(dict.fromkeys(_HUB_METRICS.get(metric, metric) for part in scored.values() for metric in part)),
+        **({"model-index": [{"name": f"{_model_name(facts)} on {name}", "results": results}]} if results else {}),
     }
-    results = [part for part in results if part["metrics"]]
-    if results:
-        values["model-index"] = [{"name": f"{_model_name(facts)} on {facts.data.name}", "results": results}]
-    return values
-
-
-def _indexed(facts: CardFacts, split: str, scores: Mapping[str, float | None]) -> dict[str, Any]:
-    """The scores of a split as the hub's model index has them; what is undefined is left out."""
-    name = facts.data.name
-    return {
-        "task": {"type": "text-classification"},
-        "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "data", "name": name, "split": split},
-        "metrics": [
-            {"type": _HUB_METRICS.get(metric, metric), "name": metric, "value": float(value)}
-            for metric, value in scores.items()
-            if value is not None and math.isfinite(value)
-        ],
-    }
-
-
-def _summary(facts: CardFacts) -> str:
-    bounds = facts.result.train.get("score_range")
-    job = facts.data.label_space.job(is_pair=facts.data.is_pair, score_range=bounds)
-    return f"This model {plain(job)}."
 
 
 def _scores(facts: CardFacts) -> str:
@@ -221,18 +205,18 @@ def _baseline_parts(facts: CardFacts) -> list[str]:
     made, warnings = facts.result.baselines, facts.result.warnings
     paragraphs = [plain(sentence) for sentence in warnings]
     if made is not None:
-        rows = [
-            [plain(one["name"]), _decimals(one["score"]), f"{_decimals(one['low'])} to {_decimals(one['high'])}"]
+        numbers = [
+            ["undefined" if one[name] is None else f"{one[name]:.4f}" for name in ("score", "low", "high")]
             for one in made["methods"]
+        ]
+        rows = [
+            [plain(one["name"]), score, f"{low} to {high}"]
+            for one, (score, low, high) in zip(made["methods"], numbers, strict=True)
         ]
         head = ["method", f"`{made['metric']}`", "95 % interval"]
         text = f"Fitted on the same training rows, scored on {made['split']} ({made['rows']} rows)."
         paragraphs = [text, table(head, rows), *paragraphs]
     return ["## Baselines\n\n" + "\n\n".join(paragraphs)] if paragraphs else []
-
-
-def _decimals(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
 
 
 def _interval(facts: CardFacts, split: str, name: str) -> str:
@@ -280,14 +264,12 @@ def _mixed_rows(facts: CardFacts) -> str:
 
 def _method(facts: CardFacts) -> str:
     name, baseline = facts.config.preset, facts.config.baseline
-    if baseline is not None:
-        preset = load_preset(baseline)
-        return f"The baseline `{baseline}`: {plain(preset['description'])} Source: {plain(preset['source'])}."
-    base = f"Fine-tuned from {plain(encoder_name(facts))}"
-    if name is None:
+    base = f"Fine-tuned from {plain(encoder_name(facts))}" if baseline is None else f"The baseline `{baseline}`"
+    if (known := baseline or name) is None:
         return f"{base}, without a preset."
-    preset = load_preset(name)
-    return f"{base} with the preset `{name}`: {plain(preset['description'])} Source: {plain(preset['source'])}."
+    preset = load_preset(known)
+    with_preset = f" with the preset `{name}`" if baseline is None else ""
+    return f"{base}{with_preset}: {plain(preset['description'])} Source: {plain(preset['source'])}."
 
 
 def _settings(facts: CardFacts) -> str:
@@ -299,7 +281,8 @@ def _settings(facts: CardFacts) -> str:
     ]
     known = {"precision": facts.result.train.get("precision"), "steps": facts.result.train.get("steps")}
     rows += [[name, plain(value)] for name, value in known.items() if value is not None]
-    packages = ", ".join(f"{plain(name)} {plain(version)}" for name, version in _packages(facts))
+    wanted, versions = ("attentune", "torch", "transformers"), facts.result.versions
+    packages = ", ".join(f"{name} {plain(versions[name])}" for name in wanted if name in versions)
     return (
         "Those that differ from Attentune's defaults, and the usual ones; all are in `config.yaml`.\n\n"
         + table(["setting", "value"], rows)
@@ -314,11 +297,6 @@ _ALWAYS = (
     "training.per_device_train_batch_size",
     "training.seed",
 )
-
-
-def _packages(facts: CardFacts) -> list[tuple[str, str]]:
-    wanted = ("attentune", "torch", "transformers")
-    return [(name, facts.result.versions[name]) for name in wanted if name in facts.result.versions]
 
 
 def _use(facts: CardFacts) -> str:
