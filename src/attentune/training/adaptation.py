@@ -155,5 +155,5 @@ def _card(result: RunResult) -> str:
         f"# {Path(model).name}, adapted\n\n"
         f"The encoder `{Path(model).name}`, trained by `attentune train --adapt` for {result.train['steps']:,} updates"
         f" on {result.train['rows']:,} texts to detect words that were changed. No labels were used. Fine-tune it:\n\n"
-        "```console\n$ attentune train reviews.csv --model_name_or_path FOLDER --output_dir runs/reviews\n```\n"
+        "```bash\nattentune train reviews.csv --model_name_or_path FOLDER --output_dir runs/reviews\n```\n"
     )

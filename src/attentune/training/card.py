@@ -306,8 +306,8 @@ def _use(facts: CardFacts) -> str:
     lists = '["A first text."], ["A second one."]' if pair else '["A text."]'
     return f"""With [Attentune]({HOME}) installed; FOLDER is this folder.
 
-```console
-$ attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
+```bash
+attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
 ```
 
 ```python
