@@ -139,7 +139,9 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.predictor import Predictor
 
     saved = Predictor.load(parsed.run, data.task)
-    (rows,) = text_chunks(parsed, data, saved, WHOLE).read()
+    chunks = text_chunks(parsed, data, saved, WHOLE)
+    tell(chunks.notes)
+    (rows,) = chunks.read()
     if parsed.layer is not None:
         _show_heads(parsed, saved, rows, kind, layer, heads)
     else:

@@ -314,10 +314,11 @@ def _add_argument(made: Parser, line: str) -> None:
     if name.startswith("--"):
         made.add_argument(name, **(options if value else {"action": "store_true", "help": options["help"]}))
         return
-    bare = name.strip("[]").removesuffix("...")
-    nargs = {"[...": "*", "[": "?", "...": "+"}.get("[" * name.startswith("[") + "..." * ("..." in name))
-    dest = bare.lower().split("|")[0] + "s" * ("..." in name)
-    made.add_argument(dest, **(options | {"metavar": bare} | ({"nargs": nargs} if nargs else {})))
+    bare, is_optional, are_several = name.strip("[]").removesuffix("..."), name.startswith("["), "..." in name
+    options["metavar"] = bare
+    if is_optional or are_several:
+        options["nargs"] = ("*" if is_optional else "+") if are_several else "?"
+    made.add_argument(bare.lower().split("|")[0] + "s" * are_several, **options)
 
 
 def has_flag(arguments: Sequence[str], name: str) -> bool:

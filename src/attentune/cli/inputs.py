@@ -206,7 +206,7 @@ def read_file_rows(path: str, data: Any, saved: Any) -> Any:
 
 
 def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
-    """Return the chunks of rows that the flags select, and tell how they are read."""
+    """Return the chunks of rows that the flags select."""
     from attentune.data.dataset import TextRows
     from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
 
@@ -217,21 +217,17 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
-    chunks = None
     if parsed.input_file is not None:
         config = saved.with_columns(data)
-        chunks = unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)
-    elif data.dataset_name is not None:
+        return unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)
+    if data.dataset_name is not None:
         from attentune.data.hub import read_split
 
         # A split that the dataset has is read as a file is; others are made of train.
         table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)
         if table is not None:
-            chunks = unlabelled_table(table, config=saved.with_columns(data), **of_run)
-    if chunks is None:
-        chunks = RowChunks.of(next(iter(saved.data(data, (parsed.split,)).splits.values())))
-    tell(chunks.notes)
-    return chunks
+            return unlabelled_table(table, config=saved.with_columns(data), **of_run)
+    return RowChunks.of(next(iter(saved.data(data, (parsed.split,)).splits.values())))
 
 
 def tell(notes: Iterable[str]) -> None:

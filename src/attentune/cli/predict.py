@@ -81,8 +81,8 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    tell([f"This model {saved.job}."])
     chunks = text_chunks(parsed, data, saved, CHUNK, keep_columns=keep)
+    tell([f"This model {saved.job}.", *chunks.notes])
     if chunks.kept:
         _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.

@@ -125,7 +125,8 @@ def _as_list(value: Any, kind: type) -> tuple[Any, ...]:
     if kind is float:
         raise ValueError("a list of numbers, such as [0.5, 1] (on the command line: 0.5,1).")
     raise ValueError(
-        "a list of names, such as [bad, good] (on the command line: bad,good); yes, no and null in quotes."
+        "a list of names, such as [bad, good] (on the command line: bad,good); YAML reads a bare yes, no or null as"
+        " something else: quote it."
     )
 
 
