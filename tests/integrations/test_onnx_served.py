@@ -23,18 +23,18 @@ Tiny = Callable[..., Path]
 @pytest.mark.parametrize(
     ("space", "more", "note"),
     [
-        (TWO, {"thresholds": 1}, "the run predicts by probability, 'good' from 0."),
-        (LabelSpace("multi_label", ("a", "b", "c")), {"thresholds": 3}, "by probability, 'a' from 0."),
+        (TWO, {"thresholds": 1}, "the run predicts by thresholds"),
+        (LabelSpace("multi_label", ("a", "b", "c")), {"thresholds": 3}, "by thresholds"),
         (LabelSpace("multi_label", ("a", "b", "c")), {}, None),
         (
             LabelSpace("ordinal", ("low", "middle", "high")),
             {"ordinal_prediction": "expected-value"},
-            "nearest to the mean",
+            "by mean class numbers",
         ),
         (
             LabelSpace("ordinal", ("low", "middle", "high")),
             {"thresholds": 2},
-            "the run predicts by the mean of class numbers, 'middle' from",
+            "by thresholds",
         ),
         (LabelSpace("regression"), {}, None),
     ],

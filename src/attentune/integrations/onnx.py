@@ -209,52 +209,45 @@ class _Making:
     def _inputs_of(self, rows: TextRows) -> dict[str, Any]:
         return pad_batch(self._features(rows), range(len(rows)), pad_token_id=self.saved.tokenizer.pad_token_id).inputs
 
-    def _answers(self, program: Any, features: Features) -> Answers:
-        return answers(program, features, self.saved.tokenizer.pad_token_id)
+    def _answers(self, program: Any, features: Features) -> Outputs:
+        return outputs_of(program, features, self.saved.tokenizer.pad_token_id)
 
-    def _checked(self, rows: TextRows) -> tuple[Answers, float]:
+    def _checked(self, rows: TextRows) -> tuple[Outputs, float]:
         """Run the graph and the model on these rows and compare their outputs."""
         features = self._features(rows)
         check_tokens(self.plain, rows, features)
         got = self._answers(in_onnxruntime(self.folder / GRAPH_FILE), features)
         expected = self._answers(in_pytorch(self.saved.model), features)
-        difference = got.difference(expected, self.saved.model.config.score_std)
+        difference = largest_difference(got, expected, self.saved.model.config.score_std)
         check_difference(self.saved.folder, "onnxruntime", difference, TOLERANCE)
         return got, difference
 
 
 def _note(space: LabelSpace) -> str | None:
-    if space.thresholds is not None:
-        names = space.names if space.is_multilabel else space.names[1:]
-        pairs = list(zip(names, space.thresholds, strict=True))
-        shown = ", ".join(f"{name!r} from {value:.3f}" for name, value in pairs[:5]) + (
-            ", ..." if len(pairs) > 5 else ""
-        )
-        is_ordered = space.task_type == "ordinal" and space.num_labels > 2
-        by = "the mean of class numbers" if is_ordered else "probability"
-        what = f"by {by}, {shown} on (thresholds in {ABOUT_FILE})"
-    elif space.ordinal_prediction == "expected-value":
-        what = f"as the class nearest to the mean of class numbers (ordinal_prediction in {ABOUT_FILE})"
-    else:
+    if space.thresholds is None and space.ordinal_prediction != "expected-value":
         return None
-    return f"the run predicts {what}; the graph gives logits, so do that where you serve it (docs: Exporting)"
+    rule = "mean class numbers" if space.thresholds is None else "thresholds"
+    return (
+        f"the run predicts by {rule}, which are in {ABOUT_FILE}; the graph gives logits, so do that where you serve it"
+        " (docs: Exporting)"
+    )
 
 
-def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:
+def agreement(one: Outputs, other: Outputs, label_space: LabelSpace) -> float:
     """Return the fraction of rows with equal predictions; for regression, the largest difference of predictions."""
-    first, second = (predictions_of(answered.logits_NC, label_space) for answered in (one, other))
+    first, second = (predictions_of(logits_of(outputs), label_space) for outputs in (one, other))
     if label_space.task_type == "regression":
         return float(abs(first - second).max())
     alike = first == second
     return float((alike.all(axis=1) if label_space.is_multilabel else alike).mean())
 
 
-def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:
+def _scores(programs: dict[str, Outputs], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:
     if rows.labels is None:
         return {}
     return {
-        name: score_predictions(data.metrics, rows.labels, answered.logits_NC, data.label_space)
-        for name, answered in programs.items()
+        name: score_predictions(data.metrics, rows.labels, logits_of(outputs), data.label_space)
+        for name, outputs in programs.items()
     }
 
 
@@ -412,48 +405,38 @@ def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> N
             )
 
 
+# Runs a model on a batch; returns the logits and the other outputs.
 Run = Callable[[dict[str, Tensor]], list[np.ndarray]]
+Outputs = list[list[np.ndarray]]
 # Used in turn, so that consecutive batches rarely have the same shape.
 _BATCH_ROWS = (1, 5, 2, 16, 3)
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Outputs of a model for some rows."""
-
-    logits_NC: np.ndarray  # (N, C) logits
-    outputs: list[list[np.ndarray]]  # all outputs of each batch, logits first
-
-    def difference(self, other: Answers, unit: float = 1.0) -> float:
-        """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes.
-
-        That of the logits is in units of `unit`.
-        """
-        largest = 0.0
-        for outputs, others in zip(self.outputs, other.outputs, strict=True):
-            for number, (one, another) in enumerate(zip(outputs, others, strict=True)):
-                if one.shape != another.shape:
-                    return float("inf")
-                gap = float(np.abs(one - another).max(initial=0.0)) / (1.0 if number else unit)
-                largest = max(largest, gap if np.isfinite(gap) else float("inf"))
-        return largest
+def outputs_of(run: Run, features: Features, pad_token_id: int) -> Outputs:
+    """Run a model on all rows in order, in batches of several sizes; return the outputs of each batch."""
+    outputs, begin, sizes = [], 0, cycle(_BATCH_ROWS)
+    while begin < len(features):
+        rows = range(begin, min(begin + next(sizes), len(features)))
+        outputs.append(run(pad_batch(features, rows, pad_token_id=pad_token_id).inputs))
+        begin = rows.stop
+    return outputs
 
 
-def batches(features: Features, pad_token_id: int) -> Iterator[dict[str, Tensor]]:
-    """Yield all rows in order, in batches of several sizes."""
-    begin = 0
-    for size in cycle(_BATCH_ROWS):
-        if begin >= len(features):
-            return
-        rows = range(begin, min(begin + size, len(features)))
-        yield pad_batch(features, rows, pad_token_id=pad_token_id).inputs
-        begin += size
+def logits_of(outputs: Outputs) -> np.ndarray:
+    """Return the (N, C) logits of all batches."""
+    return np.concatenate([batch[0] for batch in outputs])
 
 
-def answers(run: Run, features: Features, pad_token_id: int) -> Answers:
-    """Run a model on all rows, in batches of several sizes."""
-    outputs = [run(inputs) for inputs in batches(features, pad_token_id)]
-    return Answers(np.concatenate([output[0] for output in outputs]), outputs)
+def largest_difference(outputs: Outputs, others: Outputs, unit: float) -> float:
+    """Return the largest absolute difference of any output, of logits in units of `unit`; infinity for NaN."""
+    largest = 0.0
+    for batch, other_batch in zip(outputs, others, strict=True):
+        for number, (one, other) in enumerate(zip(batch, other_batch, strict=True)):
+            if one.shape != other.shape:
+                return float("inf")
+            gap = float(np.abs(one - other).max(initial=0.0)) / (1.0 if number else unit)
+            largest = max(largest, gap if np.isfinite(gap) else float("inf"))
+    return largest
 
 
 def in_pytorch(model: AttentuneForSequenceClassification) -> Run:

@@ -67,9 +67,7 @@ class _TextEstimator(BaseEstimator):
         self.verbose = verbose
 
     def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace, sample_weight: Any) -> None:
-        texts, pairs = self._texts(X, reset=True)
-        weights = weights_of(sample_weight, len(texts))
-        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
+        rows = self._rows(X, labels_N, sample_weight, reset=True)
         splits, kept = {"train": rows}, ""
         if self.validation_share:
             remaining, cut, kept = split_rows(rows, self.validation_share, self._seed(), "validation")
@@ -86,6 +84,11 @@ class _TextEstimator(BaseEstimator):
         self.run_ = Predictor.load(folder)
         # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
         self._temporary = temporary
+
+    def _rows(self, X: Any, labels_N: np.ndarray | None = None, sample_weight: Any = None, *, reset: bool) -> TextRows:
+        texts, pairs = self._texts(X, reset=reset)
+        weights = weights_of(sample_weight, len(texts))
+        return TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
 
     def _texts(self, X: Any, *, reset: bool) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are."""
@@ -134,9 +137,7 @@ class _TextEstimator(BaseEstimator):
     def _logits(self, X: Any) -> np.ndarray:
         """Return the (N, C) logits."""
         check_is_fitted(self, "run_")
-        texts, pairs = self._texts(X, reset=False)
-        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, None, "X")
-        return predict_rows(self.run_, rows)
+        return predict_rows(self.run_, self._rows(X, reset=False))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -231,20 +232,7 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
     """Predict scores of texts or pairs of texts; the arguments are those of `AttentuneClassifier`."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneRegressor:
-        """Train the regressor.
-
-        Args:
-            X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
-            y: (N,) target scores.
-            sample_weight: (N,) factors of the losses of the rows, divided by their mean; all 1 if None.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: X, y or sample_weight is invalid, or their lengths differ.
-            AttentuneError: a setting is invalid, or training fails.
-        """
+        """Train the regressor on (N,) target scores; else as `AttentuneClassifier.fit`."""
         check_consistent_length(X, y)
         self._train(X, scores_of(y), LabelSpace("regression"), sample_weight)
         return self
@@ -314,29 +302,14 @@ class AttentuneAuto(_TextEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneAuto:
-        """Find and train the best model.
-
-        Args:
-            X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
-            y: (N,) classes of any sortable type, or scores.
-            sample_weight: (N,) factors of the losses of the rows, divided by their mean; all 1 if None.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: X, y or sample_weight is invalid, or their lengths differ.
-            AttentuneError: a setting is invalid, or nothing was trained within the limit.
-        """
+        """Find and train the best model; arguments as for `AttentuneClassifier.fit`, with classes or scores as y."""
         from attentune.automl.auto import auto
         from attentune.automl.budget import parse_duration
         from attentune.automl.leaderboard import AutoProgress
 
         check_consistent_length(X, y)
         space, labels_N = self._labelled(y)
-        texts, pairs = self._texts(X, reset=True)
-        weights = weights_of(sample_weight, len(texts))
-        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
+        rows = self._rows(X, labels_N, sample_weight, reset=True)
         if self.output_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
