@@ -193,7 +193,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
 
     usual = "leave-one-out" if parsed.by_class else default_method(saved)
     methods = list(dict.fromkeys([usual] if parsed.method is None else parsed.method))
-    free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
+    free = () if parsed.method is not None or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
     methods += [name for name in free if name not in methods]
     if parsed.by_class:
         check_signed(methods)

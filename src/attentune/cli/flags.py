@@ -173,6 +173,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self.less_used: list[argparse.Action] = []  # flags that only --help-all shows
         self.numbers: dict[str, int | None] = {}  # flags with a whole number: the smallest; None for any number
+        self.lists: list[str] = []  # flags with several values
 
     @property
     def _is_of_run(self) -> bool:
@@ -265,9 +266,9 @@ class Parser(argparse.ArgumentParser):
                 problems.append(f"{argument!r}: unexpected argument.{self._place(argument)} See {self.prog} --help.")
         for name, minimum in self.numbers.items():
             setattr(parsed, name, _number(f"--{name}", getattr(parsed, name), problems, minimum))
-        for action in self._actions:
-            if "," in str(action.metavar) and isinstance(value := getattr(parsed, action.dest, None), str):
-                setattr(parsed, action.dest, names_in(value))
+        for name in self.lists:
+            if (value := getattr(parsed, name)) is not None:
+                setattr(parsed, name, names_in(value))
         return parsed, problems
 
 
@@ -311,6 +312,7 @@ def _add_argument(made: Parser, line: str) -> None:
         options |= {"choices": shown.split("|"), "metavar": shown}
     elif shown:
         options["metavar"] = shown
+        made.lists += [name.removeprefix("--")] if "," in shown else []
     if name.startswith("--"):
         made.add_argument(name, **(options if value else {"action": "store_true", "help": options["help"]}))
         return
