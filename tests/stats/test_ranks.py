@@ -1,4 +1,4 @@
-"""Friedman's test, Nemenyi's difference and the groups."""
+"""Friedman's test and Nemenyi's difference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attentune.seeding import numpy_generator
-from attentune.stats.ranks import Ranking, cliques, critical_difference, rank_methods
+from attentune.stats.ranks import Ranking, critical_difference, rank_methods
 
 
 def rank(scores: np.ndarray, names: tuple[str, ...] | None = None, **settings) -> Ranking:
@@ -19,27 +19,17 @@ def rank(scores: np.ndarray, names: tuple[str, ...] | None = None, **settings) -
     return rank_methods(scores, names, generator=numpy_generator("test-ranks"), **settings)
 
 
-def test_methods_are_sorted_and_grouped() -> None:
+def test_methods_are_sorted() -> None:
     """Twelve tasks: `d` is always last, `a` always first but once, and `b` and `c` take turns."""
     scores = np.array([[0.9, 0.8, 0.7, 0.1], [0.9, 0.7, 0.8, 0.1]] * 6)
     scores[0] = [0.8, 0.9, 0.7, 0.1]
     found = rank(scores[:, [3, 1, 0, 2]], ("d", "b", "a", "c"))
-    assert (found.methods, found.tasks, found.alpha) == (("a", "b", "c", "d"), 12, 0.05)
+    assert found.methods == ("a", "b", "c", "d")
     assert found.mean_ranks == pytest.approx((13 / 12, 29 / 12, 30 / 12, 4.0))
     assert found.statistic == pytest.approx(stats.friedmanchisquare(*scores.T).statistic, rel=1e-12)
     assert found.p == 1 / 10_001
-    # 2.569 sqrt(4 x 5 / (6 x 12)) = 1.354: a lies 1.333 from b and 1.417 from c, and both 1.5 and more from d.
-    assert found.critical_difference == pytest.approx(1.354, abs=1e-3)
-    assert found.groups == (("a", "b"), ("b", "c"))
-
-
-def test_a_looser_level_parts_more_methods() -> None:
-    """The two best of four lie 1.333 apart: more than the difference at 0.10 (1.21), less than at 0.05 (1.35)."""
-    scores = np.array([[0.9, 0.8, 0.7, 0.1], [0.9, 0.7, 0.8, 0.1]] * 6)
-    scores[0] = [0.8, 0.9, 0.7, 0.1]
-    found = rank(scores, alpha=0.1)
-    assert found.critical_difference == critical_difference(4, 12, alpha=0.1) < 4 / 3
-    assert (found.groups, found.alpha) == ((("b", "c"),), 0.1)
+    assert found.critical_difference == pytest.approx(1.354, abs=1e-3)  # 2.569 sqrt(4 x 5 / (6 x 12))
+    assert rank(scores, alpha=0.1).critical_difference == critical_difference(4, 12, alpha=0.1) < 4 / 3
 
 
 def test_the_critical_difference_is_that_of_demsars_example() -> None:
@@ -89,11 +79,10 @@ def test_two_methods_are_compared_by_the_sign_test() -> None:
     assert found.statistic == pytest.approx((7 - 1) ** 2 / 8)
 
 
-def test_two_tasks_cannot_show_anything_and_all_methods_stay_in_one_group() -> None:
+def test_two_tasks_cannot_show_anything() -> None:
     found = rank(np.array([[0.9, 0.5, 0.1], [0.8, 0.5, 0.2]]))
     assert found.mean_ranks == (1.0, 2.0, 3.0)
     assert found.p == pytest.approx(1 / 6, rel=1e-12)
-    assert found.groups == (("a", "b", "c"),)
 
 
 def test_where_smaller_is_better_ranks_turn_task_by_task() -> None:
@@ -101,32 +90,6 @@ def test_where_smaller_is_better_ranks_turn_task_by_task() -> None:
     assert rank(scores).methods == ("a", "b", "c")
     assert rank(scores, greater_is_better=False).methods == ("c", "b", "a")
     assert rank(scores, greater_is_better=[True, False] * 6).mean_ranks == (2.0, 2.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "difference", "expected"),
-    [
-        ([1.0, 2.0, 3.0], 0.5, []),
-        ([1.0, 2.0, 3.0], 1.0, []),
-        ([1.0, 2.0, 3.0], 1.1, [(0, 2), (1, 3)]),
-        ([1.0, 1.4, 1.8, 3.0, 3.1], 1.0, [(0, 3), (3, 5)]),
-        ([1.0, 2.0, 3.0], 9.0, [(0, 3)]),
-    ],
-)
-def test_groups_are_the_largest_runs_that_span_less_than_the_difference(
-    ranks: list[float], difference: float, expected: list[tuple[int, int]]
-) -> None:
-    assert cliques(np.array(ranks), difference) == expected
-
-
-@given(seed=st.integers(0, 10_000), difference=st.floats(0.1, 3))
-def test_two_methods_share_a_group_just_where_they_lie_closer(seed: int, difference: float) -> None:
-    ranks = np.sort(np.random.default_rng(seed).uniform(1, 6, size=7))
-    found = cliques(ranks, difference)
-    for one, two in itertools.combinations(range(7), 2):
-        together = any(first <= one and two < last for first, last in found)
-        assert together == (ranks[two] - ranks[one] < difference)
-    assert not any(a[0] <= b[0] and b[1] <= a[1] for a, b in itertools.permutations(found, 2))
 
 
 @given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5))
@@ -140,9 +103,9 @@ def test_neither_the_order_of_tasks_nor_a_tasks_level_matters(seed: int, shift: 
     assert after.statistic == pytest.approx(before.statistic, rel=1e-9)
 
 
-def test_methods_that_all_tie_are_one_group() -> None:
+def test_methods_that_all_tie_have_a_p_of_one() -> None:
     found = rank(np.full((5, 3), 0.1) + np.array([[0.0], [0.1], [0.2], [0.3], [0.4]]))
-    assert (found.statistic, found.p, found.groups) == (0.0, 1.0, (("a", "b", "c"),))
+    assert (found.statistic, found.p) == (0.0, 1.0)
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:

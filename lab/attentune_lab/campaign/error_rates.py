@@ -27,7 +27,7 @@ from attentune.data.splits import stratified_folds
 from attentune.results import versions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
-from attentune.stats.estimate import Estimate, bootstrap_mean, mean_over_seeds, mean_over_seeds_and_examples
+from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods
@@ -153,14 +153,21 @@ def estimates(ask: Callable[[np.ndarray], Estimate]) -> Callable[[np.ndarray], t
 
 
 def resampled(over: Literal["seeds", "examples", "both"]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Percentile intervals of resampled means; "both" is the pigeonhole bootstrap (Owen 2007)."""
+
     def ends(values_PSN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = [
-            bootstrap_mean(
-                values_SN, over=over, generator=numpy_generator("stat-rates", over, number), resamples=RESAMPLES
-            )
-            for number, values_SN in enumerate(values_PSN)
-        ]
-        return np.array([low for low, _ in found]), np.array([high for _, high in found])
+        found = []
+        for number, values_SN in enumerate(values_PSN):
+            generator, (seeds, examples) = numpy_generator("stat-rates", over, number), values_SN.shape
+            # Resampling weights each seed and example by how often it was drawn.
+            draw_RN = generator.multinomial(examples, np.full(examples, 1 / examples), RESAMPLES) / examples
+            draw_RS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
+            weight_RN = draw_RN if over != "seeds" else np.full_like(draw_RN, 1 / examples)
+            weight_RS = draw_RS if over != "examples" else np.full_like(draw_RS, 1 / seeds)
+            means_R = ((weight_RS @ values_SN) * weight_RN).sum(axis=1)
+            found.append(np.quantile(means_R, (0.025, 0.975)))
+        low_P, high_P = np.array(found).T
+        return low_P, high_P
 
     return ends
 
@@ -295,7 +302,8 @@ def ranking(tasks: int, methods: int, plays: int) -> dict[str, float]:
         generator = numpy_generator("stat-rates", "ranking", tasks, methods, play)
         found = rank_methods(generator.standard_normal((tasks, methods)), names, generator=generator, permutations=999)
         overall.append(found.p <= LEVEL)
-        pairs.append(len(found.groups) != 1 or len(found.groups[0]) < methods)
+        span = found.mean_ranks[-1] - found.mean_ranks[0]
+        pairs.append(found.p <= LEVEL and span >= found.critical_difference)
     return {"friedman": float(np.mean(overall)), "any_pair": float(np.mean(pairs)), "plays": plays}
 
 

@@ -357,7 +357,7 @@ def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
     if not len(known):
         return Interval(float("nan"), float("nan"), float("nan"))
     generator = numpy_generator("faithfulness", seed, len(known))
-    low, high = bootstrap_mean(known[None], over="examples", generator=generator)
+    low, high = bootstrap_mean(known, generator=generator)
     return Interval(float(known.mean()), low, high)
 
 

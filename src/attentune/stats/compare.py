@@ -141,18 +141,6 @@ class _Paired:
     overlap: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class _PrimaryTest:
-    """The fields of a comparison that come from the primary test."""
-
-    low: float
-    high: float
-    p: float
-    examples: int | None
-    over: str
-    minimum_detectable_effect: float
-
-
 def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: int = 1) -> Comparison:
     """Compare a method with a baseline on one task, paired by seed.
 
@@ -168,8 +156,8 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
         task=method.task,
         metric=method.metric,
         difference=_mean(paired.advantage_S),
-        **dataclasses.asdict(main),
-        p_holm=min(1.0, family * main.p) if math.isfinite(main.p) else math.nan,
+        **main,
+        p_holm=min(1.0, family * main["p"]) if math.isfinite(main["p"]) else math.nan,
         family=family,
         seeds=len(paired.seeds),
         **_other_tests(paired),
@@ -266,19 +254,21 @@ def _pair(baseline: Runs, method: Runs) -> _Paired:
     return _Paired(seeds, baseline_S, method_S, sign * (method_S - baseline_S), advantage_SN, method.overlap)
 
 
-def _primary(paired: _Paired, alpha: float, family: int) -> _PrimaryTest:
+def _primary(paired: _Paired, alpha: float, family: int) -> dict[str, Any]:
     """Compute the interval and p of the verdict, and the minimum detectable effect."""
     seeds, values_SN = len(paired.seeds), paired.advantage_SN
     if seeds == 1 and values_SN is not None:
         # The same formula over examples. Its p is left out, since it says nothing about the methods.
-        alone = mean_over_seeds(values_SN[0], confidence=1.0 - alpha)
-        return _PrimaryTest(float(alone.low), float(alone.high), math.nan, values_SN.shape[1], "examples", math.nan)
-    estimate, examples = estimate_mean(paired.advantage_S, values_SN, 1.0 - alpha, paired.overlap)
-    over = "folds" if paired.overlap else "seeds" if examples is None else "seeds and examples"
-    p, effect = float(estimate.p), math.nan
+        estimate, examples = mean_over_seeds(values_SN[0], confidence=1.0 - alpha), values_SN.shape[1]
+        over, p = "examples", math.nan
+    else:
+        estimate, examples = estimate_mean(paired.advantage_S, values_SN, 1.0 - alpha, paired.overlap)
+        over = "folds" if paired.overlap else "seeds" if examples is None else "seeds and examples"
+        p = float(estimate.p)
+    effect = math.nan
     if seeds >= 2:
         if math.isnan(p) and not paired.overlap:
-            p = sign_flip_test(paired.advantage_S).p
+            p = sign_flip_test(paired.advantage_S)
         effect = minimum_detectable_effect(
             seeds,
             math.sqrt(float(estimate.seed_variance) * seeds),
@@ -286,7 +276,14 @@ def _primary(paired: _Paired, alpha: float, family: int) -> _PrimaryTest:
             example_sd=math.sqrt(float(estimate.example_variance) * (examples or 2)),
             alpha=alpha / family,
         )
-    return _PrimaryTest(float(estimate.low), float(estimate.high), p, examples, over, effect)
+    return {
+        "low": float(estimate.low),
+        "high": float(estimate.high),
+        "p": p,
+        "examples": examples,
+        "over": over,
+        "minimum_detectable_effect": effect,
+    }
 
 
 def _other_tests(paired: _Paired) -> dict[str, Any]:
@@ -296,8 +293,8 @@ def _other_tests(paired: _Paired) -> dict[str, Any]:
         return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
     return {
         "p_seeds": float(mean_over_seeds(advantage_S).p),
-        "p_sign_flip": sign_flip_test(advantage_S).p,
-        "p_wilcoxon": wilcoxon_test(advantage_S).p,
+        "p_sign_flip": sign_flip_test(advantage_S),
+        "p_wilcoxon": wilcoxon_test(advantage_S),
         "smallest_p": smallest_p(len(advantage_S)),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -46,7 +46,9 @@ def bootstrap_interval(
     with warnings.catch_warnings():
         # Undefined resamples are counted below.
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        result = _bootstrap((np.arange(rows),), statistic, generator, resamples, confidence, vectorized=False)
+        result = stats.bootstrap(
+            (np.arange(rows),), statistic, n_resamples=resamples, method="percentile", vectorized=False, rng=generator
+        )
     values = result.bootstrap_distribution
     defined = values[np.isfinite(values)]
     if len(defined) < 0.9 * resamples:
@@ -57,37 +59,15 @@ def bootstrap_interval(
 
 
 def bootstrap_mean(
-    values_SN: np.ndarray,
-    *,
-    over: Literal["seeds", "examples", "both"],
-    generator: np.random.Generator,
-    resamples: int = 1000,
-    confidence: float = 0.95,
+    values_N: np.ndarray, *, generator: np.random.Generator, resamples: int = 1000, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a mean over seeds and examples.
+    """Compute the percentile bootstrap interval of a mean over examples.
 
-    "seeds" resamples seeds and keeps the examples; "examples" resamples examples, the same ones for all seeds, and
-    keeps the seeds; "both" resamples the two independently (the pigeonhole bootstrap). Do not base verdicts on these
-    intervals when there are few seeds. "seeds" is far too narrow: the variance of a sample of S values is too small by
-    the factor (S - 1) / S, and no quantile of t corrects for it. "examples" ignores the variation between seeds.
-    "both" is too narrow for 3 seeds. Verdicts use the intervals of `stats.estimate`; docs/statistics.md has the
-    measured coverage of all of them.
-
-    Source:
-        Pigeonhole bootstrap: Owen, Annals of Applied Statistics 1, 2007.
+    Do not base verdicts on it: it ignores the variation between seeds.
     """
-    values_SN = np.asarray(values_SN, dtype=np.float64)
-    seeds, examples = values_SN.shape
-    if min({"seeds": (seeds,), "examples": (examples,), "both": (seeds, examples)}[over]) < 2:
+    if len(values_N) < 2:
         return float("nan"), float("nan")
-    if over == "both":
-        samples = (np.arange(examples), np.arange(seeds))
-        result = _bootstrap(
-            samples, lambda n, s: values_SN[np.ix_(s, n)].mean(), generator, resamples, confidence, vectorized=False
-        )
-    else:
-        means = values_SN.mean(axis=1 if over == "seeds" else 0)
-        result = bootstrap_of_mean(means, generator=generator, resamples=resamples, confidence=confidence)
+    result = bootstrap_of_mean(values_N, generator=generator, resamples=resamples, confidence=confidence)
     low, high = result.confidence_interval
     return float(low), float(high)
 
@@ -97,25 +77,15 @@ def bootstrap_of_mean(
 ) -> Any:
     """Run `scipy.stats.bootstrap` for the mean of (N,) values, in batches of bounded size."""
     batch = max(1, _VALUES_PER_BATCH // len(values_N))
-    return _bootstrap((values_N,), np.mean, generator, resamples, confidence, vectorized=True, batch=batch)
-
-
-def _bootstrap(
-    samples: tuple[np.ndarray, ...],
-    statistic: Callable[..., Any],
-    generator: np.random.Generator,
-    resamples: int,
-    confidence: float,
-    **options: Any,
-) -> Any:
     return stats.bootstrap(
-        samples,
-        statistic,
+        (values_N,),
+        np.mean,
         n_resamples=resamples,
         method="percentile",
         confidence_level=confidence,
+        vectorized=True,
+        batch=batch,
         rng=generator,
-        **options,
     )
 
 

@@ -42,16 +42,6 @@ class BootstrapTestResult:
     p: float
 
 
-@dataclass(frozen=True)
-class PermutationTestResult:
-    """Result of a permutation test over seeds."""
-
-    p: float  # two-sided
-    smallest_p: float  # the smallest p that is possible with this many values
-    statistic: float  # the test statistic
-    note: str = ""  # a remark on p for the reader; may be empty
-
-
 def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
     """Run McNemar's test on the correctness of two models on the same rows.
 
@@ -135,8 +125,8 @@ def jackknife_values(
     return statistic(every_N) + (rows - 1) * (without_N.mean() - without_N)
 
 
-def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator | None = None) -> PermutationTestResult:
-    """Run the paired permutation test on the mean: exact for up to 16 differences other than zero.
+def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator | None = None) -> float:
+    """Compute the two-sided p of the paired permutation test on the mean, exact up to 16 differences other than zero.
 
     Null hypothesis: within each seed the scores of the two methods are exchangeable, so each difference is equally
     likely to have the opposite sign. All 2^S sign patterns are enumerated, and p is the share of them whose mean is at
@@ -147,11 +137,11 @@ def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator 
         Fisher, "The Design of Experiments", 1935, section 21.
     """
     differences_S = _checked(differences_S)
-    return _permutation_result(differences_S, float(differences_S.mean()), "sign-flip", generator)
+    return float(sign_flip_p(differences_S[differences_S != 0], generator=generator))  # a zero has no sign to flip
 
 
-def wilcoxon_test(differences_S: np.ndarray, *, generator: np.random.Generator | None = None) -> PermutationTestResult:
-    """Run Wilcoxon's signed-rank test, which is exact with ties too.
+def wilcoxon_test(differences_S: np.ndarray, *, generator: np.random.Generator | None = None) -> float:
+    """Compute the two-sided p of Wilcoxon's signed-rank test, which is exact with ties too.
 
     Null hypothesis: the differences are distributed symmetrically around zero. The test uses the ranks of the absolute
     differences, so an outlier among the seeds counts no more than its rank. Zeros are dropped, ties share their mean
@@ -161,8 +151,7 @@ def wilcoxon_test(differences_S: np.ndarray, *, generator: np.random.Generator |
         Wilcoxon, Biometrics Bulletin 1, 1945.
     """
     # scipy.stats.wilcoxon is exact only without ties; with ties, its permutations take 0.4 s where these take 0.01 s.
-    ranks_S = signed_ranks(_checked(differences_S))
-    return _permutation_result(ranks_S, float(ranks_S[ranks_S > 0].sum()), "Wilcoxon", generator)
+    return sign_flip_test(signed_ranks(_checked(differences_S)), generator=generator)
 
 
 def smallest_p(seeds: int) -> float:
@@ -200,17 +189,6 @@ def sign_flip_p(values_S: np.ndarray, *, generator: np.random.Generator | None =
         rng=generator or np.random.default_rng(0),
     )
     return np.asarray(result.pvalue)
-
-
-def _permutation_result(
-    values_S: np.ndarray, statistic: float, name: str, generator: np.random.Generator | None
-) -> PermutationTestResult:
-    values_S = values_S[values_S != 0]  # A zero has no sign to flip.
-    bound = smallest_p(len(values_S))
-    note = ""
-    if bound > 0.05:
-        note = f"with {len(values_S)} differences other than zero the {name} test cannot give a p below {bound:g}"
-    return PermutationTestResult(float(sign_flip_p(values_S, generator=generator)), bound, statistic, note)
 
 
 def _checked(differences_S: np.ndarray) -> np.ndarray:

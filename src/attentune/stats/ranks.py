@@ -12,18 +12,13 @@ from scipy.stats import permutation_test, rankdata, studentized_range
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean rank over tasks: all data of a critical-difference diagram."""
+    """Methods by their mean rank over tasks."""
 
     methods: tuple[str, ...]  # the names, best first
     mean_ranks: tuple[float, ...]  # the mean ranks of the methods, in that order; 1 is the best rank
-    tasks: int  # the number of tasks
     statistic: float  # Friedman's chi-square
     p: float  # the p of Friedman's test
     critical_difference: float  # methods whose mean ranks differ by less are not significantly different
-    # The maximal groups of two or more neighbouring methods that are not significantly different; one group of all
-    # methods if Friedman's test does not reject.
-    groups: tuple[tuple[str, ...], ...]
-    alpha: float  # the significance level
 
 
 def rank_methods(
@@ -56,11 +51,8 @@ def rank_methods(
     mean_ranks_M = ranks_TM.mean(axis=0)
     difference = critical_difference(count, tasks, alpha)
     order = np.argsort(mean_ranks_M, kind="stable")
-    sorted_ranks = mean_ranks_M[order]
     names = tuple(methods[place] for place in order)
-    spans = [(0, count)] if p > alpha else cliques(sorted_ranks, difference)
-    groups = tuple(names[first:last] for first, last in spans)
-    return Ranking(names, tuple(map(float, sorted_ranks)), tasks, statistic, p, difference, groups, alpha)
+    return Ranking(names, tuple(map(float, mean_ranks_M[order])), statistic, p, difference)
 
 
 def critical_difference(methods: int, tasks: int, alpha: float = 0.05) -> float:
@@ -71,16 +63,6 @@ def critical_difference(methods: int, tasks: int, alpha: float = 0.05) -> float:
     """
     q = studentized_range.ppf(1.0 - alpha, methods, math.inf) / math.sqrt(2.0)
     return float(q) * math.sqrt(methods * (methods + 1) / (6.0 * tasks))
-
-
-def cliques(sorted_ranks: np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """List the maximal ranges [first, last) of two or more ascending ranks that span less than the difference."""
-    ranges: list[tuple[int, int]] = []
-    for first in range(len(sorted_ranks)):
-        last = int(np.searchsorted(sorted_ranks, sorted_ranks[first] + difference, side="left"))
-        if last - first >= 2 and (not ranges or last > ranges[-1][1]):
-            ranges.append((first, last))
-    return ranges
 
 
 def _friedman(ranks_TM: np.ndarray, generator: np.random.Generator, permutations: int) -> tuple[float, float]:

@@ -188,7 +188,7 @@ def _entry(
 def _mean_interval(values_N: np.ndarray, seed: int) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of a mean over rows; all methods see the same resamples."""
     generator = numpy_generator("baseline comparison", seed)
-    return bootstrap_mean(values_N[None], over="examples", generator=generator, resamples=_RESAMPLES)
+    return bootstrap_mean(values_N, generator=generator, resamples=_RESAMPLES)
 
 
 def find_failures(
