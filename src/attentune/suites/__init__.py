@@ -1,1 +1,1 @@
-"""Evaluation suites for saved runs: GLUE submissions (`glue`), HANS (`hans`) and perturbed inputs (`robustness`)."""
+"""Evaluation suites for saved runs: GLUE's diagnostic set and submissions (`glue`), and HANS (`hans`)."""

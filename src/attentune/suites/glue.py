@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +153,6 @@ class Submission:
         write_bytes(file, self.zipped())
 
 
-@dataclass
-class _Plan:
-    """The rows to predict for each file, read and counted before the first prediction."""
-
-    rows: dict[str, tuple[str, TextRows]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-
 def make_submission(
     runs: Sequence[str | Path],
     *,
@@ -190,25 +182,38 @@ def make_submission(
         DataError: a test file is missing or malformed, or its number of rows differs from the published one.
         CheckpointError: the record of a run is damaged.
     """
-    runs = [runs] if isinstance(runs, (str, Path)) else runs
-    plan = _Plan()
     by_task: dict[str, str] = {}
     scores: dict[str, Scores] = {}
-    for run in runs:
+    # All rows are read and counted before the first prediction.
+    rows: dict[str, TextRows] = {}
+    warnings: list[str] = []
+    for run in [runs] if isinstance(runs, (str, Path)) else runs:
         saved = Predictor.load(run)
         task = _task_of(saved)
         if task in by_task:
             raise ConfigError(f"{run}: was trained on {task}, and so was {by_task[task]}; expected one run a task.")
         by_task[task] = str(saved.folder)
-        if found := _validation_scores(saved.folder):
-            scores[task] = found
-        _read_rows(saved, task, data_dir, plan, allow_partial=allow_partial)
-    contents = {}
+        if (saved.folder / RESULT_FILE).is_file():
+            recorded = RunResult.load(saved.folder / RESULT_FILE).scores
+            if validation := {split: own for split, own in recorded.items() if split.startswith("validation")}:
+                scores[task] = validation
+        rows |= _read_rows(saved, task, data_dir, warnings, allow_partial=allow_partial)
+    predicted = {}
     for task, folder in by_task.items():
         saved = Predictor.load(folder)  # loaded a second time, so that only one model is in memory
-        for file in (file for file in SITE_FILES if file.trained_on == task and file.name in plan.rows):
-            contents[file.file_name] = _predicted(saved, file, plan.rows[file.name][1], precision, progress)
-    return replace(_whole(contents, plan, fill_missing=fill_missing), average=glue_average(scores))
+        for file in (file for file in SITE_FILES if file.trained_on == task and file.name in rows):
+            predicted[file.name] = _predicted(saved, file, rows[file.name], precision, progress)
+    contents: dict[str, str] = {}
+    sources: dict[str, str | None] = {}
+    missing = []
+    for file in SITE_FILES:
+        if file.name in predicted:
+            contents[file.file_name], sources[file.file_name] = predicted[file.name], by_task[file.trained_on]
+        elif fill_missing:
+            contents[file.file_name], sources[file.file_name] = site_file([file.fill] * file.rows), None
+        else:
+            missing.append(file.name)
+    return Submission(contents, sources, tuple(missing), tuple(warnings), glue_average(scores))
 
 
 def check_zip_file(file: str | Path) -> None:
@@ -237,7 +242,11 @@ def _task_of(saved: Predictor) -> str:
     return spec.name
 
 
-def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *, allow_partial: bool) -> None:
+def _read_rows(
+    saved: Predictor, task: str, data_dir: str | None, warnings: list[str], *, allow_partial: bool
+) -> dict[str, TextRows]:
+    """Return the rows of the files that a run predicts, by the files' names."""
+    found = {}
     given = DataConfig() if data_dir is None else DataConfig(data_dir=data_dir)
     for file in (file for file in SITE_FILES if file.trained_on == task):
         if file.task == task:
@@ -248,7 +257,7 @@ def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *
                 find_builtin_file(file.task, file.split, settings.data_dir)
             except DataError as error:
                 names = " or ".join(load_spec(file.task).splits[file.split].files)
-                plan.warnings.append(
+                warnings.append(
                     f"{file.name}: left out, since there is no {names} in {error.path}. Get it, and name the folder of"
                     " all of GLUE with --data_dir."
                 )
@@ -259,15 +268,9 @@ def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *
             message = f"{rows.source}: has {len(rows):,} rows, but the published test file of {file.name} {file.rows:,}"
             if not allow_partial:
                 raise DataError(f"{message}. Use the published file, or --allow_partial to go on all the same.")
-            plan.warnings.append(f"{message}: the site will not take it.")
-        plan.rows[file.name] = (str(saved.folder), rows)
-
-
-def _validation_scores(folder: Path) -> Scores:
-    """Return the validation scores in the record of a run; none if it was trained without validation rows."""
-    file = folder / RESULT_FILE
-    scores = RunResult.load(file).scores if file.is_file() else {}
-    return {split: by_name for split, by_name in scores.items() if split.startswith("validation")}
+            warnings.append(f"{message}: the site will not take it.")
+        found[file.name] = rows
+    return found
 
 
 def _predicted(
@@ -290,17 +293,3 @@ def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) ->
 def site_file(words: Sequence[str]) -> str:
     """Return the text of one prediction file: a header, then the index and the prediction of each row."""
     return "index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words))
-
-
-def _whole(predicted: Mapping[str, str], plan: _Plan, *, fill_missing: bool) -> Submission:
-    contents: dict[str, str] = {}
-    runs: dict[str, str | None] = {}
-    missing = []
-    for file in SITE_FILES:
-        if file.file_name in predicted:
-            contents[file.file_name], runs[file.file_name] = predicted[file.file_name], plan.rows[file.name][0]
-        elif fill_missing:
-            contents[file.file_name], runs[file.file_name] = site_file([file.fill] * file.rows), None
-        else:
-            missing.append(file.name)
-    return Submission(contents, runs, tuple(missing), tuple(plan.warnings))

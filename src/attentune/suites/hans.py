@@ -26,7 +26,7 @@ from attentune.metrics.metrics import predictions_of
 from attentune.stats.estimate import wilson_interval
 
 HEURISTICS = ("lexical_overlap", "subsequence", "constituent")
-_HEURISTIC, _SUBCASE, _TEMPLATE = "heuristic", "subcase", "template"
+_HEURISTIC, _SUBCASE = "heuristic", "subcase"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class HansRows:
     rows: TextRows  # texts, ids and gold labels (0 entailment, 1 non-entailment)
     heuristics: tuple[str, ...]  # the heuristic of each row, one of `HEURISTICS`
     subcases: tuple[str, ...]  # the subcase of each row, such as "ln_passive"
-    templates: tuple[str, ...] | None = None  # the template that made each row, such as "temp1"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -53,7 +52,6 @@ class HansRows:
             self.rows.take(places),
             tuple(self.heuristics[place] for place in places),
             tuple(self.subcases[place] for place in places),
-            None if self.templates is None else tuple(self.templates[place] for place in places),
         )
 
 
@@ -62,7 +60,7 @@ def read_hans(path: str | Path) -> HansRows:
     spec = load_spec("hans")
     split = spec.splits["validation"]
     columns = [split.label, split.text, str(split.pair), str(split.id), _HEURISTIC, _SUBCASE]
-    table = read_delimited(path, Dialect("\t", spec.quoting), keep=[*columns, _TEMPLATE])
+    table = read_delimited(path, Dialect("\t", spec.quoting), keep=columns)
     for column in columns:
         require_column(table, column, spec)
     labels = LabelReader(LabelSpace(spec.task_type, spec.label_names), spec.label_values).read(table, split.label)
@@ -70,7 +68,7 @@ def read_hans(path: str | Path) -> HansRows:
     heuristics, subcases = table.texts(_HEURISTIC), table.texts(_SUBCASE)
     _check(table, ids, heuristics, subcases)
     rows = TextRows(ids, table.texts(split.text), table.texts(str(split.pair)), labels, table.source, table.lines)
-    return HansRows(rows, heuristics, subcases, table.texts(_TEMPLATE) if _TEMPLATE in table.columns else None)
+    return HansRows(rows, heuristics, subcases)
 
 
 def _check(table: Table, ids: Sequence[str], heuristics: Sequence[str], subcases: Sequence[str]) -> None:
@@ -109,8 +107,7 @@ class HansRun:
 class HansLine:
     """The accuracy on a subset of the rows."""
 
-    # heuristic, gold_label, subcase, template: the subset; None selects all values. A line with a subcase has the first
-    # three, a line with a template all four.
+    # heuristic, gold_label, subcase: the subset; None selects all values. A line with a subcase has all three.
     heuristic: str | None
     gold_label: str | None
     subcase: str | None
@@ -119,7 +116,6 @@ class HansLine:
     means: tuple[float, ...]  # the mean accuracy of each method over its runs
     deviations: tuple[float | None, ...]  # each method's sample standard deviation (ddof=1) over its runs
     intervals: tuple[tuple[float, float], ...] = ()  # the 95 % Wilson interval of each run's accuracy over the rows
-    template: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,6 @@ class HansReport:
     runs: tuple[HansRun, ...]  # the scored runs, in the order given
     methods: tuple[str, ...]  # the names of the methods, in the order of their first runs
     lines: tuple[HansLine, ...]  # the accuracies: on all rows, then by heuristic and gold label, then by subcase
-    templates: tuple[HansLine, ...]  # the accuracies by template; empty if the file does not name them
     ids: tuple[str, ...]  # the ids of the scored rows, in the file's order
     entails_RN: np.ndarray  # whether each of the R runs predicts entailment for each of the N rows
 
@@ -162,8 +157,7 @@ class HansReport:
             "seed": self.seed,
             "runs": [asdict(run) for run in self.runs],
             "methods": list(self.methods),
-            "lines": [_line_dict(line, "template") for line in self.lines],
-            "templates": [_line_dict(line) for line in self.templates],
+            "lines": [asdict(line) for line in self.lines],
         }
 
     def predictions_text(self, run: int) -> str:
@@ -172,10 +166,6 @@ class HansReport:
             f"{key},{GOLD_LABELS[not entails]}\n" for key, entails in zip(self.ids, self.entails_RN[run], strict=True)
         )
         return "pairID,gold_label\n" + "".join(lines)
-
-
-def _line_dict(line: HansLine, *without: str) -> dict[str, Any]:
-    return {name: value for name, value in asdict(line).items() if name not in without}
 
 
 def score_hans(
@@ -236,7 +226,7 @@ def score_hans(
         None if len(rows) == len(whole) else seed,
         tuple(described),
         tuple(dict.fromkeys(methods)),
-        *_lines(rows, entails_RN == rows.entails, methods),
+        _lines(rows, entails_RN == rows.entails, methods),
         rows.rows.ids,
         entails_RN,
     )
@@ -267,16 +257,12 @@ def entailment_class(names: Sequence[str], run: str = "the model") -> int:
     return matches[0]
 
 
-def _load(run: str | Path | Predictor) -> Predictor:
-    return run if isinstance(run, Predictor) else Predictor.load(run)
-
-
 def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
     """Check that a run can be scored, and return its description.
 
     All runs are checked before the first one predicts. The model is not kept, since many models may not fit in memory.
     """
-    saved = _load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     names = saved.label_space.names
     place = entailment_class(names, str(saved.folder))
     if not saved.is_pair:
@@ -292,7 +278,7 @@ def _entails(
     run: str | Path | Predictor, described: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
     """Return whether the run predicts entailment for each row, (N,)."""
-    saved = _load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     report = None if progress is None else lambda count: progress(described.name, count, len(rows))
     logits_NC = predict_rows(saved, rows.rows, precision=precision, progress=report)
     return predictions_of(logits_NC, saved.label_space) == saved.label_space.label2id[described.entailment]
@@ -305,49 +291,25 @@ def _part(rows: HansRows, size: int, seed: int) -> HansRows:
     return rows.take(stratified_sample(strata, size, seed, "hans"))
 
 
-def _lines(
-    rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]
-) -> tuple[tuple[HansLine, ...], tuple[HansLine, ...]]:
-    """Return the lines on all rows, cells and subcases, and those by template."""
+def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
+    """Return the lines on all rows, by heuristic and gold label, and by subcase."""
     gold = np.where(rows.entails, *GOLD_LABELS)
     heuristics, subcases = np.array(rows.heuristics), np.array(rows.subcases)
+    by_method = {name: [place for place, method in enumerate(methods) if method == name] for name in methods}
 
-    templates = None if rows.templates is None else np.array(rows.templates)
-
-    def line(
-        heuristic: str | None, gold_label: str | None, subcase: str | None, template: str | None = None
-    ) -> HansLine:
-        wanted = [(heuristics, heuristic), (gold, gold_label), (subcases, subcase), (templates, template)]
+    def line(heuristic: str | None, gold_label: str | None, subcase: str | None) -> HansLine:
         chosen = np.ones(len(rows), dtype=bool)
-        for values, value in wanted:
+        for values, value in ((heuristics, heuristic), (gold, gold_label), (subcases, subcase)):
             chosen &= True if value is None else values == value
-        count = int(chosen.sum())
-        right = [int(right_N[chosen].sum()) for right_N in right_RN]
+        count, right = int(chosen.sum()), [int(right_N[chosen].sum()) for right_N in right_RN]
         accuracies = tuple(hits / count if count else float("nan") for hits in right)
+        groups = [[accuracies[place] for place in places] for places in by_method.values()]
+        means = tuple(float(np.mean(group)) for group in groups)
+        deviations = tuple(float(np.std(group, ddof=1)) if len(group) > 1 else None for group in groups)
         intervals = tuple(wilson_interval(hits, count) for hits in right)
-        means, deviations = _by_method(accuracies, methods)
-        return HansLine(heuristic, gold_label, subcase, count, accuracies, means, deviations, intervals, template)
+        return HansLine(heuristic, gold_label, subcase, count, accuracies, means, deviations, intervals)
 
     cells = [(heuristic, label) for heuristic in HEURISTICS for label in GOLD_LABELS]
-    keys = rows.heuristics, gold.tolist(), rows.subcases
-    groups = dict.fromkeys(zip(*keys, strict=True))
-    ordered = sorted(groups, key=lambda key: (cells.index(key[:2]), key[2]))
-    lines = [line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered)]
-    parts = dict.fromkeys(zip(*keys, rows.templates, strict=True)) if rows.templates is not None else {}
-    by_template = sorted(parts, key=lambda key: (cells.index(key[:2]), key[2], _number(key[3])))
-    return tuple(lines), tuple(line(*key) for key in by_template)
-
-
-def _number(template: str) -> tuple[int, str]:
-    """Return a sort key for temp1, temp2, ..., temp10."""
-    digits = re.sub(r"\D", "", template)
-    return int(digits or 0), template
-
-
-def _by_method(values: Sequence[float], methods: Sequence[str]) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
-    """Return each method's mean and sample standard deviation, in the order of their first runs."""
-    groups: dict[str, list[float]] = {}
-    for value, method in zip(values, methods, strict=True):
-        groups.setdefault(method, []).append(value)
-    means = tuple(float(np.mean(group)) for group in groups.values())
-    return means, tuple(float(np.std(group, ddof=1)) if len(group) > 1 else None for group in groups.values())
+    keys = set(zip(rows.heuristics, gold.tolist(), rows.subcases, strict=True))
+    ordered = sorted(keys, key=lambda key: (cells.index(key[:2]), key[2]))
+    return (line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered))
