@@ -55,7 +55,7 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(python,
     command = python.parent / "attentune"
     assert said(command, "--version", cwd=tmp_path).strip().endswith(attentune.__version__)
     assert "ssa-hybrid" in said(command, "list", "presets", cwd=tmp_path)
-    templates = "from attentune.report.templating import html_templates; print(html_templates.list_templates())"
+    templates = "from attentune.report.writing import html_templates; print(html_templates.list_templates())"
     assert "report.html.jinja" in said(python, "-c", templates, cwd=tmp_path)
     assert "cola" in said(command, "list", "tasks", cwd=tmp_path)
     sentences = "from attentune.demo.domains import read_sentences; print(len(read_sentences('films')))"

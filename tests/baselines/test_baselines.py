@@ -26,7 +26,7 @@ from attentune.config import ModelConfig, load_config
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.report.answer import _WORDS
+from attentune.report.tables import _WORDS
 from helpers.tiny_models import rows_of
 
 TWO, THREE = (LabelSpace("classification", names) for names in (("bad", "good"), ("bad", "fair", "good")))

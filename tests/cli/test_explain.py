@@ -115,7 +115,7 @@ def test_a_file_of_texts_becomes_a_page(run: Path, tmp_path: Path, attentune: Co
     assert "&lt;" in text
 
 
-@pytest.mark.parametrize("name", ["why.png", "why.svg", "why.pdf", "why.jsonl", "why.txt"])
+@pytest.mark.parametrize("name", ["why.jsonl", "why.txt"])
 def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, attentune: Command, name: str) -> None:
     status, out, err = attentune("explain", run, "--text", TEXT, "--output_file", tmp_path / name)
     assert (status, out) == (0, "")
@@ -123,10 +123,8 @@ def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, att
     content = (tmp_path / name).read_bytes()
     if name == "why.jsonl":
         assert parsed(content.decode())[0]["text"] == TEXT
-    elif name == "why.txt":
-        assert content.decode().startswith(f"text: {TEXT}\n")
     else:
-        assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[name[-3:]])
+        assert content.decode().startswith(f"text: {TEXT}\n")
 
 
 def test_heads_are_shown_as_table_lines_and_figure(run: Path, tmp_path: Path, attentune: Command) -> None:

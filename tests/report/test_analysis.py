@@ -13,7 +13,7 @@ import pytest
 from attentune.errors import CheckpointError, ConfigError
 from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
-from attentune.report.analysis import Verdicts, _RunsBuilder, compare_methods
+from attentune.report.analysis import Verdicts, _example_values, compare_methods
 from attentune.report.load import recorded_runs
 from attentune.runs.records import Predictions, Run, read_predictions, read_records
 from attentune.seeding import numpy_generator
@@ -271,8 +271,8 @@ def test_ties_of_saved_digits_are_no_mismatch():
     score, from_file = (float(example_values("spearmanr", labels_N, made).mean()) for made in (exact_N, saved_N))
     assert abs(score - from_file) > 1e-4
     read = Predictions(tuple(map(str, range(200))), (), labels_N, saved_N)
-    values_N = _RunsBuilder("stsb", "spearmanr")._example_values("seed-1.validation.csv", read, score)
+    values_N = _example_values("spearmanr", "seed-1.validation.csv", read, score)
     assert values_N.mean() == pytest.approx(score)
     untied = dataclasses.replace(read, predictions_N=exact_N)
     with pytest.raises(CheckpointError, match="its predictions score spearmanr"):
-        _RunsBuilder("stsb", "spearmanr")._example_values("seed-1.validation.csv", untied, score + 0.001)
+        _example_values("spearmanr", "seed-1.validation.csv", untied, score + 0.001)

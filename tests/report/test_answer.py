@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from attentune.report.analysis import Verdicts, compare_methods
-from attentune.report.answer import _open_sentence, answer_of, question_of
-from attentune.report.contents import make_report
+from attentune.report.contents import _open_sentence, answer_of, make_report, question_of
 from attentune.report.document import Table
 from attentune.report.load import collect
 from attentune.report.tables import ranking_tables
@@ -131,8 +130,8 @@ def test_of_many_tasks_those_are_counted_on_which_each_model_is_best(tmp_path: P
 @pytest.mark.parametrize(
     ("effects", "said"),
     [
-        ([1.7, 1.3], "Two seeds cannot show any difference."),
-        ([1.7, 1.3, 0.4], "Two seeds cannot show any difference in most of these comparisons."),
+        ([1.7, 1.3], "With 2 seeds no difference can be shown."),
+        ([1.7, 1.3, 0.4], "With 2 seeds no difference can be shown in most comparisons."),
         ([0.4, 0.5], ": with 2 seeds, a true difference has to be about 45.0 points (the median of these comparisons)"),
     ],
 )
@@ -178,7 +177,7 @@ def test_the_first_table_ranks_the_models_and_says_what_is_shown(tmp_path: Path)
     assert table.rows[-1][5] == ("yes" if bad.shown else "no")
 
 
-def test_collapsed_runs_are_in_no_mean_rank_or_front(tmp_path: Path) -> None:
+def test_collapsed_runs_are_in_no_mean_rank(tmp_path: Path) -> None:
     chances = {"bert": 0.7, "good": 0.85, "same": 0.7}
     write_comparison(tmp_path, chances, tasks=("rte", "sst2", "cola"))
     report = make_report(collect([str(tmp_path)]))
@@ -194,5 +193,4 @@ def test_collapsed_runs_are_in_no_mean_rank_or_front(tmp_path: Path) -> None:
     parts = {part.name: part for section in report.sections for part in section.parts}
     assert "(rte, sst2)" in parts["ranks"].notes[0]
     assert parts["ranks"].notes[1] == "Left out, since runs have collapsed: cola."
-    assert parts["cost-cola-all"].caption.endswith("Left out, since runs have collapsed: bert.")
     assert {row[1]: row[3] for row in parts["glue-average"].rows}["bert"] == "- †"

@@ -10,7 +10,7 @@ import pytest
 
 from attentune.config import load_config, to_yaml
 from attentune.errors import CheckpointError, ConfigError
-from attentune.report.best_run import best_run
+from attentune.report.analysis import best_run
 from attentune.runs.grid import Run
 from attentune.runs.records import RecordStore
 from helpers.tasks import small_record

@@ -13,13 +13,10 @@ from attentune.errors import ConfigError, StorageError
 from attentune.report import charts
 from attentune.report.charts import (
     Bar,
-    Point,
     PointRow,
     bars_figure,
     check_figure_file,
-    cost_figure,
     figure_bytes,
-    pareto_front,
     rows_figure,
     save_figure,
 )
@@ -98,17 +95,6 @@ def test_small_differences_do_not_fill_the_chart_and_nan_is_left_out() -> None:
     assert right - left == pytest.approx(4.0)
     intervals = [segment[:, 0].tolist() for part in axis.collections for segment in part.get_segments()]
     assert intervals == [[-0.2, pytest.approx(0.1)]]
-
-
-def test_the_front_has_what_nothing_beats_in_both() -> None:
-    points = [Point(1, 50, "cheap"), Point(2, 49, "bad"), Point(3, 60, "good"), Point(3, 55, "dominated")]
-    assert [point.name for point in pareto_front(points)] == ["cheap", "good"]
-    assert [point.name for point in pareto_front(points, greater_is_better=False)] == ["cheap", "bad"]
-    figure = cost_figure(points, x_label="s", y_label="points", least=4.0)
-    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[0].get_lines()]
-    assert lines == [([1, 3], [50, 60]), *(([point.x], [point.y]) for point in points)]
-    faces = [line.get_markerfacecolor() != "white" for line in figure.axes[0].get_lines()[1:]]
-    assert faces == [True, False, True, False]
 
 
 def test_invalid_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

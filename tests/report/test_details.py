@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from pathlib import Path
 
 import pytest
 
-from attentune.data.dataset import Finding
-from attentune.errors import CheckpointError
 from attentune.report.analysis import compare_methods
 from attentune.report.contents import make_report
 from attentune.report.details import classes_section, model_section, rows_section
 from attentune.report.document import Section, Table
 from attentune.report.load import TaskTexts, collect
-from attentune.report.writing import render_html
 from helpers.made_records import Run, predictions, write_record
 
 NAMES = ("no", "yes")
@@ -110,11 +105,10 @@ def one_run(folder: Path, count: int = 40) -> Path:
     return folder
 
 
-def test_a_run_has_curves_classes_calibration_lengths_and_findings(tmp_path: Path) -> None:
+def test_a_run_has_curves_classes_calibration_and_errors(tmp_path: Path) -> None:
     one_run(tmp_path)
     texts = {f"r{number}": (" ".join(["word"] * (1 + number)), None) for number in range(40)}
-    finding = Finding("warning", "leak", "validation", "validation: leaked.", "Remove it.")
-    report = make_report(dataclasses.replace(collect([str(tmp_path)]), texts={"rte": TaskTexts(texts, (finding,))}))
+    report = make_report(dataclasses.replace(collect([str(tmp_path)]), texts={"rte": TaskTexts(texts)}))
     parts = {part.name: part for section in report.sections for part in section.parts}
     assert {"loss-rte", "validation-rte", "calibration-rte", "confusion-rte"} <= set(parts)
     lines = parts["validation-rte"].draw().axes[0].get_lines()
@@ -127,16 +121,12 @@ def test_a_run_has_curves_classes_calibration_lengths_and_findings(tmp_path: Pat
         "Expected calibration error 24.5 points: the model is 74.5 % sure on average and right in 50.0 %, so it is more"
         " confident than it should be."
     )
-    assert parts["lengths-rte"].rows[0][0].startswith("1 to ")
-    assert parts["lengths-rte"].rows[0][2] == "50.0"
     assert [row[0] for row in parts["confident-rte"].rows][:2] == ["r39", "r37"]
     assert parts["confident-rte"].rows[0][-1] == "94 %"
     assert report.warnings == ("rte, bert, seed 1: Beware.",)
-    doctor = next(section for section in report.sections if section.title == "What the doctor says of the data")
-    assert doctor.sentences == ("validation: leaked. Remove it.",)
 
 
-def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibration(tmp_path: Path) -> None:
+def test_with_equal_probabilities_there_is_no_calibration(tmp_path: Path) -> None:
     one_run(tmp_path / "one")
     # The helper's probabilities are all alike.
     write_record(tmp_path / "flat", Run("rte", None, "a", 1), predictions(LABELS, GIVEN["a"], NAMES), score=4 / 6)
@@ -145,29 +135,3 @@ def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibra
         section = model_section(verdicts, verdicts.cells[0], TaskTexts())
         assert section is not None
         assert [part.name for part in section.parts] == expected
-
-
-def test_recorded_explanations_are_shown_with_their_rows(two: Path) -> None:
-    tokens = [{"text": "text", "start": 0, "end": 4, "score": 0.5}, {"text": "1", "start": 5, "end": 6, "score": -0.25}]
-    line = {"text": "text 1", "pair": None, "method": "gradient", "label": "no", "probability": 0.9, "prediction": "no"}
-    line |= {
-        "signed": True,
-        "passes": 2,
-        "seconds": 0.1,
-        "level": "word",
-        "unit": "change of the log-odds of bad",
-        "tokens": tokens,
-    }
-    (two / "explanations.jsonl").write_text(json.dumps(line) + "\n")
-    data = dataclasses.replace(collect([str(two)]), texts={"rte": TEXTS})
-    page = render_html(make_report(data))
-    (marked,) = re.findall(r'<p class="marked">.*?</p>', page, re.DOTALL)
-    assert re.sub(r"<[^>]*>", "", marked) == "text 1"
-    assert 'title="+0.5"' in marked
-    assert 'class="t against"' in marked
-    assert "Colours: gradient, change of the log-odds of bad; dashes speak against it." in page
-    (two / "explanations.jsonl").write_text('{"text": "text 1"}\n')
-    with pytest.raises(
-        CheckpointError, match=r"explanations.jsonl, line 1: holds no explanation \('tokens'\). Make the"
-    ):
-        collect([str(two)])

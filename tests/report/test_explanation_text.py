@@ -13,8 +13,8 @@ from rich.console import Console
 
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
-from attentune.report.explanations import summary_line, terminal_text
-from attentune.report.highlight import hex_tone, segments, tone, visible
+from attentune.report.document import visible
+from attentune.report.explanations import hex_tone, segments, summary_line, terminal_text, tone
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import tiny_run

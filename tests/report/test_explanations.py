@@ -12,8 +12,8 @@ import pytest
 
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
-from attentune.report.explanations import render_explanations, write_explanations
-from attentune.report.highlight import visible
+from attentune.report.document import visible
+from attentune.report.explanations import render_explanations
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import rows_for, tiny_run
@@ -197,11 +197,10 @@ def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
         assert words.count('class="t"') == len(found[0].words) < pieces.count('class="t"') == len(found[0].pieces)
 
 
-def test_facts_say_what_was_explained(tmp_path: Path) -> None:
+def test_facts_say_what_was_explained() -> None:
     own = explained("a", [1.0], label="bad", probability=0.25, passes=1001)
     score = explained("a", [1.0], label=2.5, prediction=2.5, probability=None)
-    write_explanations(tmp_path / "why.html", [[own, score]], title="x")
-    facts = parsed((tmp_path / "why.html").read_text(encoding="utf-8")).facts
+    facts = parsed(render_explanations([[own, score]], title="x")).facts
     assert facts[0].startswith("bad (0.250), but predicted good; 1,001 passes, 0.5 s")
     assert facts[1].startswith("predicted 2.5; 2 passes, 0.5 s")
 

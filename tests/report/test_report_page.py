@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from attentune.cli.main import main
-from attentune.data.dataset import Finding
 from attentune.report.contents import make_report
 from attentune.report.load import TaskTexts, collect
 from attentune.report.writing import write_report
@@ -32,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The pages: the large comparison, one of few methods with token labels, and one run with texts and findings."""
+    """The pages: the large comparison, one of few methods with token labels, and one run with texts."""
     folder = tmp_path_factory.mktemp("pages")
     assert (
         main(["report", str(ROOT / "results/matrix"), "--no_texts", "--output_file", str(folder / "large.html")]) == 0
@@ -41,11 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_comparison(folder / "few", chances, tasks=("rte", "sst2"), labelled=("good",))
     write_report(make_report(collect([str(folder / "few")])), folder / "few.html")
     write_comparison(folder / "one", {"bert": 0.7}, seeds=1)
-    findings = (
-        Finding("warning", "leak", "train", "train: leaks.", "Remove."),
-        Finding("note", "x", "dev", "Few.", "-"),
-    )
-    texts = TaskTexts({f"r{number}": ("some " * (1 + number % 30), None) for number in range(200)}, findings)
+    texts = TaskTexts({f"r{number}": ("some " * (1 + number % 30), None) for number in range(200)})
     data = collect([str(folder / "one")])
     data.texts["rte"] = texts  # type: ignore[index]
     write_report(make_report(data), folder / "one.html")
@@ -108,10 +103,10 @@ def test_the_large_page_is_small_enough_to_send(files: dict[str, Path]) -> None:
     assert files["large"].stat().st_size < 1_000_000
 
 
-def test_a_run_shows_curves_findings_and_errors(page: Page, files: dict[str, Path]) -> None:
+def test_a_run_shows_curves_and_errors(page: Page, files: dict[str, Path]) -> None:
     show(page, files["one"])
     text = page.text("body")
-    for part in ("How good is bert for rte?", "training loss", "Errors by length", "Classes", "train: leaks. Remove."):
+    for part in ("How good is bert for rte?", "training loss", "Confident errors", "Classes"):
         assert part in text
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from attentune.errors import ConfigError
-from attentune.explain.perturbation import leave_one_out
+from attentune.explain.methods import leave_one_out
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.serving.api import api_app

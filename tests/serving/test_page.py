@@ -16,7 +16,7 @@ from attentune.explain.explainer import answer_masked, words_read
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.report.highlight import visible
+from attentune.report.document import visible
 from attentune.serving.limits import ServerLimits
 from helpers.browser import Page, browser_page, problems
 from helpers.hostile_texts import HOSTILE

@@ -14,7 +14,7 @@ SUMMARY = "show the layer weights of a run with squeeze-and-excitation"
 _EXAMPLES = """examples:
   attentune layers runs/weighted                                 (on the validation rows of its training)
   attentune layers runs/weighted --split train --format json
-  attentune layers runs/weighted --figure_file layers.png --output_file runs/weighted/layers.json"""
+  attentune layers runs/weighted --figure_file layers.png --output_file layers.json"""
 
 
 def parser() -> Parser:
@@ -54,7 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     data = saved.data(data_config, (parsed.split,))
     summaries = layer_weights(saved, data, precision=parsed.precision)
     if parsed.figure_file is not None:
-        _draw(summaries, parsed.figure_file)
+        from attentune.report.charts import save_figure
+
+        save_figure(layers_figure(summaries), parsed.figure_file)
         print(f"drawn into {parsed.figure_file}", file=sys.stderr)
     if parsed.output_file is not None:
         write_text(parsed.output_file, to_json(summaries))
@@ -116,8 +118,9 @@ def _summary(layer: int, weights_N: Any) -> dict[str, Any]:
     return {"layer": layer, "mean": float(weights_N.mean()), "std": float(weights_N.std()), "quartiles": quartiles}
 
 
-def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
-    from attentune.report.charts import Bar, bars_figure, save_figure
+def layers_figure(summaries: dict[str, list[dict[str, Any]]]) -> Any:
+    """Draw the weight of each encoder layer (SESAME, figure 4)."""
+    from attentune.report.charts import Bar, bars_figure
 
     panels = {
         split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
@@ -125,4 +128,4 @@ def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
     }
     layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
     title = "squeeze-and-excitation, by encoder layer"
-    save_figure(bars_figure(panels, layers, y_label="layer weight", title=title), file)
+    return bars_figure(panels, layers, y_label="layer weight", title=title)

@@ -78,13 +78,11 @@ def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonPr
     first = score_section(recipe, records, tasks_run, ax_scores)
     searched = search_tables(chosen, choose)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
-    further: list[Path] = []
     if recipe.then == "hans":
-        further = [folder / "hans"]
-        score_on_hans(runs, further[0], data_dir=request.data_dir, fraction=request.fraction)
+        more.append(score_on_hans(runs, folder / "hans", data_dir=request.data_dir, fraction=request.fraction))
     elif recipe.then == "layers":
-        further = measure_layers(runs, folder / "layers")
-    made = make_report(collect([str(place) for place in (compared, *further)]))
+        more.append(measure_layers(runs, folder / "layers"))
+    made = make_report(collect([str(compared)]))
     for note in notes:
         shown.info(note)
     report = _report(recipe, planned, [*sections, *more], made, searched=bool(chosen), notes=notes)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.cli.evaluate import hans_figure
 from attentune.config import DataConfig
 from attentune.data.builtin import find_builtin_file, load_spec
 from attentune.data.dataset import LabelSpace, TextRows
@@ -20,25 +21,27 @@ from attentune.explain.texts import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
 from attentune.models.build import build_model, count_parameters, load_tokenizer
-from attentune.report.document import Figure, Section, Table
-from attentune.report.load import HANS_FILE, LAYERS_FILE
-from attentune.report.tokens import heads_figure
+from attentune.report.charts import heads_figure
+from attentune.report.document import Figure, Section, Table, slug
 from attentune.results import to_json
 from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune.runs.records import Run
 from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
-from attentune_lab.commands.layers import layer_weights
+from attentune_lab.commands.layers import layer_weights, layers_figure
 from attentune_lab.reproduction.recipe import Recipe, Sentence
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
 
 
-def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> None:
-    """Score runs on HANS and write the report; runs of the same method are averaged."""
+def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> Section:
+    """Score runs on HANS, write the result and return its section; runs of the same method are averaged."""
     rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
     report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
-    _write(folder / HANS_FILE, to_json(report.to_dict()))
+    _write(folder / "hans.json", to_json(report.to_dict()))
+    draw = functools.partial(hans_figure, report)
+    caption = "Accuracy by heuristic and gold label; the line is chance."
+    return Section("HANS", (Figure("hans", "Accuracy on HANS", caption, draw),))
 
 
 def score_on_ax(
@@ -80,15 +83,17 @@ def score_on_ax(
     return [Section("AX, GLUE's diagnostic set", (table,))], [], ax_scores
 
 
-def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
-    """Measure the layer weights of each method's lowest-seed run on its validation rows, and write them to files."""
-    written = []
+def measure_layers(runs: Mapping[Run, Path], folder: Path) -> Section:
+    """Measure the layer weights of each method's lowest-seed run on its validation rows; write and draw them."""
+    figures = []
     for run, place in _first(runs).items():
         saved = Predictor.load(place)
         summaries = layer_weights(saved, saved.data(None, ("validation",)))
-        written.append(folder / run.method)
-        _write(written[-1] / LAYERS_FILE, to_json(summaries))
-    return written
+        _write(folder / run.method / "layers.json", to_json(summaries))
+        caption = "The weight by which squeeze-and-excitation multiplies the output of each encoder layer."
+        draw = functools.partial(layers_figure, summaries)
+        figures.append(Figure(slug("layers", run.method), f"Layer weights: {run.method}", caption, draw))
+    return Section("Layer weights", tuple(figures))
 
 
 def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -> Section:

@@ -169,7 +169,7 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """Print the table of scores, and the verdicts below it."""
     from attentune.report.analysis import compare_methods
-    from attentune.report.answer import answer_of
+    from attentune.report.contents import answer_of
     from attentune.report.load import recorded_runs, with_task_names
     from attentune.results import to_json
 

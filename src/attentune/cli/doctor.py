@@ -12,7 +12,7 @@ from attentune.cli.flags import FILE, FORMAT, config_from, overrides_of, parser_
 from attentune.cli.inputs import check_data, check_named
 from attentune.cli.output import progress_lines, table
 from attentune.errors import DataError
-from attentune.report.highlight import visible
+from attentune.report.document import visible
 from attentune.training.run_folder import check_feasible
 
 if TYPE_CHECKING:

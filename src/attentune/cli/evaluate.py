@@ -58,7 +58,6 @@ RUN...  run folders or checkpoints
 --labels NAME,NAME  one name per run; runs with equal names are averaged
 --max_samples N  use a sample of this many rows, stratified by subcase
 --seed N>=0  random seed of the sample (default: 42)
---by_template  also print a line for each of the 118 templates
 --output_dir DIR  also write hans.json, hans.png and predictions.txt here
 {PREDICTION_PRECISION}
 {FORMAT}
@@ -214,13 +213,13 @@ def _hans(parsed: Any, problems: list[str]) -> int:
         progress=progress_lines(),
     )
     # Printed first, so that a full disk does not lose the scores.
-    print(to_json(report.to_dict()) if parsed.format == "json" else _hans_text(report, parsed.by_template), end="")
+    print(to_json(report.to_dict()) if parsed.format == "json" else _hans_text(report), end="")
     if parsed.output_dir is not None:
         _write_hans(report, Path(parsed.output_dir))
     return 0
 
 
-def _hans_text(report: Any, by_template: bool) -> str:
+def _hans_text(report: Any) -> str:
     part = "" if report.rows == report.rows_in_file else f" of {report.rows_in_file:,}"
     runs = [(run.name, run.method, run.entailment, ", ".join(run.non_entailment)) for run in report.runs]
     header = ("gold label", "rows", *report.methods)
@@ -228,17 +227,11 @@ def _hans_text(report: Any, by_template: bool) -> str:
         table(("run", "column", "entailment is", "non-entailment is"), runs),
         "accuracy (chance is 0.5), with the 95 % interval over rows where each run has a column of its own",
     ]
-    parts: list[tuple[tuple[str, ...], Any]] = [
-        (("heuristic",), (*report.cells, report.overall)),
-        (("subcase",), report.subcases),
-        *([(("subcase", "template"), report.templates)] if by_template else []),
-    ]
-    for names, lines in parts:
+    for name, lines in (("heuristic", (*report.cells, report.overall)), ("subcase", report.subcases)):
         cells = [
-            (*(getattr(line, name) or "all" for name in (*names, "gold_label")), f"{line.rows:,}", *_means(line))
-            for line in lines
+            (getattr(line, name) or "all", line.gold_label or "all", f"{line.rows:,}", *_means(line)) for line in lines
         ]
-        tables.append(table((*names, *header), cells, right=range(len(names) + 1, len(names) + len(header))))
+        tables.append(table((name, *header), cells, right=range(2, 1 + len(header))))
     return "\n\n".join([f"{report.rows:,}{part} rows of {report.data}", *tables]) + "\n"
 
 
@@ -260,7 +253,7 @@ def _means(line: Any) -> list[str]:
 def _write_hans(report: Any, folder: Path) -> None:
     """Write the scores, the predictions in the form of HANS's own scorer, and a figure."""
     from attentune.io.files import storage_errors, write_text
-    from attentune.report.charts import Bar, bars_figure, check_figure_file, save_figure
+    from attentune.report.charts import check_figure_file, save_figure
     from attentune.results import to_json
 
     for place, one in enumerate(report.runs):
@@ -277,6 +270,14 @@ def _write_hans(report: Any, folder: Path) -> None:
     except ConfigError as error:
         tell([f"warning: {error}", f"written to {folder}, without the figure"])
         return
+    save_figure(hans_figure(report), figure)
+    tell([f"written to {folder}"])
+
+
+def hans_figure(report: Any) -> Any:
+    """Draw the accuracy by heuristic and gold label (SESAME, figure 3)."""
+    from attentune.report.charts import Bar, bars_figure
+
     panels: dict[str, dict[str, list[Bar]]] = {}
     for line in report.cells:
         panel = panels.setdefault(f"gold label: {line.gold_label}", {name: [] for name in report.methods})
@@ -284,5 +285,4 @@ def _write_hans(report: Any, folder: Path) -> None:
             panel[name].append(Bar(mean, spread))
     groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
     spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
-    save_figure(bars_figure(panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}"), figure)
-    tell([f"written to {folder}"])
+    return bars_figure(panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}")

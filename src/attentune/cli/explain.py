@@ -33,7 +33,7 @@ from attentune.cli.inputs import (
 )
 from attentune.cli.output import progress_lines, table
 from attentune.explain.explanation import check_method_names
-from attentune.report.highlight import score_text, visible
+from attentune.report.document import score_text, visible
 
 if TYPE_CHECKING:
     from attentune.explain.by_class import ClassWord, OverlapPredictions
@@ -58,7 +58,7 @@ RUN  a run folder or checkpoint
 --layer N|last  show the attention heads of this layer: a number from 1, or last
 --heads N,N  with --layer: numbers from 1, or all (all if not given)
 {FORMAT}
---output_file FILE  write the result to this file: .html .png .svg .pdf .jsonl .txt
+--output_file FILE  write the result to this file: .html .jsonl .txt, with --layer .png .svg .pdf .jsonl .txt
 {PRECISION}
 {TEXTS}
 
@@ -104,8 +104,6 @@ examples:
 The model predicts masked copies of texts, and a small head learns from its hidden states what each token contributes
 (FastSHAP, Jethani et al. 2022). It is saved in the run's folder; the model is not changed. Labels are not used."""
 _FIT_SETTINGS = ("data.text_column", "data.text_pair_column", "data.id_column", "data.delimiter", "data.encoding")
-
-_PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
 
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
@@ -163,7 +161,7 @@ def _check_flags(parsed: Any, problems: list[str]) -> None:
     problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
     if parsed.level != "word":
         problems.append("--level: got token, but --by_class ranks words; leave it out.")
-    if parsed.output_file is not None and not parsed.output_file.lower().endswith((*_LINES, *_TEXTS)):
+    if parsed.output_file is not None and not parsed.output_file.lower().endswith((".jsonl", ".txt")):
         problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
 
 
@@ -173,28 +171,26 @@ def _kind(parsed: Any, problems: list[str]) -> str:
 
     if parsed.output_file is None:
         return parsed.format
-    ending = Path(parsed.output_file).suffix.lower()
-    kinds = dict.fromkeys(_PAGES, "page") | dict.fromkeys(FIGURE_KINDS, "figure") | dict.fromkeys(_LINES, "json")
-    kind = (kinds | dict.fromkeys(_TEXTS, "text")).get(ending)
+    own = {".html": "page"} if parsed.layer is None else dict.fromkeys(FIGURE_KINDS, "figure")
+    kinds = {**own, ".jsonl": "json", ".txt": "text"}
+    kind = kinds.get(Path(parsed.output_file).suffix.lower())
     if kind is None:
-        endings = ", ".join((*_PAGES[:1], *FIGURE_KINDS, *_LINES[:1], *_TEXTS))
-        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in one of {endings}.")
-    elif parsed.layer is not None and kind == "page":
-        problems.append("--layer: attention heads can be written to .png, .svg, .pdf or .jsonl, not to .html.")
+        heads = "" if parsed.layer is None else " for attention heads (--layer)"
+        problems.append(
+            f"--output_file: got {parsed.output_file}, expected a name that ends in {', '.join(kinds)}{heads}."
+        )
     return kind or "text"
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
     """Score the words by one or several methods, and show the scores."""
     from attentune.explain.by_class import check_signed
-    from attentune.explain.explainer import default_method, free_methods
+    from attentune.explain.explainer import default_method
     from attentune.explain.scorer import Settings
     from attentune.explain.texts import explain_rows
 
     usual = "leave-one-out" if parsed.by_class else default_method(saved)
     methods = list(dict.fromkeys([usual] if parsed.method is None else parsed.method))
-    free = () if parsed.method is not None or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
-    methods += [name for name in free if name not in methods]
     if parsed.by_class:
         check_signed(methods)
     report, total = progress_lines(), len(rows) * len(methods)
@@ -213,31 +209,16 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
         _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
         return
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]
-    for name in free:
-        _tell_agreement(name, methods[0], explanations)
     if kind == "page":
-        from attentune.report.explanations import write_explanations
+        from attentune.report.explanations import render_explanations
 
-        write_explanations(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
-    elif kind == "figure":
-        from attentune.report.tokens import draw_explanations
-
-        draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
+        _put(parsed, render_explanations(groups, title=f"Explained with {Path(parsed.run).name}"))
     elif kind == "json":
         _put(parsed, _json_lines(explanation.to_dict() for group in groups for explanation in group))
     elif parsed.output_file is None:
         print_explanations(groups)
     else:
         _put(parsed, _score_tables(groups))
-
-
-def _tell_agreement(name: str, other: str, explanations: Any) -> None:
-    """Say on standard error what a method is that is shown besides the default one."""
-    from attentune.explain.texts import rank_correlation
-
-    found = rank_correlation(explanations[name], explanations[other])
-    agreement = "" if found is None else f" Its ranking of the words correlates with that of {other} by {found:.2f}."
-    tell([f"{name}: read from the pass that predicts, without extra cost, and approximate.{agreement}"])
 
 
 def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, kind: str) -> None:
@@ -259,9 +240,9 @@ def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None
 
     results = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
     if kind == "figure":
-        from attentune.report.tokens import draw_heads
+        from attentune.report.charts import heads_figure, save_figure
 
-        draw_heads(parsed.output_file, results)
+        save_figure(heads_figure(results), parsed.output_file)
     else:
         _put(parsed, _json_lines(one.to_dict() for one in results) if kind == "json" else _head_tables(results))
 

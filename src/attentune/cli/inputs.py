@@ -44,7 +44,7 @@ def use_best(parsed: Any, *, names_rows: bool = False) -> None:
     """With `--best`, replace `parsed.run` by the best run in that folder, and say on standard error which it is."""
     if not parsed.best:
         return
-    from attentune.report.best_run import best_run, tasks_of
+    from attentune.report.analysis import best_run, tasks_of
 
     name = "data.task" if "data.task" in vars(parsed) else "task"
     task = getattr(parsed, name)

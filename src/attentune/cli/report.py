@@ -10,7 +10,6 @@ from attentune.cli.flags import check, parser_of
 from attentune.cli.inputs import tell
 from attentune.config.parse import parse_section
 from attentune.config.schema import DataConfig
-from attentune.data.doctor import examine
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError
 from attentune.report.load import RecordedRun, TaskTexts
@@ -18,24 +17,21 @@ from attentune.runs.records import RunRecord
 
 # Larger files are not read for a report.
 MOST_BYTES = 200_000_000
-_KEPT_FINDINGS = 20
 
 
 def texts_of(runs: Sequence[RecordedRun]) -> dict[str, TaskTexts]:
     """Read the texts by task, from the data of the task's first finished run.
 
-    A task whose rows cannot be read, or are not those that the run was scored on, gets a sentence that says why. The
-    doctor is asked where there is one method only, since that needs all rows.
+    A task whose rows cannot be read, or are not those that the run was scored on, gets a sentence that says why.
     """
-    with_doctor = len({run.record.run.method for run in runs}) == 1
     texts: dict[str, TaskTexts] = {}
     for run in runs:
         if run.record.is_done and run.record.run.task not in texts:
-            texts[run.record.run.task] = _texts_of_run(run.record, with_doctor=with_doctor)
+            texts[run.record.run.task] = _texts_of_run(run.record)
     return texts
 
 
-def _texts_of_run(record: RunRecord, *, with_doctor: bool) -> TaskTexts:
+def _texts_of_run(record: RunRecord) -> TaskTexts:
     problems: list[str] = []
     config = parse_section(DataConfig, record.config.get("data", {}), "data", problems)
     files = [Path(name) for name in (config.train_file, config.validation_file, config.test_file) if name is not None]
@@ -48,16 +44,11 @@ def _texts_of_run(record: RunRecord, *, with_doctor: bool) -> TaskTexts:
         problems.append(f"a report does not load the data set {config.dataset_name}.")
     if not problems:
         try:
-            data = load_data(config, seed=record.seed, splits=None if with_doctor else ("validation",))
+            data = load_data(config, seed=record.seed, splits=("validation",))
             rows = data.splits.get(record.split or "")
             if rows is not None and rows.fingerprint() == record.data_fingerprint.get(record.split or ""):
-                texts = dict(
-                    zip(rows.ids, zip(rows.texts, rows.pairs or (None,) * len(rows), strict=True), strict=True)
-                )
-                findings = (
-                    examine(data, max_length=config.longest_row).findings[:_KEPT_FINDINGS] if with_doctor else None
-                )
-                return TaskTexts(texts, findings)
+                texts = zip(rows.texts, rows.pairs or (None,) * len(rows), strict=True)
+                return TaskTexts(dict(zip(rows.ids, texts, strict=True)))
             problems.append("the data files have other rows than those that the runs were scored on.")
         except (AttentuneError, OSError, ValueError) as error:
             problems.append(" ".join(str(error).split()))
@@ -69,7 +60,7 @@ attentune report DIR [DIR ...] --output_file report.html [flags]
 
 Write tables with confidence intervals, verdicts and figures of comparisons and runs.
 
-DIR...  folders of comparisons, of runs or of evaluate --suite hans
+DIR...  folders of comparisons or runs
 --output_file FILE  the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)
 --figures DIR  also write each figure as SVG, PNG and PDF to this folder
 --baseline NAME  the method that the others are compared with (default: the first one)
@@ -80,11 +71,10 @@ examples:
   attentune report comparisons/first --output_file report.html
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
-  attentune report comparisons/first hans --output_file report.html       (with bars for HANS)
   attentune report comparisons/first --pack results/first                 (an archive of two files; no report)
 
-DIR is the folder of a comparison, which may still be in progress, of a run, or one that holds hans.json or layers.json.
-Several run folders are compared by preset and seed. The page is a single file and needs no network."""
+DIR is the folder of a comparison, which may still be in progress, or of a run. Several run folders are compared by
+preset and seed. The page is a single file and needs no network."""
 
 parser = parser_of("report", _HELP)
 

@@ -16,8 +16,7 @@ from attentune.explain.explanation import Explanation
 from attentune.report.charts import PointRow, rows_alt, rows_figure
 from attentune.report.contents import counts_sentence, make_report
 from attentune.report.document import Figure, Report, Section, Table
-from attentune.report.explanations import prediction_text
-from attentune.report.highlight import score_text
+from attentune.report.explanations import prediction_text, score_text
 from attentune.report.load import RecordedRun, ReportData
 from attentune.report.writing import check_report_file, write_report
 from attentune.runs.records import Predictions, RunRecord
@@ -112,7 +111,7 @@ def demo_report(
     baseline: str | None,
 ) -> Report:
     """Make the report: leaderboard, explained sentence, and a comparison's sections for both test sets."""
-    report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run)), {}, {}), baseline)
+    report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run))), baseline)
     counts = counts_sentence([run.record for run in runs], tuple(TEST_SETS.values()), "test set")
     header, rows = cells(runs)
     leaderboard = Table("leaderboard", "Leaderboard", header, tuple(rows))

@@ -425,12 +425,6 @@ def default_method(saved: Predictor) -> str:
     return "fast-shap" if has_head else "leave-one-out"
 
 
-def free_methods(saved: Predictor) -> tuple[str, ...]:
-    """Return the methods, besides the default one, that cost no pass of their own: ssa for models with a token gate."""
-    has_gate = isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
-    return ("ssa",) if has_gate else ()
-
-
 @dataclass(frozen=True)
 class Answer:
     """A model's prediction for a text."""

@@ -157,18 +157,6 @@ def _check(
         raise ConfigError(problems)
 
 
-def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]) -> float | None:
-    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts."""
-    from scipy.stats import spearmanr  # imports slowly
-
-    found = []
-    for one, other in zip(first, second, strict=True):
-        scores = [np.array([token.score for token in explanation.words]) for explanation in (one, other)]
-        if len(scores[0]) == len(scores[1]) > 1 and all(np.ptp(part) > 0 for part in scores):
-            found.append(spearmanr(*scores).statistic)
-    return float(np.mean(found)) if found else None
-
-
 def fit_explainer(
     run: str | Path | Predictor,
     rows: TextRows | None = None,

@@ -1,24 +1,29 @@
-"""From the records of a comparison to verdicts: which method is better than the baseline, on which task."""
+"""From the records of a comparison to verdicts, by method and task, and to the best run."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attentune.config import load_config, to_flat
 from attentune.config.parse import did_you_mean
+from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
+from attentune.io.files import read_json
 from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import GLUE_TASKS, METRICS, glue_average
-from attentune.report.load import RecordedRun
-from attentune.runs.records import Predictions
-from attentune.stats.compare import Runs, compare_all, compare_pairs
+from attentune.report.load import RecordedRun, recorded_runs, with_task_names
+from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
+from attentune.runs.records import Predictions, RunRecord, is_packed, read_records
+from attentune.stats.compare import Runs, Summary, compare_all, compare_pairs, summarise
 from attentune.stats.verdict import Comparison
 
 # Predicted scores are saved with six digits.
@@ -36,6 +41,11 @@ class Cell:
     runs: Runs | None  # the scores that statistics use; None without a score
 
     @property
+    def done(self) -> list[RunRecord]:
+        """The records of the finished runs."""
+        return [run.record for run in self.recorded if run.record.is_done]
+
+    @property
     def is_constant(self) -> bool:
         """Whether the method is the baseline that gives one answer for all rows."""
         return any(run.record.config.get("baseline") == "majority" for run in self.recorded)
@@ -44,6 +54,17 @@ class Cell:
     def size_text(self) -> str:
         """Return the size as text: "250", "1,000" or "all"."""
         return self.size if self.size == "all" else f"{int(self.size):,}"
+
+    @property
+    def scored(self) -> Runs:
+        """The scores of a cell that has some."""
+        assert self.runs is not None
+        return self.runs
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The mean and spread of a cell that has scores."""
+        return summarise(self.scored)
 
 
 @dataclass(frozen=True)
@@ -98,10 +119,25 @@ class Verdicts:
     # One per task, size and method other than the baseline, on the task's first metric and validation split, corrected
     # together for multiple testing.
     comparisons: tuple[Comparison, ...]
-    leads: tuple[Lead, ...]  # the best model of each task and size, with its comparisons corrected together
+    leads: tuple[Lead, ...]  # the best model of each of `columns`, with its comparisons corrected together
     others: tuple[OtherComparison, ...]  # the same on each further metric and split of a task, corrected together
     averages: tuple[AverageCell, ...]  # by training size and method
     notes: tuple[str, ...]  # remarks that concern several comparisons
+
+    @cached_property
+    def columns(self) -> list[list[Cell]]:
+        """The models' cells with scores by task and training set size."""
+        return _columns(cell for cell in self.cells if cell.method in self.models)
+
+    @cached_property
+    def largest(self) -> dict[str, list[Cell]]:
+        """Each task's cells of its largest training set size."""
+        sizes = {cell.task: cell.size for cell in self.cells}
+        return {task: [cell for cell in self.cells if (cell.task, cell.size) == (task, sizes[task])] for task in sizes}
+
+    def has_collapsed(self, cell: Cell) -> bool:
+        """Return whether runs of a model score no better than a constant answer."""
+        return cell.method in self.models and cell.runs is not None and bool(cell.runs.collapsed())
 
     def comparison(self, cell: Cell) -> Comparison | None:
         """Return the cell's comparison with the baseline, if there is one."""
@@ -133,27 +169,30 @@ class Verdicts:
         """Return the sentences with their notes, for standard output; empty without a comparison."""
         lines = []
         for comparison in self.comparisons:
-            lines.append(f"{comparison.sentence}.")
-            lines += [f"  {note}" for note in comparison.notes]
-        lines += [*self.other_lines(), *self.average_lines()]
-        return "".join(f"{line}\n" for line in (*lines, *self.notes))
-
-    def other_lines(self) -> list[str]:
-        """Return the sentences on further metrics and splits, below a line that names their family."""
-        if not self.others:
-            return []
-        head = f"Further metrics and validation splits ({len(self.others)} comparisons, corrected among themselves):"
-        return [head, *(f"  {one.result.sentence}." for one in self.others)]
-
-    def average_lines(self) -> list[str]:
-        """Return the mean over GLUE tasks of each method, a line for each training size."""
-        lines = []
+            lines += [f"{comparison.sentence}.", *(f"  {note}" for note in comparison.notes)]
+        if self.others:
+            count = len(self.others)
+            lines.append(f"Further metrics and validation splits ({count} comparisons, corrected among themselves):")
+            lines += [f"  {one.result.sentence}." for one in self.others]
         for size in dict.fromkeys(one.size for one in self.averages):
             of_size = [one for one in self.averages if one.size == size]
             methods = ", ".join(f"{one.method} {one.text}" for one in of_size)
             rows = "" if size == "all" else f", {int(size):,} rows"
             lines.append(f"{of_size[0].name} ({', '.join(of_size[0].tasks)}{rows}): {methods}.")
-        return lines
+        return "".join(f"{line}\n" for line in (*lines, *self.notes))
+
+
+def _columns(cells: Iterable[Cell]) -> list[list[Cell]]:
+    columns: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.runs is not None and cell.runs.seeds():
+            columns.setdefault((cell.task, cell.size), []).append(cell)
+    return list(columns.values())
+
+
+def same_rows(one: Predictions, other: Predictions) -> bool:
+    """Return whether two runs predict the same rows."""
+    return one.ids == other.ids and np.array_equal(one.labels_N, other.labels_N)
 
 
 def _comparison_dict(comparison: Comparison) -> dict[str, Any]:
@@ -182,23 +221,23 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
         methods,
         models,
         tuple(cells),
-        tuple(compare_all(_comparable(compared, baseline, notes), baseline)),
-        _leads([cell for cell in cells if cell.method in models]),
+        tuple(compare_all(_comparable([cell.runs for cell in compared], baseline, notes), baseline)),
+        _leads(cell for cell in cells if cell.method in models),
         tuple(_other_comparisons(compared, baseline, name_sizes)),
         _averages(cells),
         tuple(notes),
     )
 
 
-def _leads(cells: Sequence[Cell]) -> tuple[Lead, ...]:
+def _leads(cells: Iterable[Cell]) -> tuple[Lead, ...]:
     """Return the best model of each task and size that has a score."""
-    columns: dict[tuple[str, str], list[Runs]] = {}
-    for cell in cells:
-        if cell.runs is not None and cell.runs.seeds():
-            columns.setdefault((cell.task, cell.size), []).append(cell.runs)
     ranked = [
-        sorted(runs, key=lambda one: statistics.fmean(map(one.score, one.seeds())), reverse=runs[0].greater_is_better)
-        for runs in columns.values()
+        sorted(
+            (cell.scored for cell in column),
+            key=lambda one: statistics.fmean(map(one.score, one.seeds())),
+            reverse=column[0].scored.greater_is_better,
+        )
+        for column in _columns(cells)
     ]
     compared = iter(compare_pairs([(runs[0], other) for runs in ranked for other in runs[1:]]))
     return tuple(Lead(runs[0], tuple(itertools.islice(compared, len(runs) - 1))) for runs in ranked)
@@ -211,19 +250,14 @@ def _other_comparisons(cells: Sequence[Cell], baseline: str, name_sizes: bool) -
     for task in dict.fromkeys(cell.task for cell in cells):
         of_task = [cell for cell in cells if cell.task == task]
         for split, metric in _further_scores(of_task):
-            builder = _RunsBuilder(task, metric, split)
-            built = []
+            groups = []
             for cell in of_task:
                 parts = [f"{cell.size_text} rows"] if name_sizes else []
-                parts.append(metric if split is None else f"{split} {metric}")
-                name = f"{task} ({', '.join(parts)})"
-                scored = builder.build(name, cell.method, cell.recorded)
-                if scored is not None:
-                    first = next(run.split for run in cell.recorded if run.split is not None)
-                    places[name] = (task, cell.size, split or first)
-                    built.append(replace(cell, runs=scored))
-            built = [_without_examples(cell) for cell in built] if builder.examples_differ else built
-            runs += _comparable(built, baseline, [])
+                name = f"{task} ({', '.join([*parts, metric if split is None else f'{split} {metric}'])})"
+                groups.append((name, cell.method, cell.recorded))
+                first = next((run.split for run in cell.recorded if run.split is not None), "")
+                places.setdefault(name, (task, cell.size, split or first))
+            runs += _comparable(_scored(task, metric, split, groups, []), baseline, [])
     for result in compare_all(runs, baseline):
         yield OtherComparison(*places[result.task], result)
 
@@ -262,110 +296,259 @@ def _averages(cells: Sequence[Cell]) -> tuple[AverageCell, ...]:
     return tuple(averages)
 
 
-def _comparable(cells: Sequence[Cell], baseline: str, notes: list[str]) -> list[Runs]:
+def _comparable(runs: Sequence[Runs | None], baseline: str, notes: list[str]) -> list[Runs]:
     """Return the runs on tasks and sizes for which the baseline has a score; note the others."""
-    scored = [cell.runs for cell in cells if cell.runs is not None and cell.runs.seeds()]
-    baseline_tasks = {runs.task for runs in scored if runs.method == baseline}
+    scored = [one for one in runs if one is not None and one.seeds()]
+    baseline_tasks = {one.task for one in scored if one.method == baseline}
     notes += [
         f"{task}: {baseline} has no score on this task, so no method is compared with it."
-        for task in dict.fromkeys(runs.task for runs in scored)
+        for task in dict.fromkeys(one.task for one in scored)
         if task not in baseline_tasks
     ]
-    return [runs for runs in scored if runs.task in baseline_tasks]
+    return [one for one in scored if one.task in baseline_tasks]
 
 
 def _cells(recorded: Sequence[RecordedRun], methods: Sequence[str], name_sizes: bool, notes: list[str]) -> list[Cell]:
     """Return the cells of one task."""
     task = recorded[0].record.run.task
     metric = next((run.record.metric for run in recorded if run.record.metric), None)
-    builder = _RunsBuilder(task, metric)
-    sizes = sorted({(run.record.run.train_size is None, run.record.run.train_size or 0) for run in recorded})
+    groups: dict[tuple[bool, int, int], list[RecordedRun]] = {}
+    for one in recorded:
+        rows = one.record.run.train_size
+        groups.setdefault((rows is None, rows or 0, methods.index(one.record.run.method)), []).append(one)
     cells = []
-    for is_all, rows in sizes:
-        size = "all" if is_all else str(rows)
-        for method in methods:
-            cell_runs = [run for run in recorded if (run.record.run.size, run.record.run.method) == (size, method)]
-            cell_runs.sort(key=lambda run: run.record.run.seed)
-            if cell_runs:
-                name = f"{task} ({size if is_all else f'{rows:,}'} rows)" if name_sizes else task
-                cells.append(Cell(task, size, method, tuple(cell_runs), builder.build(name, method, cell_runs)))
-    notes += builder.notes
-    return [_without_examples(cell) for cell in cells] if builder.examples_differ else cells
+    for (is_all, rows, number), runs in sorted(groups.items()):
+        runs.sort(key=lambda run: run.record.run.seed)
+        cells.append(Cell(task, "all" if is_all else str(rows), methods[number], tuple(runs), None))
+    named = [(f"{task} ({cell.size_text} rows)" if name_sizes else task, cell.method, cell.recorded) for cell in cells]
+    scored = _scored(task, metric, None, named, notes)
+    return [replace(cell, runs=runs) for cell, runs in zip(cells, scored, strict=True)]
 
 
-def _without_examples(cell: Cell) -> Cell:
-    return cell if cell.runs is None else replace(cell, runs=replace(cell.runs, examples=None))
+def _scored(
+    task: str,
+    metric: str | None,
+    split: str | None,
+    groups: Sequence[tuple[str, str, Sequence[RecordedRun]]],
+    notes: list[str],
+) -> list[Runs | None]:
+    """Return the scores of each group, a name, a method and its runs, with values per example if all share their rows.
 
-
-class _RunsBuilder:
-    """Builds `Runs` from one task's records, and checks whether all were scored on the same examples."""
-
-    def __init__(self, task: str, metric: str | None, split: str | None = None) -> None:
-        self.task = task
-        self.metric = metric
-        self.split = split
-        self.examples_differ = False
-        self.notes: list[str] = []
-        self._first: Predictions | None = None
-
-    def build(self, name: str, method: str, recorded: Sequence[RecordedRun]) -> Runs | None:
-        if self.metric is None or self.metric not in METRICS:
-            return None
+    The split is None for the first validation split of each run.
+    """
+    if metric is None or metric not in METRICS:
+        return [None] * len(groups)
+    found: list[Runs | None] = []
+    first: Predictions | None = None
+    examples_differ = False
+    for name, method, recorded in groups:
         scores: dict[int, float | None] = {}
         examples: dict[int, np.ndarray] = {}
-        guess, overlap, fold_guesses = None, 0.0, []
+        guesses: list[float] = []
+        overlap = 0.0
         for run in recorded:
-            split = self.split or run.split
-            if not run.record.is_done or split not in run.record.scores:
+            at = split or run.split
+            if not run.record.is_done or at not in run.record.scores:
                 continue
-            seed, score = run.record.run.seed, run.record.scores[split].get(self.metric)
+            seed, score = run.record.run.seed, run.record.scores[at].get(metric)
             scores[seed] = score
-            predictions = run.predictions(split)
-            if predictions is not None and len(predictions.ids) < 2:
-                predictions = None
             folds = run.record.config.get("data", {}).get("folds")
-            if folds:
-                # Each fold has its own examples, so methods cannot be paired by example.
-                overlap = 1.0 / (folds - 1)
-                if predictions is not None:
-                    fold_guesses.append(self._guess(predictions))
-                    guess = float(np.mean(fold_guesses))
-            elif predictions is not None:
-                self._check_examples(predictions)
-                guess = self._guess(predictions)
-                examples[seed] = self._example_values(run.files.get(split, split), predictions, score)
-        if not scores:
-            return None
-        greater_is_better = METRICS[self.metric].greater_is_better
-        return Runs(method, name, self.metric, scores, examples or None, greater_is_better, guess, overlap)
+            overlap = 1.0 / (folds - 1) if folds else 0.0
+            predictions = run.predictions(at)
+            if predictions is None or len(predictions.ids) < 2:
+                continue
+            # The score of the majority class, or of the mean for regression.
+            guess = baseline_score(metric, predictions.labels_N, is_regression=not predictions.names)
+            # Each fold has its own examples, so methods cannot be paired by example.
+            guesses = [*guesses, guess] if folds else [guess]
+            if not folds:
+                first = predictions if first is None else first
+                examples_differ |= not same_rows(predictions, first)
+                examples[seed] = _example_values(metric, run.files.get(at, at), predictions, score)
+        better = METRICS[metric].greater_is_better
+        floor = float(np.mean(guesses)) if guesses else None
+        runs = Runs(method, name, metric, scores, examples or None, better, floor, overlap)
+        found.append(runs if scores else None)
+    if not examples_differ:
+        return found
+    notes.append(
+        f"{task}: the runs were not all scored on the same examples, so the verdict covers the variation over seeds"
+        " only."
+    )
+    return [one and replace(one, examples=None) for one in found]
 
-    def _guess(self, predictions: Predictions) -> float:
-        """Return the score of the majority class, or of the mean for regression."""
-        return baseline_score(str(self.metric), predictions.labels_N, is_regression=not predictions.names)
 
-    def _check_examples(self, predictions: Predictions) -> None:
-        if self._first is None:
-            self._first = predictions
-            return
-        same = predictions.ids == self._first.ids and np.array_equal(predictions.labels_N, self._first.labels_N)
-        if not same and not self.examples_differ:
-            self.examples_differ = True
-            self.notes.append(
-                f"{self.task}: the runs were not all scored on the same examples, so the verdict covers the variation"
-                " over seeds only."
-            )
+def _example_values(metric: str, file: Path | str, predictions: Predictions, score: float | None) -> np.ndarray:
+    """Return values per example whose mean is the score; raise if the predictions are of another run."""
+    values_N = example_values(metric, predictions.labels_N, predictions.predictions_N)
+    if score is None or not np.isfinite(values_N).all():
+        return np.full(len(values_N), math.nan)
+    mean = float(values_N.mean())
+    tolerance = _TOLERANCE
+    if metric == "spearmanr":  # the digits tie ranks of a model that predicts nearly the same for all rows
+        tolerance += 1 - len(np.unique(predictions.predictions_N)) / len(values_N)
+    if not math.isclose(mean, score, rel_tol=tolerance, abs_tol=tolerance):
+        raise CheckpointError(
+            f"{file}: its predictions score {metric} {mean:.4f}, but its record says {score:.4f}; they are not from"
+            " the same run. Delete both and repeat the command to run it again."
+        )
+    return values_N + (score - mean)
 
-    def _example_values(self, file: Path | str, predictions: Predictions, score: float | None) -> np.ndarray:
-        values_N = example_values(str(self.metric), predictions.labels_N, predictions.predictions_N)
-        if score is None or not np.isfinite(values_N).all():
-            return np.full(len(values_N), math.nan)
-        mean = float(values_N.mean())
-        tolerance = _TOLERANCE
-        if self.metric == "spearmanr":  # the digits tie ranks of a model that predicts nearly the same for all rows
-            tolerance += 1 - len(np.unique(predictions.predictions_N)) / len(values_N)
-        if not math.isclose(mean, score, rel_tol=tolerance, abs_tol=tolerance):
-            raise CheckpointError(
-                f"{file}: its predictions score {self.metric} {mean:.4f}, but its record says"
-                f" {score:.4f}; they are not from the same run. Delete both and repeat the command to run it again."
-            )
-        return values_N + (score - mean)
+
+# ---------------------------------------------------------------- the best run
+
+
+@dataclass(frozen=True)
+class BestRun:
+    """The run that was chosen."""
+
+    folder: Path  # its run folder
+    sentence: str  # which run was chosen and how sure the choice is, in one line
+
+
+def tasks_of(folder: str | Path) -> tuple[str, ...]:
+    """Return the tasks of a comparison or search in the order of their names."""
+    return tuple(dict.fromkeys(record.run.task for record in _records(Path(folder))))
+
+
+def best_run(folder: str | Path, task: str | None = None) -> BestRun:
+    """Choose the best run of a comparison or search.
+
+    The method with the best mean of the task's first metric on the first validation split is chosen, at the largest
+    training size; of its runs that were kept, the one with the best score. A search keeps one model, that of its best
+    trial.
+    """
+    folder = Path(folder)
+    records = _records(folder)
+    task = _task(folder, tuple(dict.fromkeys(record.run.task for record in records)), task)
+    records = [record for record in records if record.run.task == task]
+    if (folder / SEARCH_FILE).is_file():
+        return _best_trial(folder, records)
+    sizes = {record.run.train_size for record in records}
+    largest = None if None in sizes else max(size for size in sizes if size is not None)
+    records = [record for record in records if record.run.train_size == largest]
+    means = _means(folder, records)
+    method = next(iter(means))
+    kept = _kept_run(folder, method, records)
+    seeds = sum(record.run.method == method for record in records if record.is_done and record.score is not None)
+    size = f", at {kept.run.size} training rows" if len(sizes) > 1 else ""
+    chosen = (
+        f"{method}, the best of {len(means)} by its mean {kept.metric} of {means[method]:.4f} over {seeds}"
+        f" run{'s' * (seeds > 1)}{size}; this one has {kept.score:.4f}"
+    )
+    return _best(folder, folder / "runs" / kept.run.name, records, means, chosen)
+
+
+def _records(folder: Path) -> list[RunRecord]:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: there is no such folder. --best expects that of a comparison or search.")
+    if is_packed(folder):
+        raise CheckpointError(f"{folder}: holds a packed comparison, which has no models. Name the original folder.")
+    if any((folder / name).is_file() for name in (RESULT_FILE, "config.json", TASKS_FILE)):
+        raise CheckpointError(f"{folder}: is a run folder, which is used as it is. Leave out --best.")
+    records = [record for record, _ in read_records(folder)] if (folder / "records").is_dir() else []
+    if not records:
+        raise CheckpointError(
+            f"{folder}: holds no finished run of a comparison or search, so there is no best one. Name the folder of"
+            " attentune compare or attentune search."
+        )
+    return records
+
+
+def _task(folder: Path, tasks: tuple[str, ...], task: str | None) -> str:
+    if len(tasks) == 1:
+        return tasks[0]
+    if task is None:
+        raise ConfigError(f"--best: {folder} has the tasks {', '.join(tasks)}; name one with --task {tasks[0]}.")
+    name = load_spec(task).name
+    if name not in tasks:
+        hint = did_you_mean(name, tasks)
+        raise ConfigError(f"--task: got {task!r}, expected one of {folder}: {', '.join(tasks)}.{hint}")
+    return name
+
+
+def _by_score(record: RunRecord) -> float:
+    """Return a key by which the best run is the lowest."""
+    assert record.score is not None
+    assert record.metric is not None
+    is_error = record.metric in METRICS and not METRICS[record.metric].greater_is_better
+    return record.score if is_error else -record.score
+
+
+def _means(folder: Path, records: Sequence[RunRecord]) -> dict[str, float]:
+    """Return the mean score of each method that has one, best first."""
+    scored: dict[str, list[RunRecord]] = {}
+    for record in records:
+        if record.is_done and record.score is not None:
+            scored.setdefault(record.run.method, []).append(record)
+    if not scored:
+        raise CheckpointError(f"{folder}: no run has a validation score, so none is the best. Its records say why.")
+    order = sorted(scored, key=lambda method: statistics.fmean(map(_by_score, scored[method])))
+    return {method: statistics.fmean(record.score or 0.0 for record in scored[method]) for method in order}
+
+
+def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRecord:
+    """Return the best run of a method whose folder was kept."""
+    done = [one for one in records if one.run.method == method and one.is_done and one.score is not None]
+    done.sort(key=lambda record: (_by_score(record), record.run.seed))
+    for record in done:
+        if (folder / "runs" / record.run.name / RESULT_FILE).is_file():
+            return record
+    raise CheckpointError(
+        f"{folder}: {method} is the best, but its models were not kept. attentune compare --keep_best keeps the best"
+        f" run of each preset. To have this one, delete {folder / 'records' / done[0].run.name}.json and repeat the"
+        " comparison's command with --keep_best: only this run is trained again."
+    )
+
+
+def _best_trial(folder: Path, records: Sequence[RunRecord]) -> BestRun:
+    """Return the model of a search's best trial."""
+    file, run = folder / TRIALS_FILE, folder / BEST_FOLDER
+    try:
+        content = read_json(file)
+        trial = next((one for one in content["trials"] if one["name"] == content["best"]), None)
+        metric = str(content["choice"]["metric"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). Repeat the search's command to its end.") from error
+    if trial is None:
+        raise CheckpointError(f"{folder}: no trial of this search is finished, so none is the best.")
+    if not (run / RESULT_FILE).is_file():
+        raise CheckpointError(
+            f"{folder}: has no trained model, only settings. Repeat the search's command without --settings_only, or"
+            f" train: attentune train --config {folder / WINNER_FILE}"
+        )
+    settings = to_flat(load_config(run / "config.yaml", as_record=True))
+    if any(settings.get(name, value) != value for name, value in trial["settings"].items()):
+        raise CheckpointError(
+            f"{run}: has other settings than {trial['name']}, the best trial. Repeat the search's command to its end."
+        )
+    means = {str(trial["name"]): float(trial["mean"]), **_means(folder, records)}
+    rows = "held-out rows of train" if content["rows"]["score_on"] == "train" else "dev"
+    chosen = (
+        f"trained on all training rows with the settings of {trial['name']}, the best of {len(means)} trials by its"
+        f" mean {metric} of {trial['mean']:.4f} on {rows}"
+    )
+    return _best(folder, run, records, means, chosen)
+
+
+def _best(folder: Path, run: Path, records: Sequence[RunRecord], means: Mapping[str, float], chosen: str) -> BestRun:
+    """Say how sure the choice is: compare the other methods, by their means, with the best one, the first."""
+    method, *others = means
+    scored = with_task_names(recorded_runs(folder, [record for record in records if record.run.method in means]))
+    found = {one.method: one for one in compare_methods(scored, method).comparisons}
+    # With one seed a method is worse beyond chance if the interval over rows says so.
+    ties = [
+        name
+        for name in others
+        if (one := found.get(name)) is not None
+        and not (one.difference < 0 and (one.shown or (one.seeds == 1 and one.high < 0)))
+    ]
+    second = next((found[name] for name in others if name in found), None)
+    if second is None:
+        certainty = "There is no other to choose from."
+    elif not ties:
+        certainty = f"The choice is clear: {second.sentence}."
+    else:
+        named = ", ".join(ties[:3]) + (f" and {len(ties) - 3} more" if len(ties) > 3 else "")
+        certainty = f"The choice is a tie with {len(ties)} of {len(others)} others ({named}): {second.sentence}."
+    return BestRun(run, f"using {run} ({chosen}). {certainty}")

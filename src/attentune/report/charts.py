@@ -1,6 +1,6 @@
-"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, cost against score, confusion.
+"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, confusion, attention heads.
 
-Matplotlib (extra `explain`) is imported only here and in `tokens`, and only when a figure is drawn.
+Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import ConfigError
+from attentune.explain.explanation import HeadAttention
 from attentune.io.files import write_bytes
-from attentune.report.highlight import visible
+from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
@@ -34,6 +35,8 @@ _GREY = "#555555"
 _LONGEST_NAME = 30
 _ROW_IN = 0.36
 _MOST_MATRICES_BESIDE = 4
+# Taller figures are unreadable, and the tallest exceed what Matplotlib can draw.
+_MOST_TOKENS = 300
 
 
 def check_figure_file(path: str | Path) -> None:
@@ -212,13 +215,12 @@ def _draw_bars(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[st
 class PointRow:
     """One line of a chart of rows."""
 
-    name: str  # the label at the left; a heading if there are no values
+    name: str  # the label at the left
     values: Sequence[float] = ()  # one per seed
     mean: float = math.nan  # their mean; NaN draws none
     low: float = math.nan  # the lower end of the mean's interval; NaN draws none
     high: float = math.nan  # its upper end
     number: int = 0  # the method's number, which selects its style
-    filled: bool = True  # whether the marker of the mean is filled
 
 
 def rows_figure(
@@ -226,13 +228,12 @@ def rows_figure(
     *,
     x_label: str,
     level: tuple[str, float] | None = None,
-    hollow: str | None = None,
     least: float = 0.0,
 ) -> Any:
     """Draw panels side by side with the same rows and the same scale, which spans at least `least`."""
     rows = next(iter(panels.values()))
     names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), "mean, 95 % CI"]
-    names += [name for name in (hollow, None if level is None else short(level[0])) if name is not None]
+    names += [] if level is None else [short(level[0])]
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
     figure, axes, columns = _panels(panels, width_in, 0.95 + _ROW_IN * len(rows), names)
     for axis, drawn in zip(axes, panels.values(), strict=True):
@@ -244,8 +245,6 @@ def rows_figure(
         _add_grid(axis, "x")
         axis.tick_params(axis="y", length=0)
     name_ticks(axes[0], "y", [row.name for row in rows], fontsize=9)
-    for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if not row.values else "normal")
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
     every = [row for drawn in panels.values() for row in drawn]
     values = [value for row in every for value in (*row.values, row.mean, row.low, row.high)]
@@ -257,10 +256,9 @@ def rows_figure(
     drawn_as: list[dict[str, Any]] = [
         {"marker": "o", "markersize": 4, "markerfacecolor": "none", "markeredgecolor": _GREY, "linestyle": "none"},
         {"marker": "o", **line},
-        {"marker": "o", "markerfacecolor": "white", "markeredgewidth": 1.4, **line},
         {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 1},
     ]
-    used = [names[0] == "one seed", True, hollow is not None, level is not None]
+    used = [names[0] == "one seed", True, level is not None]
     handles = [axes[0].plot([], [], **style)[0] for style, needed in zip(drawn_as, used, strict=True) if needed]
     _add_legend(figure, handles, names, columns)
     return figure
@@ -277,9 +275,7 @@ def _draw_row(axis: Any, position: int, row: PointRow) -> None:
         half = [[max(0.0, row.mean - row.low)], [max(0.0, row.high - row.mean)]]
         axis.errorbar([row.mean], [position - 0.08], xerr=half, fmt="none", ecolor=colour, elinewidth=1.8, capsize=3)
     if math.isfinite(row.mean):
-        face = colour if row.filled else "white"
-        mean = {"markersize": 7, "markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.4}
-        axis.plot([row.mean], [position - 0.08], linestyle="none", marker=marker, zorder=4, **mean)
+        axis.plot([row.mean], [position - 0.08], linestyle="none", marker=marker, markersize=7, color=colour, zorder=4)
 
 
 def rows_alt(panels: Mapping[str, Sequence[PointRow]], unit: str) -> str:
@@ -301,19 +297,8 @@ class Line:
     ys: Sequence[float]  # their vertical positions
     low: Sequence[float] = ()  # the lower end of the interval at each point; empty for no intervals
     high: Sequence[float] = ()  # its upper end
-    thin: Sequence[tuple[Sequence[float], Sequence[float]]] = ()  # thin lines of the same method
     number: int = 0  # the method's number, which selects its style
     marked: bool = True  # whether every point has a marker; otherwise only the last one has
-
-
-@dataclass(frozen=True)
-class Level:
-    """The score of a method without the varied setting: a horizontal line with its interval."""
-
-    value: float
-    low: float
-    high: float
-    number: int
 
 
 def lines_figure(
@@ -324,23 +309,16 @@ def lines_figure(
     ticks: Sequence[float] = (),
     log_x: bool = False,
     log_y: bool = False,
-    levels: Mapping[str, Level] | None = None,
     right: float | None = None,
 ) -> Any:
     """Draw lines with one legend; `right` is the largest x that is shown."""
-    names = list(dict.fromkeys([*lines, *(levels or {})]))
-    figure, (axis,), columns = _panels([""], 6.2, 3.6, [short(name) for name in names])
-    handles: dict[str, Any] = {}
-    for index, (name, line) in enumerate(lines.items()):
-        step = min(0.014, 0.08 / len(lines)) if ticks else 0.0
-        handles[name] = _draw_line(axis, line, step * (index - (len(lines) - 1) / 2), log_x, ticks)
-    for name, level in (levels or {}).items():
-        style = _style(level.number)
-        if math.isfinite(level.low):
-            axis.axhspan(level.low, level.high, color=style["color"], alpha=0.1, linewidth=0, zorder=1)
-        handles[name] = axis.axhline(
-            level.value, color=style["color"], linestyle=style["linestyle"], linewidth=1.4, zorder=2
-        )
+    names = [short(name) for name in lines]
+    figure, (axis,), columns = _panels([""], 6.2, 3.6, names)
+    step = min(0.014, 0.08 / len(lines)) if ticks else 0.0
+    handles = [
+        _draw_line(axis, line, step * (index - (len(lines) - 1) / 2), log_x, ticks)
+        for index, line in enumerate(lines.values())
+    ]
     axis.set_xlabel(x_label, fontsize=9)
     axis.set_ylabel(y_label, fontsize=9)
     _add_grid(axis, "both")
@@ -353,7 +331,7 @@ def lines_figure(
         axis.minorticks_off()
     if right is not None:
         axis.set_xlim(0, min(right, axis.get_xlim()[1]))
-    _add_legend(figure, [handles[name] for name in names], [short(name) for name in names], columns)
+    _add_legend(figure, handles, names, columns)
     return figure
 
 
@@ -362,8 +340,6 @@ def _draw_line(axis: Any, line: Line, offset: float, log_x: bool, ticks: Sequenc
     style = _style(line.number)
     first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
     xs = [x * (last / first) ** offset for x in line.xs] if log_x else [x + (last - first) * offset for x in line.xs]
-    for thin_xs, thin_ys in line.thin:
-        axis.plot(thin_xs, thin_ys, color=style["color"], linewidth=0.6, alpha=0.35, zorder=2)
     if line.low:
         down = [max(0.0, y - low) for y, low in zip(line.ys, line.low, strict=True)]
         up = [max(0.0, high - y) for y, high in zip(line.ys, line.high, strict=True)]
@@ -373,53 +349,6 @@ def _draw_line(axis: Any, line: Line, offset: float, log_x: bool, ticks: Sequenc
     every = None if line.marked else [len(xs) - 1]
     (drawn,) = axis.plot(xs, line.ys, linewidth=1.6, markersize=5.5, markevery=every, zorder=4, **style)
     return drawn
-
-
-@dataclass(frozen=True)
-class Point:
-    """A method by its cost (x) and score (y)."""
-
-    x: float
-    y: float
-    name: str
-    number: int = 0  # the method's number, which selects its style
-
-
-def pareto_front(points: Sequence[Point], *, greater_is_better: bool = True) -> list[Point]:
-    """Return the points that no other point beats in one of cost (x) and score (y) without losing in the other."""
-    sign = 1.0 if greater_is_better else -1.0
-    front: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.x, -sign * one.y)):
-        if not front or sign * point.y > sign * front[-1].y:
-            front.append(point)
-    return front
-
-
-def cost_figure(
-    points: Sequence[Point], *, x_label: str, y_label: str, greater_is_better: bool = True, least: float
-) -> Any:
-    """Draw cost against score, with the Pareto front as a line through its filled points."""
-    names = [short(point.name) for point in points]
-    figure, (axis,), columns = _panels([""], 6.2, 3.4, names)
-    front = pareto_front(points, greater_is_better=greater_is_better)
-    axis.plot([one.x for one in front], [one.y for one in front], color=_GREY, linewidth=1.2, zorder=2)
-    handles = []
-    for point in points:
-        style = _style(point.number)
-        face = style["color"] if point in front else "white"
-        handles += axis.plot(
-            [point.x], [point.y], linestyle="none", marker=style["marker"], markersize=8, markerfacecolor=face,
-            markeredgecolor=style["color"], markeredgewidth=1.4, zorder=3,
-        )  # fmt: skip
-    low, high = axis.get_ylim()
-    if high - low < least:
-        axis.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-    axis.set_xlim(0, 1.08 * max(point.x for point in points))
-    axis.set_xlabel(x_label, fontsize=9)
-    axis.set_ylabel(y_label, fontsize=9)
-    _add_grid(axis, "both")
-    _add_legend(figure, handles, names, columns)
-    return figure
 
 
 def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
@@ -456,3 +385,54 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
     for axis in axes.flat[len(counts) :]:
         axis.set_axis_off()
     return figure
+
+
+def heads_figure(tables: Sequence[HeadAttention]) -> Any:
+    """Draw the attention of the first token: tokens as rows, heads as columns, and the token gate's importance.
+
+    Texts are drawn one below the other. Cells of at least 0.1 show their value, for readers who cannot see the colour.
+
+    Source: SSA (Kou et al. 2020, figures 1 and 8).
+    """
+    if (rows := sum(len(table.tokens) for table in tables)) > _MOST_TOKENS:
+        raise ConfigError(
+            f"got {rows:,} tokens, expected at most {_MOST_TOKENS} in a figure. Pass fewer or shorter texts."
+        )
+    heights = [1.6 + 0.24 * max(1, len(table.tokens)) for table in tables]
+    columns = max(len(table.heads) for table in tables)
+    figure = new_figure(3.2 + 0.42 * columns, sum(heights), layout="constrained")
+    parts = figure.subfigures(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, table in zip(parts, tables, strict=True):
+        _draw_table(part, table)
+    return figure
+
+
+def _draw_table(part: Any, table: HeadAttention) -> None:
+    heads, gate = len(table.heads), table.importance
+    axes = part.subplots(
+        1, 1 if gate is None else 2, squeeze=False, width_ratios=[heads] if gate is None else [heads, 1]
+    )[0]
+    names = [textwrap.shorten(visible(token.text, one_line=True), 24, placeholder="...") for token in table.tokens]
+    shares = [list(row) for row in table.attention] or [[0.0] * heads]
+    _draw_columns(axes[0], shares, [str(head) for head in table.heads], names)
+    axes[0].set_xlabel(f"heads of layer {table.layer}", fontsize=9)
+    if gate is not None:
+        _draw_columns(axes[1], [[score] for score in gate] or [[0.0]], ["SSA"], [""] * len(names))
+    of_pair = [number for number, token in enumerate(table.tokens) if token.within == "pair"]
+    for axis in axes if of_pair else ():
+        axis.axhline(of_pair[0] - 0.5, color="black", lw=1)
+    label = visible(str(table.label), one_line=True)
+    prediction = label if table.probability is None else f"{label} ({table.probability:.3f})"
+    set_text(part.suptitle("-", fontsize=10), f"predicted {prediction}; attention of the first token")
+
+
+def _draw_columns(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
+    most = max(max(line) for line in values)
+    shaded_grid(axis, np.array(values), colours="Oranges", most=most or 1.0)
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if value >= 0.1:
+                colour = "#fefefe" if value > 0.75 * most else "#010101"
+                axis.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=7, color=colour)
+    name_ticks(axis, "x", columns, fontsize=8)
+    name_ticks(axis, "y", lines, fontsize=9)

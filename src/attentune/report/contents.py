@@ -1,106 +1,87 @@
-"""The contents of a report in order: the answer's tables, then figures, rows, classes, costs and settings."""
+"""The contents of a report: the question and its answer in words, then tables and figures of what readers ask next."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attentune.errors import CheckpointError
-from attentune.report.analysis import Cell, Verdicts, compare_methods
-from attentune.report.answer import MOST_LEADS, answer_of, question_of
-from attentune.report.charts import (
-    Bar,
-    Level,
-    Line,
-    Point,
-    PointRow,
-    bars_figure,
-    cost_figure,
-    lines_figure,
-    rows_alt,
-    rows_figure,
-    short,
+from attentune.report.analysis import Cell, Lead, Verdicts, compare_methods
+from attentune.report.charts import Line, PointRow, lines_figure, rows_alt, rows_figure
+from attentune.report.details import classes_section, model_section, rows_section
+from attentune.report.document import (
+    Figure,
+    Report,
+    Section,
+    Table,
+    axis_label,
+    format_interval,
+    format_score,
+    metric_name,
+    points_factor,
+    slug,
 )
-from attentune.report.details import classes_section, largest_cells, model_section, rows_section
-from attentune.report.document import Figure, Report, Section, Table, axis_label, metric_name, points_factor, slug
-from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData, TaskTexts
+from attentune.report.load import ReportData, TaskTexts
 from attentune.report.tables import (
     averages_table,
     baselines_table,
-    columns_of,
     cost_table,
     differences_table,
     failed_table,
-    has_collapsed,
+    floor_rows,
     others_table,
     ranking_tables,
     ranks_table,
     results,
-    runs_of,
     scores_table,
-    settings_of,
     settings_tables,
-    spreads_table,
-    total_seconds,
     verdicts_table,
-    versions_sentence,
 )
 from attentune.runs.records import RunRecord, unpaired
-from attentune.stats.compare import summarise
+from attentune.stats.compare import Runs
+from attentune.stats.verdict import Comparison
 
+# With more tasks or sizes, the tasks on which each model is best are counted.
+_MOST_LEADS = 2
+_MOST_NAMES = 4
 # Axes of scores span at least 4 points, so that small differences do not look large.
 _LEAST_POINTS = 4.0
 _MOST_PANELS = 4
 _MOST_WARNINGS = 5
-# With more methods, the lines of single seeds would hide the means.
-_MOST_WITH_SEEDS = 6
 # The seconds and the loss by step.
 Curve = dict[int, tuple[float, float]]
 
 
 def make_report(data: ReportData, baseline: str | None = None) -> Report:
     """Make all tables and figures for which there are data."""
-    title = f"Report on {', '.join(data.folders)}"
-    extras = _extra_sections(data)
-    if not data.runs:
-        return Report(title, (), _with_unique_names(extras))
     verdicts = compare_methods(data.runs, baseline)
-    texts = {task: dataclasses.replace(one, explanations=data.explanations) for task, one in data.texts.items()}
-    columns = columns_of(verdicts)
-    several = len(verdicts.models) > 1
+    columns, is_one = verdicts.columns, len(verdicts.models) == 1
     sections = [
         *_result_sections(verdicts),
-        _section("Differences", _differences(verdicts) if verdicts.comparisons else []),
+        _section(
+            "Differences", [verdicts_table(verdicts), differences_table(verdicts)] if verdicts.comparisons else []
+        ),
         _section("Further scores", [others_table(verdicts), averages_table(verdicts), ranks_table(verdicts)]),
-        _section("Cost and score", _cost_figures(verdicts)),
         _section("Training set size", _size_figures(verdicts)),
-        _section("Settings and score", _setting_figures(verdicts)),
-        *([] if several else [model_section(verdicts, one[0], texts.get(one[0].task, TaskTexts())) for one in columns]),
-        *([_doctor_section(texts)] if not several else []),
-        rows_section(verdicts, texts),
+        *(model_section(verdicts, cells[0], data.texts.get(cells[0].task, TaskTexts())) for cells in columns if is_one),
+        rows_section(verdicts, data.texts),
         classes_section(verdicts),
         _section("Learning curves", [*_loss_figures(verdicts), *_score_figures(verdicts)]),
-        *extras,
         _section("Cost", [cost_table(verdicts)]),
         _section("Settings and runs", [*settings_tables(verdicts), failed_table(data.runs)]),
     ]
     records = [one.record for one in data.runs]
     mismatches = [f"Runs that cannot be compared, since their rows differ: {text}." for text in unpaired(iter(records))]
-    sentences = (
-        f"{counts_sentence(records, list(dict.fromkeys(one.run.task for one in records)))}"
-        f" The baseline is {verdicts.baseline}.",
-        versions_sentence(data.runs),
-    )
+    counts = counts_sentence(records, list(dict.fromkeys(one.run.task for one in records)))
     return Report(
-        title,
-        tuple(filter(None, sentences)),
+        f"Report on {', '.join(data.folders)}",
+        tuple(filter(None, (f"{counts} The baseline is {verdicts.baseline}.", _versions_sentence(records)))),
         _with_unique_names(sections),
         answer_of(verdicts, with_baseline=baseline is not None),
         results(verdicts),
@@ -118,9 +99,7 @@ def _with_unique_names(sections: Sequence[Section | None]) -> tuple[Section, ...
     """Drop missing sections, and number tables and figures whose names are alike."""
     used: set[str] = set()
     renamed = []
-    for section in sections:
-        if section is None:
-            continue
+    for section in filter(None, sections):
         parts: list[Table | Figure] = []
         for part in section.parts:
             name, number = part.name, 2
@@ -153,6 +132,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def _versions_sentence(records: Sequence[RunRecord]) -> str:
+    """Return the versions of the software with which the runs were made."""
+    by_name: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, version in record.versions.items():
+            by_name.setdefault(name, {})[version] = None
+    parts = [f"{name} {' and '.join(versions)}" for name, versions in by_name.items() if name != "platform"]
+    return f"Versions: {', '.join(parts)}." if parts else ""
+
+
 def _warnings(records: Sequence[RunRecord]) -> list[str]:
     """Return each warning of the runs' records once, with the runs that it concerns."""
     runs: dict[str, list[str]] = {}
@@ -164,78 +153,213 @@ def _warnings(records: Sequence[RunRecord]) -> list[str]:
     return lines[:_MOST_WARNINGS] + more * (len(lines) > _MOST_WARNINGS)
 
 
+# ---------------------------------------------------------------- the question and its answer
+
+
+def question_of(verdicts: Verdicts) -> str:
+    """Return the question that the report answers."""
+    tasks = list(dict.fromkeys(cell.task for cell in verdicts.cells))
+    sizes = {cell.size for cell in verdicts.cells if cell.task == tasks[0]}
+    where = f"for {len(tasks)} tasks" if len(tasks) > 1 else f"for {tasks[0]}"
+    if len(sizes) > 1:
+        where += f", with {len(sizes)} training set sizes"
+    if len(verdicts.models) == 1:
+        return f"How good is {verdicts.models[0]} {where}?"
+    return f"Which of {len(verdicts.models)} models is best {where}?"
+
+
+def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, ...]:
+    """Return the answer: runs that learnt nothing, the best model, whether its lead is shown, and what is open.
+
+    The last sentence is on the differences to the baseline.
+    """
+    leads = verdicts.leads
+    if not leads:
+        return ("No run has a score.",)
+    sentences = [_collapsed_sentence(verdicts)]
+    if len(leads) == 1 and not leads[0].others:
+        sentences += _single_answer(verdicts.columns[0][0])
+    else:
+        sentences += [_lead_sentence(lead) for lead in leads] if len(leads) <= _MOST_LEADS else [_counted(verdicts)]
+        sentences.append(_open_sentence([lead.others[0] for lead in leads if lead.others and not lead.is_shown]))
+        if with_baseline and verdicts.baseline in verdicts.models:
+            sentences.append(_baseline_sentence(verdicts))
+    return tuple(filter(None, sentences))
+
+
+def _collapsed_sentence(verdicts: Verdicts) -> str:
+    """Return which models' runs are no better than a constant answer; empty if none are, or the leads say it."""
+    if len(verdicts.leads) <= _MOST_LEADS and all(_is_at_floor(lead.best) and lead.others for lead in verdicts.leads):
+        return ""
+    cells = [cell for cell in verdicts.cells if cell.method in verdicts.models and cell.runs is not None]
+    collapsed = [(cell, len(cell.scored.collapsed())) for cell in cells if verdicts.has_collapsed(cell)]
+    if not collapsed:
+        return ""
+    number, total = sum(count for _, count in collapsed), sum(len(cell.scored.scores) for cell in cells)
+    several = len({(cell.task, cell.size) for cell in cells}) > 1
+    parts = [
+        f"{cell.method}{f' on {verdicts.title(cell)}' if several else ''} ({count} of {len(cell.scored.scores)})"
+        for cell, count in collapsed
+    ]
+    who = "" if len(cells) == 1 else f": {_names(parts)}"
+    return f"Nothing was learnt in {number} of {total} runs, which are no better than a constant answer{who}."
+
+
+def _lead_sentence(lead: Lead) -> str:
+    """Return the best model, its score, its distance to the next best one, and whether that is shown."""
+    best, score = lead.best, _score(lead.best)
+    if _is_at_floor(best):
+        floor = format_score(best.majority_score, best.metric)
+        return (
+            f"No model is shown to learn {best.task}: the best, {best.method}, reaches {score}, a constant answer"
+            f" {floor}."
+        )
+    if not lead.others:
+        return f"{best.method} is the only model with a score for {best.task}: {score}."
+    second = lead.others[0]
+    equal = [one.method for one in lead.others if one.difference == 0 and one.method_mean == second.method_mean]
+    if equal and math.isclose(second.method_mean, _mean(best), rel_tol=1e-9):
+        return f"{_names([best.method, *equal])} are equally good for {best.task}: {score}."
+    if not second.seeds:
+        distance = f"not compared with {second.method}, the next best: no seed was run with both"
+        return f"{best.method} is best for {best.task}: {score}, {distance}."
+    side = "above" if (second.difference <= 0) == second.greater_is_better else "below"
+    points = " points" if points_factor(second.metric) == 100 else ""
+    distance = f"{format_score(abs(second.difference), second.metric)}{points} {side} {second.method}"
+    if math.isfinite(second.low):
+        rows = " over rows" if second.over == "examples" else ""
+        distance += f" (95 % interval{rows} {format_interval(-second.high, -second.low, second.metric)})"
+    not_worse = [one.method for one in lead.others if not (one.shown and one.difference < 0)]
+    if second.method in not_worse:
+        others = f"; {_names(not_worse)} may be as good" if len(not_worse) > 1 and second.seeds > 1 else ""
+        distance += f": not shown{others}"
+    else:
+        distance += f": shown, but its lead over {_names(not_worse)} is not" if not_worse else ": shown"
+    return f"{best.method} is best for {best.task}: {score}, {distance}."
+
+
+def _counted(verdicts: Verdicts) -> str:
+    """Return on how many tasks and sizes each model is best, the most frequent one first."""
+    leads = verdicts.leads
+    places = "tasks" if len({cell.task for cell in verdicts.cells}) == len(leads) else "tasks and sizes"
+    names = ["no model" if _is_at_floor(lead.best) else lead.best.method for lead in leads]
+    shown = Counter(name for name, lead in zip(names, leads, strict=True) if lead.is_shown)
+    (first, count), *rest = Counter(names).most_common()
+    text = f"{first} is best on {count} of {len(leads)} {places} (shown on {shown[first]})"
+    return ", ".join([text, *(f"{name} on {number} ({shown[name]})" for name, number in rest)]) + "."
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMES:
+        names = [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} others"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _mean(runs: Runs) -> float:
+    return statistics.fmean(map(runs.score, runs.seeds()))
+
+
+def _score(runs: Runs) -> str:
+    return f"{metric_name(runs.metric)} {format_score(_mean(runs), runs.metric)}"
+
+
+def _is_at_floor(runs: Runs) -> bool:
+    """Return whether all runs score no better than a constant answer."""
+    return runs.majority_score is not None and len(runs.collapsed()) == len(runs.scores)
+
+
+def _baseline_sentence(verdicts: Verdicts) -> str:
+    """Return which differences to the chosen baseline are shown, with the two largest ones."""
+    total = len(verdicts.comparisons)
+    if total < 2 or all(one.seeds < 2 for one in verdicts.comparisons):
+        return ""
+    shown = sorted((one for one in verdicts.comparisons if one.shown), key=lambda one: -abs(one.difference))
+    if not shown:
+        return f"None of the {total} differences to {verdicts.baseline} is shown."
+    parts = []
+    for one in shown[:2]:
+        word = "better" if one.difference > 0 else "worse"
+        low, high = (one.low, one.high) if one.difference > 0 else (-one.high, -one.low)
+        unit = "points" if one.greater_is_better else f"of {metric_name(one.metric)}"
+        interval = f" (95 % CI {format_interval(low, high, one.metric)})" if math.isfinite(low) else ""
+        size = format_score(abs(one.difference), one.metric)
+        parts.append(f"{one.method} is {word} on {one.task} by {size} {unit}{interval}")
+    more = f", and {len(shown) - 2} more" if len(shown) > 2 else ""
+    verb = "is" if len(shown) == 1 else "are"
+    return f"{len(shown)} of {total} differences to {verdicts.baseline} {verb} shown: {' and '.join(parts)}{more}."
+
+
+def _open_sentence(open_ones: Sequence[Comparison]) -> str:
+    """Return what can be said of leads that are not shown: how large a difference would have to be."""
+    seeds = sorted({one.seeds for one in open_ones if one.seeds})
+    if seeds == [1]:
+        return "One seed cannot tell a better method from a lucky run."
+    effects = [
+        min(1.0, one.minimum_detectable_effect)
+        for one in open_ones
+        if points_factor(one.metric) == 100 and math.isfinite(one.minimum_detectable_effect)
+    ]
+    if not effects:
+        return ""
+    counts = " to ".join(dict.fromkeys((str(seeds[0]), str(seeds[-1]))))
+    median = statistics.median(effects)
+    if median >= 1.0:
+        return f"With {counts} seeds no difference can be shown{'' if min(effects) >= 1.0 else ' in most comparisons'}."
+    about, which = ("about ", " (the median of these comparisons)") if len(set(effects)) > 1 else ("", "")
+    return (
+        f"Not shown does not mean equal: with {counts} seeds, a true difference has to be {about}"
+        f"{format_score(median, 'accuracy')} points{which} to be found four times in five."
+    )
+
+
+def _single_answer(cell: Cell) -> list[str]:
+    """Return the score of the only model, and how it compares with the best baseline."""
+    runs, rows = cell.scored, floor_rows(cell)
+    summary, own = cell.summary, next((row for row in rows if row.is_model), None)
+    low, high = (summary.low, summary.high) if own is None or math.isfinite(summary.low) else (own.low, own.high)
+    text = f"{cell.method} is the only model for {runs.task}: {_score(runs)}{_interval(low, high, runs.metric)}."
+    floor = [row for row in rows if not row.is_model and math.isfinite(row.score)]
+    if not floor or cell.is_constant:
+        return [text]
+    best = (max if runs.greater_is_better else min)(floor, key=lambda row: row.score)
+    score = format_score(best.score, runs.metric)
+    if len(floor) == 1:
+        return [text, f"A constant answer for all rows would score {score}."]
+    return [text, f"The best baseline, {best.name}, reaches {score}{_interval(best.low, best.high, runs.metric)}."]
+
+
+def _interval(low: float, high: float, metric: str) -> str:
+    return f" (95 % interval {format_interval(low, high, metric)})" if math.isfinite(low) else ""
+
+
 # ---------------------------------------------------------------- the first screen
 
 
 def _result_sections(verdicts: Verdicts) -> list[Section | None]:
     """Show how the models rank, by task or with many tasks in one table of scores; then the scores by seed."""
-    columns = columns_of(verdicts)
+    columns = verdicts.columns
     if not columns:
         return []
-    scores = scores_table(verdicts)
-    is_one_run = all(len(cells) == 1 and len(runs_of(cells[0]).scores) == 1 for cells in columns)
+    is_one_run = all(len(cells) == 1 and len(cells[0].scored.scores) == 1 for cells in columns)
     figures = [] if is_one_run else _seeds_figures(verdicts)
-    if len(columns) > MOST_LEADS:
-        return [
-            _section("Result", [scores, baselines_table(verdicts)]),
-            _section("Scores by seed", [*figures, spreads_table(verdicts)]),
-        ]
+    scores, baselines = scores_table(verdicts), baselines_table(verdicts)
+    if len(columns) > _MOST_LEADS:
+        return [_section("Result", [scores, baselines]), _section("Scores by seed", figures)]
     rankings = ranking_tables(verdicts) if len(verdicts.models) > 1 else []
     return [
-        _section("Result", [*rankings, *figures, baselines_table(verdicts)]),
-        _section("Scores", [scores, spreads_table(verdicts)]),
+        _section("Result", [*rankings, *figures, baselines]),
+        _section("Scores", [scores] if rankings else []),
     ]
-
-
-def _differences(verdicts: Verdicts) -> list[Table | Figure]:
-    """Show the differences to the baseline: all tasks on one scale, and each error metric in a figure of its own."""
-    runs = {(cell.runs.task, cell.method): cell.runs for cell in verdicts.cells if cell.runs is not None}
-    figures = []
-    for name in dict.fromkeys("points" if one.greater_is_better else one.metric for one in verdicts.comparisons):
-        rows: list[PointRow] = []
-        several = len({one.task for one in verdicts.comparisons}) > 1
-        for one in verdicts.comparisons:
-            if not one.seeds or name != ("points" if one.greater_is_better else one.metric):
-                continue
-            if several and one.task not in [row.name for row in rows if not row.values]:
-                rows.append(PointRow(one.task))
-            factor, sign = points_factor(one.metric), 1 if one.greater_is_better else -1
-            ours, base = runs[one.task, one.method], runs[one.task, one.baseline]
-            by_seed = [
-                factor * sign * (ours.score(seed) - base.score(seed)) for seed in ours.seeds() if seed in base.seeds()
-            ]
-            mean, low, high = (factor * value for value in (one.difference, one.low, one.high))
-            number = verdicts.methods.index(one.method)
-            rows.append(PointRow(one.method, by_seed, mean, low, high, number, one.shown))
-        unit = "points" if name == "points" else metric_name(name)
-        draw = functools.partial(
-            rows_figure,
-            {"": rows},
-            x_label=f"advantage over {short(verdicts.baseline)} ({unit})",
-            level=(f"{short(verdicts.baseline)} (no difference)", 0.0),
-            hollow="mean, not significant",
-            least=_LEAST_POINTS if name == "points" else 0.0,
-        )
-        caption = (
-            "Differences by seed, and their mean with its 95 % confidence interval. Right of the dashed line the"
-            " method is better. Filled means mark significant differences (p at most 0.05 after Holm's correction)."
-        )
-        title = f"Advantage over {verdicts.baseline}"
-        if rows:
-            figures.append(Figure(slug("advantage", name), title, caption, draw, rows_alt({"": rows}, unit)))
-    return [verdicts_table(verdicts), *figures, differences_table(verdicts)]
 
 
 def _seeds_figures(verdicts: Verdicts) -> list[Figure]:
     """Draw the scores by seed: one figure per task, with the training set sizes side by side."""
     figures = []
-    for task, sizes in _by_task(verdicts).items():
+    for task, columns in _by_task(verdicts).items():
         # The largest sizes if there are many.
-        chosen = list(sizes.values())[-_MOST_PANELS:]
-        metric, guess = runs_of(chosen[-1][0]).metric, runs_of(chosen[-1][0]).majority_score
-        factor = points_factor(metric)
-        means = {cell.method: summarise(runs_of(cell)).mean for cell in chosen[-1]}
-        sign = -1 if runs_of(chosen[-1][0]).greater_is_better else 1
+        chosen, runs = columns[-_MOST_PANELS:], columns[-1][0].scored
+        means = {cell.method: cell.summary.mean for cell in chosen[-1]}
+        sign = -1 if runs.greater_is_better else 1
         ranked = sorted(verdicts.models, key=lambda method: sign * means.get(method, -sign * math.inf))
         panels = {
             f"{cells[0].size_text} rows" if len(chosen) > 1 else "": [
@@ -244,101 +368,53 @@ def _seeds_figures(verdicts: Verdicts) -> list[Figure]:
             for cells in chosen
         }
         known = [value for rows in panels.values() for row in rows for value in (*row.values, row.low, row.high)]
-        floor = math.nan if guess is None else factor * guess
+        known = list(filter(math.isfinite, known))
+        floor = math.nan if runs.majority_score is None else points_factor(runs.metric) * runs.majority_score
         # A floor far below all scores would hide their differences.
-        is_near = min(filter(math.isfinite, known)) <= floor <= max(filter(math.isfinite, known))
-        draw = functools.partial(
-            rows_figure,
-            panels,
-            x_label=axis_label(metric),
-            level=("constant answer", floor) if is_near else None,
-            least=_LEAST_POINTS if factor == 100 else 0.0,
-        )
+        level = ("constant answer", floor) if min(known) <= floor <= max(known) else None
+        least = _LEAST_POINTS if points_factor(runs.metric) == 100 else 0.0
+        label = axis_label(runs.metric)
+        draw = functools.partial(rows_figure, panels, x_label=label, level=level, least=least)
         caption = "The score of each seed, and their mean with its 95 % confidence interval."
-        alt = rows_alt(panels, axis_label(metric))
-        figures.append(Figure(slug("seeds", task), f"{task}: scores by seed", caption, draw, alt))
+        title = f"{task}: scores by seed"
+        figures.append(Figure(slug("seeds", task), title, caption, draw, rows_alt(panels, label)))
     return figures
 
 
-def _by_task(verdicts: Verdicts) -> dict[str, dict[str, list[Cell]]]:
-    """Return the models' cells that have scores by task and size."""
-    by_task: dict[str, dict[str, list[Cell]]] = {}
-    for cells in columns_of(verdicts):
-        by_task.setdefault(cells[0].task, {})[cells[0].size] = cells
+def _by_task(verdicts: Verdicts) -> dict[str, list[list[Cell]]]:
+    """Return the columns of each task, by size."""
+    by_task: dict[str, list[list[Cell]]] = {}
+    for cells in verdicts.columns:
+        by_task.setdefault(cells[0].task, []).append(cells)
     return by_task
 
 
 def _score_row(verdicts: Verdicts, method: str, cells: Sequence[Cell]) -> PointRow:
-    number = verdicts.methods.index(method)
-    runs = next((cell.runs for cell in cells if cell.method == method), None)
-    if runs is None:
+    number, cell = verdicts.methods.index(method), next((cell for cell in cells if cell.method == method), None)
+    if cell is None:
         return PointRow(method, (math.nan,), number=number)
-    summary, factor = summarise(runs), points_factor(runs.metric)
+    runs, summary, factor = cell.scored, cell.summary, points_factor(cell.scored.metric)
     scores = [factor * runs.score(seed) for seed in runs.seeds()]
     return PointRow(method, scores, factor * summary.mean, factor * summary.low, factor * summary.high, number)
 
 
-# ---------------------------------------------------------------- scores against costs, sizes and settings
-
-
-def _cost_figures(verdicts: Verdicts) -> list[Figure]:
-    """Draw training time against score for each task with two models; models with collapsed runs are left out."""
-    figures = []
-    for cells in columns_of(verdicts):
-        metric, points, left_out = runs_of(cells[0]).metric, [], []
-        for cell in cells:
-            seconds = [
-                spent
-                for run in cell.recorded
-                if run.record.is_done and (spent := total_seconds(run.record.train)) is not None and spent > 0
-            ]
-            if has_collapsed(verdicts, cell):
-                left_out.append(cell.method)
-            elif seconds:
-                mean = points_factor(metric) * summarise(runs_of(cell)).mean
-                number = verdicts.methods.index(cell.method)
-                points.append(Point(statistics.median(seconds), mean, cell.method, number))
-        if len(points) < 2:
-            continue
-        caption = (
-            "Filled points are on the Pareto front: no model is both cheaper and better. It is made of means, so points"
-            " that lie close together can change places by chance."
-        )
-        caption += f" Left out, since runs have collapsed: {', '.join(left_out)}." if left_out else ""
-        draw = functools.partial(
-            cost_figure,
-            points,
-            x_label="training time (s, median)",
-            y_label=axis_label(metric),
-            greater_is_better=runs_of(cells[0]).greater_is_better,
-            least=_LEAST_POINTS if points_factor(metric) == 100 else 0.0,
-        )
-        alt = "; ".join(f"{one.name} {one.x:,.1f} s, {one.y:.3g}" for one in points)
-        title = f"{verdicts.title(cells[0])}: score against training time"
-        figures.append(Figure(slug("cost", cells[0].task, cells[0].size), title, caption, draw, alt))
-    return figures
+# ---------------------------------------------------------------- figures
 
 
 def _size_figures(verdicts: Verdicts) -> list[Figure]:
     """Draw the score against the training set size: one figure for each task with several sizes."""
     figures = []
-    for task, sizes in _by_task(verdicts).items():
-        if len(sizes) < 2:
+    for task, columns in _by_task(verdicts).items():
+        if len(columns) < 2:
             continue
-        lines: dict[str, Line] = {}
-        for method in verdicts.models:
-            cells = [cell for row in sizes.values() for cell in row if cell.method == method]
+        lines = {}
+        for number, method in enumerate(verdicts.methods):
+            cells = [cell for column in columns for cell in column if cell.method == method]
             if cells:
-                number = verdicts.methods.index(method)
-                lines[method] = _mean_line([_train_rows(cell) for cell in cells], cells, number)
-        draw = functools.partial(
-            lines_figure,
-            lines,
-            x_label="training rows",
-            y_label=axis_label(runs_of(next(iter(sizes.values()))[0]).metric),
-            ticks=sorted({_train_rows(cells[0]) for cells in sizes.values()}),
-            log_x=True,
-        )
+                lines[method] = _mean_line([(_train_rows(cell), cell) for cell in cells], number)
+        ticks = sorted({_train_rows(cells[0]) for cells in columns})
+        label = axis_label(columns[0][0].scored.metric)
+        draw = functools.partial(lines_figure, lines, x_label="training rows", y_label=label, ticks=ticks, log_x=True)
         caption = (
             "Means over seeds with 95 % confidence intervals; the points of one size are spread slightly, so that they"
             " do not overlap."
@@ -349,117 +425,42 @@ def _size_figures(verdicts: Verdicts) -> list[Figure]:
 
 def _train_rows(cell: Cell) -> float:
     """Return the number of rows on which the cell's runs were trained."""
-    counts = [run.record.train.get("rows") for run in cell.recorded if run.record.is_done]
-    known = [float(rows) for rows in counts if rows]
+    known = [float(rows) for record in cell.done if (rows := record.train.get("rows"))]
     return known[0] if known else float(cell.size) if cell.size != "all" else math.nan
 
 
-def _mean_line(xs: Sequence[float], cells: Sequence[Cell], number: int) -> Line:
+def _mean_line(points: Sequence[tuple[float, Cell]], number: int) -> Line:
     """Return the line of the means of cells with scores, at these positions."""
-    points = []
-    for x, cell in sorted(zip(xs, cells, strict=True), key=lambda pair: pair[0]):
-        one, factor = summarise(runs_of(cell)), points_factor(runs_of(cell).metric)
+    found = []
+    for x, cell in sorted(points, key=lambda pair: pair[0]):
+        one, factor = cell.summary, points_factor(cell.scored.metric)
         # A mean without an interval gets one of length 0.
         low, high = (one.mean, one.mean) if math.isnan(one.low) else (one.low, one.high)
-        points.append((x, factor * one.mean, factor * low, factor * high))
-    sorted_xs, means, lows, highs = zip(*points, strict=True)
-    return Line(sorted_xs, means, lows, highs, number=number)
-
-
-def _setting_figures(verdicts: Verdicts) -> list[Figure]:
-    """Draw the score against a setting, where methods differ in one numeric setting only (SSA, figure 7)."""
-    figures = []
-    for task, sizes in _by_task(verdicts).items():
-        cells = list(sizes.values())[-1]
-        for name, groups in _varied_settings(cells).items():
-            lines: dict[str, Line] = {}
-            for group in groups:
-                first = group[0][1]
-                title = str(first.recorded[0].record.config.get("preset") or first.method)
-                title = title if title not in lines else first.method
-                # In the style of the method of this name, if it is in the group.
-                named = next((cell.method for _, cell in group if cell.method == title), first.method)
-                number = verdicts.methods.index(named)
-                lines[title] = _mean_line([x for x, _ in group], [cell for _, cell in group], number)
-            varied = {cell.method for group in groups for _, cell in group}
-            levels = {}
-            for cell in cells:
-                if cell.method == verdicts.baseline and cell.method not in varied:
-                    row = _score_row(verdicts, cell.method, [cell])
-                    levels[cell.method] = Level(row.mean, row.low, row.high, row.number)
-            draw = functools.partial(
-                lines_figure,
-                lines,
-                x_label=name,
-                y_label=axis_label(runs_of(cells[0]).metric),
-                ticks=sorted({x for group in groups for x, _ in group}),
-                levels=levels,
-            )
-            caption = "Means over seeds with 95 % confidence intervals, for methods that differ in this setting only."
-            caption += " The shaded band is the baseline's interval." if levels else ""
-            figures.append(Figure(slug("setting", task, name), f"{task}: score against {name}", caption, draw))
-    return figures
-
-
-def _varied_settings(cells: Sequence[Cell]) -> dict[str, list[list[tuple[float, Cell]]]]:
-    """Return by setting the groups of methods that differ in this number only, each with its value."""
-    settings = [settings_of(cell) for cell in cells]
-    varied: dict[str, list[list[tuple[float, Cell]]]] = {}
-    for name in dict.fromkeys(name for one in settings for name in one):
-        groups: dict[str, dict[float, Cell]] = {}
-        for cell, one in zip(cells, settings, strict=True):
-            value = one.get(name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                rest = json.dumps({key: other for key, other in one.items() if key != name}, sort_keys=True)
-                groups.setdefault(rest, {}).setdefault(float(value), cell)
-        several = [sorted(group.items(), key=lambda pair: pair[0]) for group in groups.values() if len(group) > 1]
-        if several:
-            varied[name] = several
-    return varied
-
-
-# ---------------------------------------------------------------- single runs
-
-
-def _doctor_section(texts: Mapping[str, TaskTexts]) -> Section | None:
-    """Show what the doctor says of the data; None if it was not asked."""
-    asked = [one.findings for one in texts.values() if one.findings is not None]
-    found = tuple(f"{one.message} {one.cure}" for findings in asked for one in findings)
-    nothing = ("Nothing: no leaks, no contradictory labels, no empty texts.",)
-    return Section("What the doctor says of the data", (), found or nothing, on_page_only=True) if asked else None
+        found.append((x, factor * one.mean, factor * low, factor * high))
+    xs, means, lows, highs = zip(*found, strict=True)
+    return Line(xs, means, lows, highs, number=number)
 
 
 def _loss_figures(verdicts: Verdicts) -> list[Figure]:
     """Draw the training loss against wall time (SSA, figure 6): one figure per task."""
     figures = []
-    for task, cells in largest_cells(verdicts).items():
+    for task, cells in verdicts.largest.items():
         lines = {}
         for cell in cells:
             curves = [curve for run in cell.recorded if (curve := loss_curve(run.record)) is not None]
             xs, ys = mean_curve(curves) if curves else ([], [])
             if xs:
-                number = verdicts.methods.index(cell.method)
-                thin = [([x for x, _ in curve.values()], [y for _, y in curve.values()]) for curve in curves]
-                thin = thin if len(cells) <= _MOST_WITH_SEEDS else []
-                lines[cell.method] = Line(xs, ys, thin=thin, number=number, marked=False)
+                lines[cell.method] = Line(xs, ys, number=verdicts.methods.index(cell.method), marked=False)
         if not lines:
             continue
-        positive = all(y > 0 for line in lines.values() for ys in (line.ys, *(ys for _, ys in line.thin)) for y in ys)
+        positive = all(y > 0 for line in lines.values() for y in line.ys)
         caption = (
-            "Thin lines are seeds (of at most 6 methods), smoothed; thick lines are the median time and mean loss at"
-            " each step. The time includes training steps and the generation of token labels, on the machine of the"
-            " run; a run that took far longer than the medians leaves the figure at the right. The loss is the task's"
-            " alone, without that of a token head."
+            "The median time and mean loss of the seeds at each step, smoothed. The time includes training steps and"
+            " the generation of token labels, on the machine of the run. The loss is the task's alone, without that of"
+            " a token head."
         )
         caption += "" if positive else " The axis is linear, since some losses are not above 0."
-        draw = functools.partial(
-            lines_figure,
-            lines,
-            x_label="wall time (s)",
-            y_label="training loss",
-            log_y=positive,
-            right=1.5 * max(line.xs[-1] for line in lines.values()),
-        )
+        draw = functools.partial(lines_figure, lines, x_label="wall time (s)", y_label="training loss", log_y=positive)
         title = f"{verdicts.title(cells[0])}: training loss against time"
         figures.append(Figure(slug("loss", task), title, caption, draw))
     return figures
@@ -499,14 +500,14 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
 def _score_figures(verdicts: Verdicts) -> list[Figure]:
     """Draw the validation score by step, a line for each seed, if there is one model only."""
     figures = []
-    for cells in columns_of(verdicts) if len(verdicts.models) == 1 else []:
-        metric = runs_of(cells[0]).metric
+    for cells in verdicts.columns if len(verdicts.models) == 1 else []:
+        metric = cells[0].scored.metric
         lines: dict[str, Line] = {}
         for run in cells[0].recorded:
             points = [
                 (one["step"], points_factor(metric) * score)
                 for one in run.record.scored
-                if one.get("step") is not None and (score := _score(one, run.split, metric)) is not None
+                if one.get("step") is not None and (score := _logged_score(one, run.split, metric)) is not None
             ]
             if len(points) > 1:
                 xs, ys = zip(*points, strict=True)
@@ -518,47 +519,8 @@ def _score_figures(verdicts: Verdicts) -> list[Figure]:
     return figures
 
 
-def _score(entry: Mapping[str, Any], split: str | None, metric: str) -> float | None:
+def _logged_score(entry: Mapping[str, Any], split: str | None, metric: str) -> float | None:
     """Return a score of an entry of `scored`, whose scores are by split."""
     found = entry.get(split or "")
     value = found.get(metric) if isinstance(found, dict) else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _extra_sections(data: ReportData) -> list[Section | None]:
-    try:
-        hans = [_hans_figure(*one) for one in data.hans.items()]
-        layers = [_layers_figure(*one) for one in data.layers.items()]
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-        files = ", ".join([*data.hans, *data.layers])
-        raise CheckpointError(
-            f"{HANS_FILE} or {LAYERS_FILE} of {files}: expected the format of attentune evaluate --suite hans"
-            f" and attentune layers --output_file ({type(error).__name__}: {error}). Repeat it, or remove the file."
-        ) from error
-    return [_section("HANS", hans), _section("Layer weights", layers)]
-
-
-def _hans_figure(source: str, content: Mapping[str, Any]) -> Figure | None:
-    """Draw the accuracy on HANS by heuristic (SESAME, figure 3)."""
-    lines = [line for line in content["lines"] if line["heuristic"] is not None and line["subcase"] is None]
-    panels: dict[str, dict[str, list[Bar]]] = {}
-    for line in lines:
-        panel = panels.setdefault(f"gold label: {short(line['gold_label'])}", {})
-        for name, mean, deviation in zip(content["methods"], line["means"], line["deviations"], strict=True):
-            panel.setdefault(short(name), []).append(Bar(float("nan") if mean is None else mean, deviation))
-    heuristics = [short(name).replace("_", " ") for name in dict.fromkeys(line["heuristic"] for line in lines)]
-    caption = f"Accuracy by heuristic on {content['rows']:,} rows. Error bars: standard deviation over runs."
-    draw = functools.partial(bars_figure, panels, heuristics, chance=0.5)
-    return Figure(slug("hans", source), f"HANS: {source}", caption, draw) if panels else None
-
-
-def _layers_figure(source: str, content: Mapping[str, Any]) -> Figure:
-    """Draw the layer weights of squeeze-and-excitation (SESAME, figure 4)."""
-    panels: Mapping[str, Mapping[str, Sequence[Bar]]] = {
-        short(split): {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
-        for split, lines in content.items()
-    }
-    layers = [str(line["layer"]) for line in next(iter(content.values()))]
-    caption = "The weight by which squeeze-and-excitation multiplies the output of each encoder layer."
-    draw = functools.partial(bars_figure, panels, layers, y_label="layer weight")
-    return Figure(slug("layers", source), f"Layer weights: {source}", caption, draw)

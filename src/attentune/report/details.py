@@ -1,4 +1,4 @@
-"""What a report shows of single rows and classes: rows that models get wrong, confused classes, calibration."""
+"""What a report shows of rows and classes: rows that models get wrong, confused classes, calibration, sure errors."""
 
 from __future__ import annotations
 
@@ -9,37 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from attentune.explain.explanation import Explanation
-from attentune.report.analysis import Cell, Verdicts
+from attentune.report.analysis import Cell, Verdicts, same_rows
 from attentune.report.charts import Line, confusion_figure, lines_figure
 from attentune.report.document import NOTHING, Figure, Section, Table, slug
-from attentune.report.load import RecordedRun, TaskTexts
+from attentune.report.load import TaskTexts
 from attentune.runs.records import Predictions, read_probabilities
 from attentune.stats.calibration import calibration_error
-from attentune.stats.estimate import wilson_interval
 
 MOST_ROWS = 8
 _MOST_CHARACTERS = 400
 _MOST_METHODS = 4
-_ONE_SEED = {"most often right": "right", "least often": "wrong"}
 # With more classes, a matrix cannot be read: the worst classes and the most confused pairs are listed.
 MOST_CLASSES = 12
 _WORST_CLASSES, _CONFUSED_PAIRS = 20, 20
 _BINS = 10
-_LENGTH_GROUPS = 5
-# Fewer rows than this are too few for groups by length.
-_FEWEST_ROWS = 25
-
-
-def largest_cells(verdicts: Verdicts) -> dict[str, list[Cell]]:
-    """Return each task's cells of its largest training set size."""
-    by_task: dict[str, list[Cell]] = {}
-    for cell in verdicts.cells:
-        cells = by_task.setdefault(cell.task, [])
-        if cells and cells[0].size != cell.size:
-            cells.clear()
-        cells.append(cell)
-    return by_task
 
 
 # ---------------------------------------------------------------- classes
@@ -49,7 +32,7 @@ def classes_section(verdicts: Verdicts) -> Section | None:
     """Show for each task which classes are confused: of all models, and in numbers of the best one."""
     best = {(lead.best.task, lead.best.method) for lead in verdicts.leads}
     parts: list[Table | Figure] = []
-    for task, cells in largest_cells(verdicts).items():
+    for task, cells in verdicts.largest.items():
         counts, names = confusion_counts([cell for cell in cells if cell.method in verdicts.models])
         method = next((cell.method for cell in cells if cell.runs and (cell.runs.task, cell.method) in best), "")
         title = verdicts.title(cells[0])
@@ -78,11 +61,10 @@ def confusion_counts(cells: Sequence[Cell]) -> tuple[dict[str, np.ndarray], tupl
             predictions = run.predictions()
             if predictions is None or not predictions.names or predictions.labels_N.ndim == 2:
                 continue
-            if names and predictions.names != names:
-                continue
-            names = predictions.names
-            counts_CC = counts.setdefault(cell.method, np.zeros((len(names), len(names)), dtype=np.int64))
-            np.add.at(counts_CC, (predictions.labels_N, predictions.predictions_N), 1)
+            names = names or predictions.names
+            if predictions.names == names:
+                counts_CC = counts.setdefault(cell.method, np.zeros((len(names), len(names)), dtype=np.int64))
+                np.add.at(counts_CC, (predictions.labels_N, predictions.predictions_N), 1)
     return counts, names
 
 
@@ -128,16 +110,16 @@ def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[s
 # ---------------------------------------------------------------- rows
 
 _ROW_HEADER = ("row", "text", "label", "predicted")
-# A row's id, text, label, predictions and further cells, and its explanation.
-_Row = tuple[tuple[str, ...], Explanation | None]
+# A row's id, text, label, predictions and further cells.
+_Row = tuple[str, ...]
 
 
 def rows_section(verdicts: Verdicts, texts: Mapping[str, TaskTexts]) -> Section | None:
     """List by task the rows on which models differ most, and those that no run gets right."""
     parts: list[Table] = []
     sentences: list[str] = []
-    for task, cells in largest_cells(verdicts).items():
-        predicted = _same_rows([cell for cell in cells if cell.method in verdicts.models])
+    for task, cells in verdicts.largest.items():
+        predicted = _on_same_rows([cell for cell in cells if cell.method in verdicts.models])
         if not predicted:
             continue
         title, known = verdicts.title(cells[0]), texts.get(task, TaskTexts())
@@ -153,28 +135,21 @@ def rows_section(verdicts: Verdicts, texts: Mapping[str, TaskTexts]) -> Section 
 
 
 def _rows_table(name: str, title: str, rows: Sequence[_Row], *more: str) -> Table:
-    explained = {number: one for number, (_, one) in enumerate(rows) if one is not None}
-    units = dict.fromkeys(f"Colours: {one.method}, {one.unit}; dashes speak against it." for one in explained.values())
     header = (*_ROW_HEADER, *more)
-    cells = tuple(cells for cells, _ in rows)
-    return Table(slug(name), title, header, cells, len(header), tuple(units), explained)
+    return Table(slug(name), title, header, tuple(rows), len(header))
 
 
-def _same_rows(cells: Sequence[Cell]) -> dict[str, list[Predictions]]:
+def _on_same_rows(cells: Sequence[Cell]) -> dict[str, list[Predictions]]:
     """Return the predictions by method; empty unless all are on the same rows."""
     found: dict[str, list[Predictions]] = {}
-    first: Predictions | None = None
     for cell in cells:
         for run in cell.recorded:
             predictions = run.predictions() if run.record.is_done else None
-            if predictions is None:
-                continue
-            first = predictions if first is None else first
-            same = predictions.ids == first.ids and predictions.names == first.names
-            if not same or not np.array_equal(predictions.labels_N, first.labels_N):
-                return {}
-            found.setdefault(cell.method, []).append(predictions)
-    return found
+            if predictions is not None:
+                found.setdefault(cell.method, []).append(predictions)
+    every = [one for runs in found.values() for one in runs]
+    alike = all(one.names == every[0].names and same_rows(one, every[0]) for one in every)
+    return found if alike else {}
 
 
 def _rows_of_classes(
@@ -184,8 +159,7 @@ def _rows_of_classes(
     first = next(iter(predicted.values()))[0]
     # By method and row, the share of seeds that are right.
     right_MN = np.stack([np.mean([_right(one) for one in runs], axis=0) for runs in predicted.values()])
-    seeds_M = [len(runs) for runs in predicted.values()]
-    rows, runs = right_MN.shape[1], sum(seeds_M)
+    rows, runs = right_MN.shape[1], sum(map(len, predicted.values()))
     never_N, always_N = (right_MN == 0).all(axis=0), (right_MN == 1).all(axis=0)
     counts = [
         f"{int(always_N.sum()):,} of {rows:,} rows are right in all {runs} runs, {int(never_N.sum()):,} in none."
@@ -207,8 +181,8 @@ def _rows_of_classes(
     # Of equal spreads, the rows on which the methods are divided most evenly.
     order = np.argsort(np.abs(right_MN[:, numbers].mean(axis=0) - 0.5), kind="stable")
     apart = [
-        _row(first, int(number), texts, _given(predicted, int(number)), _who(predicted, seeds_M, right_MN[:, number]))
-        for number in numbers[order][:MOST_ROWS]
+        _row(first, number, texts, _given(predicted, number), _who(predicted, right_MN[:, number]))
+        for number in map(int, numbers[order][:MOST_ROWS])
     ]
     return counts, apart, hard
 
@@ -217,10 +191,9 @@ def _rows_of_scores(
     predicted: Mapping[str, Sequence[Predictions]], texts: TaskTexts
 ) -> tuple[list[str], list[_Row], list[_Row]]:
     """Return the rows whose errors differ most between models, and those with large errors of all of them."""
-    first = next(iter(predicted.values()))[0]
+    first, methods = next(iter(predicted.values()))[0], list(predicted)
     mean_MN = np.stack([np.mean([one.predictions_N for one in runs], axis=0) for runs in predicted.values()])
     errors_MN = np.abs(mean_MN - first.labels_N)
-    methods = list(predicted)
 
     def row(number: int, *more: str) -> _Row:
         return _row(first, number, texts, f"{float(np.median(mean_MN[:, number])):.3g}", *more)
@@ -230,12 +203,12 @@ def _rows_of_scores(
         nearest = f"nearest: {methods[low]} ({mean_MN[low, number]:.3g})"
         return f"{nearest}; farthest: {methods[high]} ({mean_MN[high, number]:.3g})"
 
-    hard = np.argsort(-errors_MN.min(axis=0), kind="stable")[:MOST_ROWS]
-    apart = np.argsort(-(errors_MN.max(axis=0) - errors_MN.min(axis=0)), kind="stable")[:MOST_ROWS]
+    hard = [row(int(number)) for number in np.argsort(-errors_MN.min(axis=0), kind="stable")[:MOST_ROWS]]
     if len(methods) == 1:
-        return ["the largest errors."], [], [row(int(number)) for number in hard]
+        return ["the largest errors."], [], hard
+    apart = np.argsort(errors_MN.min(axis=0) - errors_MN.max(axis=0), kind="stable")[:MOST_ROWS]
     counts = ["the largest errors. Predictions are means over seeds; the median over models is shown."]
-    return counts, [row(int(number), who(int(number))) for number in apart], [row(int(number)) for number in hard]
+    return counts, [row(number, who(number)) for number in map(int, apart)], hard
 
 
 def _right(one: Predictions) -> np.ndarray:
@@ -252,15 +225,14 @@ def _spread_over(numbers: np.ndarray, labels_N: np.ndarray) -> list[int]:
     return [int(number) for number in in_turn if number is not None][:MOST_ROWS]
 
 
-def _row(first: Predictions, number: int, texts: TaskTexts, given: str, *more: str) -> _Row:
-    text = texts.texts.get(first.ids[number])
-    explanation = None if text is None else texts.explanations.get(text)
-    shown = NOTHING if text is None else " | ".join(_cut(part) for part in text if part is not None)
-    return (first.ids[number], shown, _label(first, first.labels_N[number]), given, *more), explanation
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1].rstrip()}\u2026"
+def _row(first: Predictions, number: int, texts: TaskTexts, *more: str) -> _Row:
+    text = texts.texts.get(first.ids[number], ())
+    shown = " | ".join(
+        part if len(part) <= _MOST_CHARACTERS else f"{part[: _MOST_CHARACTERS - 1].rstrip()}\u2026"
+        for part in text
+        if part is not None
+    )
+    return first.ids[number], shown if text else NOTHING, _label(first, first.labels_N[number]), *more
 
 
 def _label(one: Predictions, value: np.ndarray) -> str:
@@ -273,22 +245,24 @@ def _label(one: Predictions, value: np.ndarray) -> str:
 
 def _given(predicted: Mapping[str, Sequence[Predictions]], number: int) -> str:
     """Return the predictions of all runs, the most frequent first, such as "yes (40), no (20)"."""
-    runs = [one for of_method in predicted.values() for one in of_method]
-    counts = Counter(_label(one, one.predictions_N[number]) for one in runs)
+    counts = Counter(_label(one, one.predictions_N[number]) for runs in predicted.values() for one in runs)
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{name} ({count})" for name, count in counts.most_common(3))
 
 
-def _who(methods: Mapping[str, object], seeds_M: Sequence[int], right_M: np.ndarray) -> str:
+def _who(predicted: Mapping[str, Sequence[Predictions]], right_M: np.ndarray) -> str:
     """Return which methods are right in most and in fewest seeds."""
     parts = []
-    for word, share in (("most often right", right_M.max()), ("least often", right_M.min())):
-        at = [number for number in range(len(methods)) if right_M[number] == share]
-        names = [list(methods)[number] for number in at[:_MOST_METHODS]]
-        more = f" and {len(at) - len(names)} more" if len(at) > len(names) else ""
-        seeds = f" ({round(share * seeds_M[at[0]])} of {seeds_M[at[0]]} seeds)" if seeds_M[at[0]] > 1 else ""
-        parts.append(f"{word if seeds else _ONE_SEED[word]}: {', '.join(names)}{more}{seeds}")
+    for share, among_seeds, alone in (
+        (right_M.max(), "most often right", "right"),
+        (right_M.min(), "least often", "wrong"),
+    ):
+        at = [method for method, own in zip(predicted, right_M, strict=True) if own == share]
+        more = f" and {len(at) - _MOST_METHODS} more" if len(at) > _MOST_METHODS else ""
+        seeds = len(predicted[at[0]])
+        word, counted = (among_seeds, f" ({round(share * seeds)} of {seeds} seeds)") if seeds > 1 else (alone, "")
+        parts.append(f"{word}: {', '.join(at[:_MOST_METHODS])}{more}{counted}")
     return "; ".join(parts)
 
 
@@ -296,21 +270,19 @@ def _who(methods: Mapping[str, object], seeds_M: Sequence[int], right_M: np.ndar
 
 
 def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section | None:
-    """Show of the only model whether its probabilities can be trusted, and where and how surely it errs."""
-    done = [run for run in cell.recorded if run.record.is_done]
-    pooled = list(_with_probabilities(done))
-    title, task = verdicts.title(cell), cell.task
-    parts = [_calibration_figure(task, pooled), _lengths_table(task, done, texts)]
-    if len(done) == 1 and pooled:
-        parts.append(_confident_errors(task, *pooled[0], texts))
+    """Show of the only model whether its probabilities can be trusted, and where it errs while sure."""
+    pooled = list(_with_probabilities(cell))
+    parts: list[Table | Figure | None] = [_calibration_figure(cell.task, pooled)]
+    if len(cell.done) == 1 and pooled:
+        parts.append(_confident_errors(cell.task, *pooled[0], texts))
     present = tuple(part for part in parts if part is not None)
-    return Section(f"The model for {title}", present, on_page_only=True) if present else None
+    return Section(f"The model for {verdicts.title(cell)}", present, on_page_only=True) if present else None
 
 
-def _with_probabilities(done: Sequence[RecordedRun]) -> Iterator[tuple[Predictions, np.ndarray]]:
-    """Yield the predictions and (N, C) probabilities of each run that has both."""
-    for run in done:
-        predictions, file = run.predictions(), run.files.get(run.split or "")
+def _with_probabilities(cell: Cell) -> Iterator[tuple[Predictions, np.ndarray]]:
+    """Yield the predictions and (N, C) probabilities of each finished run that has both."""
+    for run in cell.recorded:
+        predictions, file = run.predictions() if run.record.is_done else None, run.files.get(run.split or "")
         if predictions is None or not predictions.names or predictions.labels_N.ndim == 2:
             continue
         if run.packed is None and file is not None:
@@ -330,44 +302,17 @@ def _calibration_figure(task: str, pooled: Sequence[tuple[Predictions, np.ndarra
     bin_N = np.clip(np.ceil(given_N * _BINS).astype(int) - 1, 0, _BINS - 1)
     bins = [bin_N == number for number in range(_BINS) if (bin_N == number).any()]
     xs, ys = ([100 * float(values_N[inside_N].mean()) for inside_N in bins] for values_N in (given_N, right_N))
-    error = 100 * calibration_error(given_N, right_N)
     mean, accuracy = 100 * float(given_N.mean()), 100 * float(right_N.mean())
-    note = f"Expected calibration error {error:.1f} points: the model is "
+    verdict = f"as sure ({mean:.1f} %) as it is right ({accuracy:.1f} %)."
     if abs(mean - accuracy) >= 1:
         side = "more" if mean > accuracy else "less"
-        note += f"{mean:.1f} % sure on average and right in {accuracy:.1f} %, so it is {side} confident than it should"
-        note += " be."
-    else:
-        note += f"as sure ({mean:.1f} %) as it is right ({accuracy:.1f} %)."
+        verdict = (
+            f"{mean:.1f} % sure on average and right in {accuracy:.1f} %, so it is {side} confident than it should be."
+        )
+    note = f"Expected calibration error {100 * calibration_error(given_N, right_N):.1f} points: the model is {verdict}"
     lines = {"model": Line(xs, ys, number=1), "as often right as sure": Line([0, 100], [0, 100], marked=False)}
     draw = functools.partial(lines_figure, lines, x_label="predicted probability (%)", y_label="right (%)")
     return Figure(slug("calibration", task), "Calibration", note, draw)
-
-
-def _lengths_table(task: str, done: Sequence[RecordedRun], texts: TaskTexts) -> Table | None:
-    """List the error rate by the number of words, in groups of about equal size."""
-    lengths, wrong = [], []
-    for run in done:
-        predictions = run.predictions()
-        if predictions is None or not predictions.names or any(one not in texts.texts for one in predictions.ids):
-            return None
-        wrong.append(~_right(predictions))
-        lengths.append([len(" ".join(part for part in texts.texts[one] if part).split()) for one in predictions.ids])
-    if not lengths or len(lengths[0]) < _FEWEST_ROWS:
-        return None
-    length_N, wrong_N = np.concatenate(lengths), np.concatenate(wrong)
-    edges = np.unique(np.quantile(length_N, np.linspace(0, 1, _LENGTH_GROUPS + 1)).astype(int))
-    rows = []
-    for low, high in itertools.pairwise(edges):
-        first = low if low == edges[0] else low + 1
-        inside = (length_N >= first) & (length_N <= high)
-        if count := int(inside.sum()):
-            errors = int(wrong_N[inside].sum())
-            start, end = wilson_interval(errors, count)
-            interval = f"{100 * start:.1f} to {100 * end:.1f}"
-            rows.append((f"{first} to {high}", f"{count:,}", _percent(errors, count), interval))
-    header = ("words", "rows", "wrong (%)", "95 % CI")
-    return Table(slug("lengths", task), "Errors by length of the text", header, tuple(rows)) if len(rows) > 1 else None
 
 
 def _confident_errors(task: str, one: Predictions, probabilities_NC: np.ndarray, texts: TaskTexts) -> Table | None:

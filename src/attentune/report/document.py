@@ -1,4 +1,4 @@
-"""The content of a report as plain text: sections, tables and figures, and the formats of numbers."""
+"""The content of a report as plain text: sections, tables and figures, and the formats of numbers and texts."""
 
 from __future__ import annotations
 
@@ -6,37 +6,35 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from attentune.explain.explanation import Explanation
 from attentune.metrics.metrics import METRICS
 
 # What a table shows where there is no value.
 NOTHING = "-"
 # A column with a longer entry than this is wrapped.
 _LONG_CHARACTERS = 60
-_NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
 _METRIC_NAMES = {
-    "accuracy": "accuracy",
     "f1": "F1",
-    "balanced_accuracy": "balanced accuracy",
     "f1_macro": "macro F1",
     "f1_micro": "micro F1",
     "f1_weighted": "weighted F1",
     "precision_macro": "macro precision",
     "recall_macro": "macro recall",
     "f1_samples": "F1 by row",
-    "subset_accuracy": "subset accuracy",
     "hamming_loss": "Hamming loss",
     "matthews_correlation": "Matthews correlation",
     "quadratic_weighted_kappa": "quadratic kappa",
     "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation",
-    "mean_absolute_error": "mean absolute error",
-    "mean_squared_error": "mean squared error",
 }
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+# Among them the characters that reverse the writing direction and could make a text look like another one.
+_CONTROL_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(
+    (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
+)
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]  # the cells as they are shown
     left: int = 1  # the number of leftmost columns that hold words and are left-aligned; the others are right-aligned
     notes: tuple[str, ...] = ()  # sentences below the table
-    # By row, the explanation that the page highlights in the second column.
-    explained: Mapping[int, Explanation] = field(default_factory=dict)
 
     @cached_property
     def long_columns(self) -> frozenset[int]:
@@ -98,9 +94,7 @@ class Report:
     def figures(self) -> Iterator[Figure]:
         """Yield all figures in order."""
         for section in self.sections:
-            for part in section.parts:
-                if isinstance(part, Figure):
-                    yield part
+            yield from (part for part in section.parts if isinstance(part, Figure))
 
 
 def points_factor(metric: str) -> float:
@@ -116,11 +110,6 @@ def format_score(value: float | None, metric: str, *, sign: bool = False) -> str
     text = f"{100 * value:.1f}" if in_points else f"{value:.3g}"
     text = "0.0" if in_points and float(text) == 0 else text
     return f"+{text}" if sign and float(text) > 0 else text
-
-
-def with_minus(text: str) -> str:
-    """Return the text with the minus sign before negative numbers; hyphens in names stay."""
-    return _NEGATIVE.sub("\u2212", text)
 
 
 def format_interval(low: float, high: float, metric: str) -> str:
@@ -143,7 +132,7 @@ def format_median(values: Sequence[float], digits: int = 1) -> str:
 
 def metric_name(metric: str) -> str:
     """Return a metric's name in words."""
-    return _METRIC_NAMES.get(metric, metric)
+    return _METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def axis_label(metric: str) -> str:
@@ -154,3 +143,14 @@ def axis_label(metric: str) -> str:
 def slug(*parts: str) -> str:
     """Join parts into a file name of letters, digits and hyphens."""
     return "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") or "x" for part in parts)
+
+
+def score_text(score: float, *, signed: bool) -> str:
+    """Format a score with three digits, and with its sign if `signed`."""
+    return f"{score:+.3g}" if signed else f"{score:.3g}"
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    """Replace control characters by visible symbols, so that a terminal does not execute them."""
+    shown = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL_PICTURES)
+    return shown.replace("\n", "\u240a").replace("\t", "\u2409") if one_line else shown

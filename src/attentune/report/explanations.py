@@ -1,17 +1,17 @@
-"""Explanations as an HTML page, and as coloured text for a terminal."""
+"""Explanations as an HTML page, and as coloured text for a terminal; no text can become more than text in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 from rich.style import Style
 from rich.text import Text
 
-from attentune.explain.explanation import Explanation
-from attentune.io.files import write_text
-from attentune.report.highlight import highest, score_text, segments, share_of, sides
-from attentune.report.templating import html_templates, one_line
+from attentune.explain.explanation import Explanation, Subword
+from attentune.report.document import score_text, visible
+from attentune.report.writing import html_templates, one_line
 
 # A token with at least this share of the highest score counts as strong.
 STRONG = 0.5
@@ -21,11 +21,74 @@ LEGEND = (
 )
 # Brighter than on a page, since the background of a terminal may be dark.
 _AGAINST_RGB, _FOR_RGB, _UNSIGNED_RGB = (45, 125, 245), (230, 45, 40), (235, 120, 0)
+# Black text is readable on all of them, and colour-blind readers can tell blue from red.
+AGAINST_RGB, FOR_RGB, UNSIGNED_RGB = (92, 158, 232), (240, 112, 100), (255, 166, 64)
 
 
-def write_explanations(path: str | Path, groups: Sequence[Sequence[Explanation]], *, title: str) -> None:
-    """Write explanations as one HTML file; see `render_explanations`."""
-    write_text(path, render_explanations(groups, title=title))
+class Segment(NamedTuple):
+    """A run of characters of a text, safe to show."""
+
+    text: str
+    score: float | None  # None between tokens
+
+
+def segments(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Segment]:
+    """Split the whole text into segments, in order, the tokens with their scores.
+
+    Tokens that share characters (subwords of one character) become one segment, with the sum of their scores if
+    `signed`, else with the highest.
+    """
+    spans: list[tuple[int, int, float]] = []
+    for token in tokens:
+        if token.start == token.end:
+            continue
+        if spans and token.start < spans[-1][1]:
+            start, end, score = spans[-1]
+            merged = score + token.score if signed else max(score, token.score)
+            spans[-1] = (start, max(end, token.end), merged)
+        else:
+            spans.append((token.start, token.end, token.score))
+    parts: list[Segment] = []
+    position = 0
+    for start, end, score in spans:
+        if start > position:
+            parts.append(Segment(visible(text[position:start]), None))
+        parts.append(Segment(visible(text[start:end]), score))
+        position = end
+    if position < len(text):
+        parts.append(Segment(visible(text[position:]), None))
+    return parts
+
+
+def highest(tokens: Sequence[Subword]) -> float:
+    """Return the largest absolute score; 0 without a finite one."""
+    return max((abs(token.score) for token in tokens if math.isfinite(token.score)), default=0.0)
+
+
+def share_of(score: float, most: float) -> float:
+    """Return a score as a share of the highest, from -1 to 1."""
+    return max(-1.0, min(1.0, score / most)) if most > 0 and math.isfinite(score) else 0.0
+
+
+def tone(share: float, *, signed: bool) -> tuple[int, int, int]:
+    """Return red, green and blue from 0 to 255: white at 0, blue at -1 and red at 1; without a sign orange at 1."""
+    full = (FOR_RGB if share > 0 else AGAINST_RGB) if signed else UNSIGNED_RGB
+    weight = abs(share) if signed else max(0.0, share)
+    red, green, blue = (round(255 + weight * (end - 255)) for end in full)
+    return red, green, blue
+
+
+def hex_tone(share: float, *, signed: bool) -> str:
+    """Return the tone as #rrggbb."""
+    return "#{:02x}{:02x}{:02x}".format(*tone(share, signed=signed))
+
+
+def sides(text: str, pair: str | None, tokens: Sequence[Subword]) -> list[tuple[str, str, list[Subword]]]:
+    """Return for the text, and the second text of a pair, its name ("" for a single text), itself and its tokens."""
+    if pair is None:
+        return [("", text, list(tokens))]
+    by_side = {name: [token for token in tokens if token.within == name] for name in ("text", "pair")}
+    return [("text", text, by_side["text"]), ("pair", pair, by_side["pair"])]
 
 
 def render_explanations(groups: Sequence[Sequence[Explanation]], *, title: str) -> str:
@@ -93,3 +156,7 @@ def cost_text(explanation: Explanation) -> str:
 
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
+html_templates.globals |= {
+    "hex_tone": hex_tone, "highest": highest, "score_text": score_text, "segments": segments, "share_of": share_of,
+    "sides": sides,
+}  # fmt: skip

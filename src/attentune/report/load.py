@@ -1,4 +1,4 @@
-"""Read the runs and further results that a report shows from the folders that a user names."""
+"""Read the runs that a report shows from the folders that a user names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from attentune.data.dataset import Finding
 from attentune.errors import CheckpointError
-from attentune.explain.explanation import Explanation, Subword
-from attentune.io.files import parse_json, read_json, read_text
+from attentune.io.files import read_json
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 from attentune.runs.records import (
     CUSTOM_TASK,
+    MANIFEST_FILE,
     PACKED_PREDICTIONS_FILE,
-    REPORT_FILES,
     Predictions,
     Run,
     RunRecord,
@@ -34,7 +31,7 @@ from attentune.runs.records import (
 class RecordedRun:
     """A record and its predictions."""
 
-    record: RunRecord  # the run's record
+    record: RunRecord
     files: dict[str, Path]  # by split the file with its predictions
     packed: Predictions | None = field(default=None, compare=False)  # the predictions on the split of the score
 
@@ -50,6 +47,29 @@ class RecordedRun:
             return self.packed if split == self.split else None
         file = self.files.get(split)
         return None if file is None or not file.is_file() else read_predictions(file)
+
+    def renamed(self, **names: str) -> RecordedRun:
+        """Return the run with another name of its task or method."""
+        run = dataclasses.replace(self.record.run, **names)  # type: ignore[arg-type]
+        return dataclasses.replace(self, record=dataclasses.replace(self.record, run=run))
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """The texts of a task's validation rows."""
+
+    # By row id, the text and the second text of a pair.
+    texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    problem: str = ""  # why there are no texts; empty if there are
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """The content of the folders of a report."""
+
+    folders: tuple[str, ...]  # the folders' names as given
+    runs: tuple[RecordedRun, ...]  # the runs, with methods in the order of their comparison
+    texts: Mapping[str, TaskTexts] = field(default_factory=dict)  # by task the texts of the validation rows
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
@@ -70,56 +90,18 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
     ]
 
 
-HANS_FILE, LAYERS_FILE, MANIFEST_FILE = REPORT_FILES
-EXPLANATIONS_FILE = "explanations.jsonl"
-
-
-@dataclass(frozen=True)
-class TaskTexts:
-    """The texts of a task's validation rows."""
-
-    # By row id, the text and the second text of a pair.
-    texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    findings: tuple[Finding, ...] | None = None  # what the doctor says of the task's rows; None if it was not asked
-    problem: str = ""  # why there are no texts; empty if there are
-    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)  # by text and second text
-
-
-@dataclass(frozen=True)
-class ReportData:
-    """The content of the folders of a report."""
-
-    folders: tuple[str, ...]  # the folders' names as given
-    runs: tuple[RecordedRun, ...]  # the runs, with methods in the order of their comparison
-    hans: dict[str, dict[str, Any]]  # by folder the results of `attentune evaluate --suite hans`
-    layers: dict[str, dict[str, Any]]  # by run the layer weights of `attentune layers --output_file`
-    texts: Mapping[str, TaskTexts] = field(default_factory=dict)  # by task the texts of the validation rows
-    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)  # by text and second text
-
-
 def collect(folders: Sequence[str]) -> ReportData:
-    """Read comparison folders, run folders and folders of `attentune evaluate --suite hans`."""
+    """Read the folders of comparisons and of runs."""
     by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
-    hans: dict[str, dict[str, Any]] = {}
-    layers: dict[str, dict[str, Any]] = {}
     for folder, runs in by_folder.items():
-        hans |= {name: _read_extra(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
-        layers |= {name: _read_extra(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
-        if not runs and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
+        if not runs:
             raise CheckpointError(
-                f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
-                f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
+                f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare) or of a run"
+                " (attentune train)."
             )
-    explanations = {
-        (one.text, one.pair): one
-        for folder in by_folder
-        for _, file in _extras(Path(folder), EXPLANATIONS_FILE)
-        for one in _read_explanations(file)
-    }
-    named = with_task_names([one for runs in by_folder.values() for one in runs])
-    by_folder = {folder: [named.pop(0) for _ in runs] for folder, runs in by_folder.items()}
-    distinct = tuple(_with_distinct_methods(by_folder))
-    return ReportData(tuple(by_folder), distinct, hans, layers, explanations=explanations)
+    named = iter(with_task_names([one for runs in by_folder.values() for one in runs]))
+    by_folder = {folder: [next(named) for _ in runs] for folder, runs in by_folder.items()}
+    return ReportData(tuple(by_folder), tuple(_with_distinct_methods(by_folder)))
 
 
 def _recorded(folder: Path) -> list[RecordedRun]:
@@ -187,8 +169,7 @@ def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
         others = {other for other in first.values() if Path(other).name == Path(file).name}
         if one.record.run.task == CUSTOM_TASK and len(others) > 1:
             task = _shortest_end(file, others)
-        run = dataclasses.replace(one.record.run, task=task)
-        found.append(dataclasses.replace(one, record=dataclasses.replace(one.record, run=run)))
+        found.append(one.renamed(task=task))
     return found
 
 
@@ -211,50 +192,4 @@ def _with_distinct_methods(by_folder: dict[str, list[RecordedRun]]) -> Iterator[
     for number, (folder, recorded) in enumerate(by_folder.items()):
         name = names[number] if names.count(names[number]) == 1 else folder
         for one in recorded:
-            if not clash:
-                yield one
-                continue
-            run = dataclasses.replace(one.record.run, method=f"{one.record.run.method} in {name}")
-            yield dataclasses.replace(one, record=dataclasses.replace(one.record, run=run))
-
-
-def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files of this name in a folder and in the run folders of a comparison, with their source's name."""
-    if (folder / name).is_file():
-        yield folder.resolve().name, folder / name
-    for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
-        yield file.parent.relative_to(folder / "runs").as_posix(), file
-
-
-def _read_explanations(file: Path) -> list[Explanation]:
-    """Read what `attentune explain --output_file explanations.jsonl` has written."""
-    found = []
-    for number, line in enumerate(read_text(file).splitlines(), start=1):
-        try:
-            content = parse_json(line)
-            tokens = tuple(
-                Subword(token["text"], token["start"], token["end"], float(token["score"]), token.get("in", "text"))
-                for token in content.pop("tokens")
-            )
-            content.pop("unread_words", None)
-            one = Explanation(**content, pieces=tokens)
-            hash((one.text, one.pair))
-            found.append(one)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file}, line {number}: holds no explanation ({error}). Make the file again with attentune explain RUN"
-                f" --output_file {file.name}, or remove it."
-            ) from error
-    return found
-
-
-def _read_extra(file: Path, key: str | None) -> dict[str, Any]:
-    try:
-        content = read_json(file)
-        if not isinstance(content, dict) or (key is not None and key not in content):
-            raise ValueError("unexpected content")
-        return content
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{file}: cannot be read ({error}). Repeat the command that wrote it, or remove the file."
-        ) from error
+            yield one.renamed(method=f"{one.record.run.method} in {name}") if clash else one

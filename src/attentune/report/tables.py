@@ -1,4 +1,4 @@
-"""The tables of a report, and the same results as records for CSV."""
+"""The tables of a comparison: scores, verdicts, costs and settings; and the same results as records for CSV."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attentune.config import Config, flatten, to_flat
 from attentune.report.analysis import Cell, Verdicts
-from attentune.report.answer import FloorRow, floor_rows
 from attentune.report.document import (
     NOTHING,
     Table,
@@ -24,11 +24,20 @@ from attentune.report.document import (
     slug,
 )
 from attentune.report.load import RecordedRun
-from attentune.stats.compare import Runs, summarise
 from attentune.stats.ranks import rank_methods
 from attentune.stats.verdict import Comparison
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"
+# The names of the baselines in a run's record, and in words; `training.finalize` writes the records.
+MODEL, MAJORITY = "this model", "majority"
+# The most frequent class, or the mean of the labels.
+CONSTANT = "constant answer"
+_WORDS = {
+    "tfidf-linear": "TF-IDF + linear",
+    "frozen-linear": "frozen encoder + linear",
+    "cosine": "cosine of frozen embeddings",
+    "token-alignment": "token alignment of a frozen encoder",
+}
 # Settings that say where or how a run was made, or that differ between the runs of a method by design.
 _RUN_SETTINGS = {
     "preset", "training.output_dir", "training.overwrite_output_dir", "training.resume", "training.seed",
@@ -42,64 +51,41 @@ _GIB = 1 << 30
 _MOST_ERROR_CHARACTERS = 400
 
 
-def columns_of(verdicts: Verdicts) -> list[list[Cell]]:
-    """Return the models' cells with scores by task and training set size."""
-    columns: dict[tuple[str, str], list[Cell]] = {}
-    for cell in verdicts.cells:
-        if cell.method in verdicts.models and cell.runs is not None and cell.runs.seeds():
-            columns.setdefault((cell.task, cell.size), []).append(cell)
-    return list(columns.values())
-
-
-def runs_of(cell: Cell) -> Runs:
-    """Return the scores of a cell that has some."""
-    assert cell.runs is not None
-    return cell.runs
-
-
-def has_collapsed(verdicts: Verdicts, cell: Cell) -> bool:
-    """Return whether runs of a model score no better than a constant answer."""
-    return cell.method in verdicts.models and cell.runs is not None and bool(cell.runs.collapsed())
-
-
 # ---------------------------------------------------------------- scores and verdicts
 
 
 def ranking_tables(verdicts: Verdicts) -> list[Table]:
     """Make a table for each task and size: the models, best first, and how far each is behind the best one."""
+    count = sum(len(lead.others) for lead in verdicts.leads)
     tables = []
-    for cells, lead in zip(columns_of(verdicts), verdicts.leads, strict=True):
-        metric = lead.best.metric
+    for cells, lead in zip(verdicts.columns, verdicts.leads, strict=True):
+        metric, best = lead.best.metric, lead.best.method
         by_method = {cell.method: cell for cell in cells}
         behind = {one.method: one for one in lead.others}
         rows = []
-        for method in (lead.best.method, *behind):
+        for method in (best, *behind):
             cell = by_method[method]
-            mark = f" {COLLAPSED}" if has_collapsed(verdicts, cell) else ""
-            summary = summarise(runs_of(cell))
-            seconds = _values([run.record.train for run in cell.recorded if run.record.is_done], total_seconds)
+            seconds = values(cell, total_seconds)
             rows.append(
                 (
-                    f"{method}{mark}",
-                    format_score(summary.mean, metric),
-                    format_interval(summary.low, summary.high, metric),
+                    f"{method} {COLLAPSED}" if verdicts.has_collapsed(cell) else method,
+                    format_score(cell.summary.mean, metric),
+                    format_interval(cell.summary.low, cell.summary.high, metric),
                     *_behind(behind.get(method)),
                     f"{statistics.median(seconds):,.0f}" if seconds else NOTHING,
-                    str(summary.seeds),
+                    str(cell.summary.seeds),
                 )
             )
-        title = f"Models for {verdicts.title(cells[0])}, best first"
         header = (
-            "model", metric_name(metric), "95 % CI", f"behind {lead.best.method}", "95 % CI of that", "shown",
-            "training (s)", "seeds",
+            "model", metric_name(metric), "95 % CI", f"behind {best}", "95 % CI of that", "shown", "training (s)",
+            "seeds",
         )  # fmt: skip
-        count = sum(len(one.others) for one in verdicts.leads)
         notes = [f"Shown: p at most 0.05 after Holm's correction over all {count} differences to the best."]
         if any(COLLAPSED in row[0] for row in rows):
             notes.append(f"{COLLAPSED} with runs that are no better than a constant answer.")
-        tables.append(
-            Table(slug("ranking", cells[0].task, cells[0].size), title, header, tuple(rows), notes=tuple(notes))
-        )
+        title = f"Models for {verdicts.title(cells[0])}, best first"
+        name = slug("ranking", cells[0].task, cells[0].size)
+        tables.append(Table(name, title, header, tuple(rows), notes=tuple(notes)))
     return tables
 
 
@@ -113,43 +99,23 @@ def _behind(one: Comparison | None) -> tuple[str, str, str]:
 
 def scores_table(verdicts: Verdicts) -> Table:
     """Make the table of mean scores with intervals: methods as rows, tasks as columns, symbols for the verdicts."""
-    cells = verdicts.cells
-    columns = dict.fromkeys((cell.task, cell.size) for cell in cells)
+    columns: dict[str, dict[str, Cell]] = {}
+    for cell in verdicts.cells:
+        columns.setdefault(verdicts.title(cell), {})[cell.method] = cell
     header = ["method"]
-    for column in columns:
-        column_cells = [cell for cell in cells if (cell.task, cell.size) == column]
-        metric = next((cell.runs.metric for cell in column_cells if cell.runs is not None), "no score")
-        header.append(f"{verdicts.title(column_cells[0])} ({metric_name(metric)})")
-    rows = []
-    for method in verdicts.methods:
-        by_column = {(cell.task, cell.size): cell for cell in cells if cell.method == method}
-        entries = (_score_entry(verdicts, by_column.get(column)) for column in columns)
-        rows.append((method if method != verdicts.baseline else f"{method} (baseline)", *entries))
-    return Table("scores", "Scores", tuple(header), tuple(rows), notes=_score_notes(verdicts))
-
-
-def _score_entry(verdicts: Verdicts, cell: Cell | None) -> str:
-    if cell is None or cell.runs is None or not cell.runs.seeds():
-        return NOTHING
-    summary, metric = summarise(cell.runs), cell.runs.metric
-    parts = [format_score(summary.mean, metric)]
-    if math.isfinite(summary.low):
-        parts.append(f"({format_interval(summary.low, summary.high, metric)})")
-    comparison = verdicts.comparison(cell)
-    if comparison is not None and comparison.shown:
-        parts.append(BETTER if comparison.difference > 0 else WORSE)
-    if has_collapsed(verdicts, cell):
-        parts.append(COLLAPSED)
-    return " ".join(parts)
-
-
-def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
-    sources = {
-        "seeds and examples" if summarise(cell.runs).examples else "seeds"
-        for cell in verdicts.cells
-        if cell.runs is not None and cell.runs.seeds()
-    }
-    over = f" over {' or '.join(sorted(sources))}" if sources else ""
+    for title, by_method in columns.items():
+        metric = next((cell.runs.metric for cell in by_method.values() if cell.runs is not None), "no score")
+        header.append(f"{title} ({metric_name(metric)})")
+    rows = [
+        (
+            f"{method} (baseline)" if method == verdicts.baseline else method,
+            *(_score_entry(verdicts, by_method.get(method)) for by_method in columns.values()),
+        )
+        for method in verdicts.methods
+    ]
+    scored = [cell for cell in verdicts.cells if cell.runs is not None and cell.runs.seeds()]
+    sources = sorted({"seeds and examples" if cell.summary.examples else "seeds" for cell in scored})
+    over = f" over {' or '.join(sources)}" if sources else ""
     notes = [
         f"Mean over seeds, with its 95 % confidence interval{over} in brackets, in points (hundredths); errors are in"
         " the unit of the labels."
@@ -159,45 +125,58 @@ def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
             f"{BETTER} significantly better and {WORSE} significantly worse than {verdicts.baseline} (p at most 0.05"
             " after Holm's correction)."
         )
-    if any(has_collapsed(verdicts, cell) for cell in verdicts.cells):
+    if any(verdicts.has_collapsed(cell) for cell in verdicts.cells):
         notes.append(
             f"{COLLAPSED} with collapsed runs, which score no better than the majority class or have no defined score."
         )
-    if any(not run.record.is_done for cell in verdicts.cells for run in cell.recorded):
+    if any(_failed_runs(cell) for cell in verdicts.cells):
         notes.append("Failed runs are excluded; the table of failed runs lists them.")
-    return tuple(notes)
+    return Table("scores", "Scores", tuple(header), tuple(rows), notes=tuple(notes))
 
 
-def verdicts_table(verdicts: Verdicts) -> Table:
-    """Make the table of verdicts: a sentence for each comparison, significant differences first."""
-    ordered = sorted(verdicts.comparisons, key=lambda comparison: not comparison.shown)
-    rows = tuple((_arrow(one), f"{one.sentence}.") for one in ordered)
-    notes = (*verdicts.notes, *_shared_notes(verdicts))
-    return Table("verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=notes)
+def _score_entry(verdicts: Verdicts, cell: Cell | None) -> str:
+    if cell is None or cell.runs is None or not cell.runs.seeds():
+        return NOTHING
+    metric, comparison = cell.runs.metric, verdicts.comparison(cell)
+    parts = [format_score(cell.summary.mean, metric)]
+    if math.isfinite(cell.summary.low):
+        parts.append(f"({format_interval(cell.summary.low, cell.summary.high, metric)})")
+    if comparison is not None and comparison.shown:
+        parts.append(_arrow(comparison))
+    return " ".join([*parts, COLLAPSED] if verdicts.has_collapsed(cell) else parts)
 
 
 def _arrow(one: Comparison) -> str:
     return (BETTER if one.difference > 0 else WORSE) if one.shown else NOTHING
 
 
+def verdicts_table(verdicts: Verdicts) -> Table:
+    """Make the table of verdicts: a sentence for each comparison, significant differences first."""
+    ordered = sorted(verdicts.comparisons, key=lambda comparison: not comparison.shown)
+    rows = tuple((_arrow(one), f"{one.sentence}.") for one in ordered)
+    return Table(
+        "verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=(*verdicts.notes, *_shared_notes(verdicts))
+    )
+
+
 def _shared_notes(verdicts: Verdicts) -> list[str]:
     """Return each note of the comparisons once, with the tasks and methods that it concerns unless it concerns all."""
-    comparisons = verdicts.comparisons
-    notes = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
+    concerned: dict[str, list[Comparison]] = {}
+    for one in verdicts.comparisons:
+        for note in one.notes:
+            concerned.setdefault(note, []).append(one)
     lines = []
-    for note in notes:
-        if len(comparisons) > 1 and all(note in comparison.notes for comparison in comparisons):
+    for note, comparisons in concerned.items():
+        if 1 < len(comparisons) == len(verdicts.comparisons):
             lines.append(note)
             continue
-        places = {}
-        for task in dict.fromkeys(comparison.task for comparison in comparisons):
-            of_task = [comparison for comparison in comparisons if comparison.task == task]
-            methods = [comparison.method for comparison in of_task if note in comparison.notes]
-            if methods:
-                concerns_all = len(methods) == len(of_task)
-                methods_mentioned = concerns_all or all(method in note for method in methods)
-                places[task] = task if methods_mentioned else f"{task}, {' and '.join(methods)}"
-        lines.append(f"{'; '.join(places.values())}: {note}")
+        places = []
+        for task in dict.fromkeys(one.task for one in comparisons):
+            methods = [one.method for one in comparisons if one.task == task]
+            all_methods = len(methods) == sum(one.task == task for one in verdicts.comparisons)
+            is_named = all_methods or all(method in note for method in methods)
+            places.append(task if is_named else f"{task}, {' and '.join(methods)}")
+        lines.append(f"{'; '.join(places)}: {note}")
     return lines
 
 
@@ -219,26 +198,20 @@ def _difference_row(one: Comparison) -> tuple[str, ...]:
 
 def differences_table(verdicts: Verdicts) -> Table:
     """Make the table of the numbers behind the verdicts."""
+    rows = []
+    for one in verdicts.comparisons:
+        too_large = one.greater_is_better and one.minimum_detectable_effect > 1
+        detectable = "> 100" if too_large else format_score(one.minimum_detectable_effect, one.metric)
+        examples = NOTHING if one.examples is None else f"{one.examples:,}"
+        rows.append((*_difference_row(one), format_p(one.p_sign_flip), detectable, str(one.seeds), examples))
     header = (*_DIFFERENCE_HEADER, "p, sign-flip test over seeds", "minimum detectable", "seeds", "examples")
-    rows = tuple(
-        (
-            *_difference_row(one),
-            format_p(one.p_sign_flip),
-            "> 100"
-            if one.greater_is_better and one.minimum_detectable_effect > 1
-            else format_score(one.minimum_detectable_effect, one.metric),
-            str(one.seeds),
-            NOTHING if one.examples is None else f"{one.examples:,}",
-        )
-        for one in verdicts.comparisons
-    )
     note = (
         f"Difference to {verdicts.baseline}, positive where the method is better, in points (hundredths), for errors"
         " in the unit of the labels. The confidence interval and p concern one comparison; Holm's method corrects p"
         f" for all {len(rows)} comparisons. Minimum detectable: the smallest true difference that this number of seeds"
         " and examples detects with a power of 80 %."
     )
-    return Table("differences", f"Differences to {verdicts.baseline}", header, rows, left=2, notes=(note,))
+    return Table("differences", f"Differences to {verdicts.baseline}", header, tuple(rows), left=2, notes=(note,))
 
 
 def others_table(verdicts: Verdicts) -> Table | None:
@@ -258,7 +231,7 @@ def averages_table(verdicts: Verdicts) -> Table | None:
     """Make the table of means over GLUE tasks; None with fewer than two such tasks."""
     if not verdicts.averages:
         return None
-    collapsed = {(cell.method, cell.size, cell.task) for cell in verdicts.cells if has_collapsed(verdicts, cell)}
+    collapsed = {(cell.method, cell.size, cell.task) for cell in verdicts.cells if verdicts.has_collapsed(cell)}
     rows = []
     for one in verdicts.averages:
         is_mean = not any((one.method, one.size, task) in collapsed for task in one.tasks)
@@ -277,24 +250,18 @@ def ranks_table(verdicts: Verdicts) -> Table | None:
 
     Tasks on which runs have collapsed are left out; None with fewer than two tasks or models.
     """
-    of_task: dict[str, list[Cell]] = {}
-    left_out = []
-    for cells in columns_of(verdicts):
-        if {cell.method for cell in cells} >= set(verdicts.models):
-            of_task[cells[0].task] = cells
-    for task, cells in list(of_task.items()):
-        if any(has_collapsed(verdicts, cell) for cell in cells):
-            left_out.append(task)
-            del of_task[task]
+    whole = {cells[0].task: cells for cells in verdicts.columns if len(cells) == len(verdicts.models)}
+    left_out = [task for task, cells in whole.items() if any(map(verdicts.has_collapsed, cells))]
+    of_task = {task: cells for task, cells in whole.items() if task not in left_out}
     if len(of_task) < 2 or len(verdicts.models) < 2:
         return None
-    means = [{cell.method: summarise(runs_of(cell)).mean for cell in cells} for cells in of_task.values()]
+    means = [{cell.method: cell.summary.mean for cell in cells} for cells in of_task.values()]
     ranking = rank_methods(
         np.array([[of[method] for method in verdicts.models] for of in means]),
         verdicts.models,
         # NumPy's generator with a fixed seed: attentune.seeding imports PyTorch.
         generator=np.random.default_rng(2006),
-        greater_is_better=[runs_of(cells[0]).greater_is_better for cells in of_task.values()],
+        greater_is_better=[cells[0].scored.greater_is_better for cells in of_task.values()],
     )
     best = ranking.mean_ranks[0]
     rows = tuple(
@@ -311,54 +278,22 @@ def ranks_table(verdicts: Verdicts) -> Table | None:
     return Table("ranks", "Mean ranks over tasks", header, rows, notes=notes)
 
 
-def spreads_table(verdicts: Verdicts) -> Table:
-    """Make the table of each method's mean, standard deviation and single scores."""
-    header = (
-        "task", "method", "metric", "mean", "standard deviation", "95 % CI", "seeds", "failed", "collapsed",
-        "scores by seed",
-    )  # fmt: skip
-    rows = []
-    for cell in verdicts.cells:
-        title = verdicts.title(cell)
-        failed = str(_failed_runs(cell) or NOTHING)
-        if cell.runs is None:
-            rows.append((title, cell.method, *[NOTHING] * 5, failed, *[NOTHING] * 2))
-            continue
-        summary, metric = summarise(cell.runs), cell.runs.metric
-        by_seed = [f"{seed}: {format_score(cell.runs.scores[seed], metric)}" for seed in sorted(cell.runs.scores)]
-        rows.append(
-            (
-                title,
-                cell.method,
-                metric_name(metric),
-                format_score(summary.mean, metric),
-                format_score(summary.sd, metric),
-                format_interval(summary.low, summary.high, metric),
-                str(summary.seeds),
-                failed,
-                str(len(summary.collapsed) or NOTHING),
-                ", ".join(by_seed),
-            )
-        )
-    return Table("spreads", "Spread over seeds", header, tuple(rows), left=3)
-
-
 def _failed_runs(cell: Cell) -> int:
-    return sum(not run.record.is_done for run in cell.recorded)
+    return len(cell.recorded) - len(cell.done)
 
 
 def results(verdicts: Verdicts) -> tuple[dict[str, object], ...]:
     """Return a record with all digits for each task, size and method; None where a value does not exist."""
+    of_summary = ("metric", "mean", "sd", "low", "high", "seeds", "examples")
+    of_comparison = {
+        "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
+        "p_sign_flip": "p_sign_flip", "minimum_detectable_effect": "minimum_detectable_effect", "shown": "shown",
+        "verdict": "sentence",
+    }  # fmt: skip
     records: list[dict[str, object]] = []
     for cell in verdicts.cells:
-        summary = None if cell.runs is None else summarise(cell.runs)
+        summary = None if cell.runs is None else cell.summary
         comparison = verdicts.comparison(cell)
-        of_summary = ("metric", "mean", "sd", "low", "high", "seeds", "examples")
-        of_comparison = {
-            "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p",
-            "p_holm": "p_holm", "p_sign_flip": "p_sign_flip",
-            "minimum_detectable_effect": "minimum_detectable_effect", "shown": "shown", "verdict": "sentence",
-        }  # fmt: skip
         records.append(
             {
                 "task": cell.task,
@@ -377,17 +312,58 @@ def results(verdicts: Verdicts) -> tuple[dict[str, object], ...]:
 # ---------------------------------------------------------------- baselines, costs, settings, failed runs
 
 
+@dataclass(frozen=True)
+class FloorRow:
+    """A baseline's score on one task: the mean over seeds."""
+
+    name: str  # the baseline in words
+    score: float  # in the unit of the metric
+    # low, high: its 95 % interval over rows; NaN with several seeds or without one.
+    low: float
+    high: float
+    is_model: bool = False  # whether it is the run itself
+
+
+def floor_rows(cell: Cell) -> list[FloorRow]:
+    """Return the baselines of a cell's runs on the metric that methods are compared by, the majority class first."""
+    if cell.runs is None:
+        return []
+    if cell.is_constant:
+        return [FloorRow(CONSTANT, cell.summary.mean, math.nan, math.nan)]
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for run in cell.recorded:
+        recorded = run.record.baselines or {}
+        if recorded.get("metric") != cell.runs.metric or not isinstance(recorded.get("methods"), list):
+            continue
+        for entry in recorded["methods"]:
+            if isinstance(entry, dict) and math.isfinite(score := _number(entry.get("score"))):
+                interval = _number(entry.get("low")), _number(entry.get("high"))
+                found.setdefault(str(entry.get("name", "")), []).append((score, *interval))
+    if MAJORITY not in found and cell.runs.majority_score is not None:
+        found = {MAJORITY: [(cell.runs.majority_score, math.nan, math.nan)], **found}
+    words = _WORDS | {MODEL: cell.method, MAJORITY: CONSTANT}
+    rows = []
+    for name, scores in found.items():
+        low, high = scores[0][1:] if len(scores) == 1 else (math.nan, math.nan)
+        mean = statistics.fmean(score for score, *_ in scores)
+        rows.append(FloorRow(words.get(name, name), mean, low, high, name == MODEL))
+    return rows
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+
+
 def baselines_table(verdicts: Verdicts) -> Table | None:
     """Make the table of the baselines on the rows of each task, with the model where there is only one."""
     rows: dict[tuple[str, str], tuple[str, ...]] = {}
-    alone = verdicts.models[0] if len(verdicts.models) == 1 else ""
+    alone = len(verdicts.models) == 1
     for cell in sorted(verdicts.cells, key=lambda cell: cell.method in verdicts.models):
         floor = [row for row in floor_rows(cell) if not row.is_model or alone]
         if floor and alone and not any(row.is_model for row in floor) and not cell.is_constant:
-            summary = summarise(runs_of(cell))
-            floor.append(FloorRow(cell.method, summary.mean, summary.low, summary.high, True))
+            floor.append(FloorRow(cell.method, cell.summary.mean, cell.summary.low, cell.summary.high, True))
         for row in floor:
-            metric = runs_of(cell).metric
+            metric = cell.scored.metric
             score = format_score(row.score, metric), format_interval(row.low, row.high, metric)
             rows.setdefault((verdicts.title(cell), row.name), (metric_name(metric), *score))
     table = tuple((*place, *scores) for place, scores in sorted(rows.items(), key=lambda item: item[0][0]))
@@ -397,32 +373,31 @@ def baselines_table(verdicts: Verdicts) -> Table | None:
 
 def cost_table(verdicts: Verdicts) -> Table | None:
     """Make the table of time, speed, memory and parameters by task and method; None without finished runs."""
-    baseline_cells = {(cell.task, cell.size): cell for cell in verdicts.cells if cell.method == verdicts.baseline}
+    header = (
+        "task", "method", "training (s)", "token labels (s)", "tokens/s", "peak memory (GiB)", "parameters",
+        "parameters outside the encoder", "device",
+    )  # fmt: skip
     rows = []
     for cell in verdicts.cells:
-        costs = [run.record.train for run in cell.recorded if run.record.is_done and run.record.train]
-        if not costs:
-            continue
-        rows.append(
-            (
-                verdicts.title(cell),
-                cell.method,
-                format_median(_values(costs, total_seconds)),
-                _relative_time(cell, baseline_cells.get((cell.task, cell.size))),
-                format_median(_values(costs, lambda cost: cost.get("label_seconds"))),
-                format_median(_values(costs, lambda cost: cost.get("tokens_per_second")), 0),
-                format_median([peak / _GIB for peak in _values(costs, lambda cost: cost.get("peak_memory_bytes"))], 2),
-                _parameters(costs, "parameters"),
-                _parameters(costs, "added_parameters"),
-                ", ".join(dict.fromkeys(f"{cost.get('device', '?')} {cost.get('precision', '')}" for cost in costs)),
+        costs = [record.train for record in cell.done if record.train]
+        memory = [peak / _GIB for peak in values(cell, lambda cost: cost.get("peak_memory_bytes"))]
+        devices = dict.fromkeys(f"{cost.get('device', '?')} {cost.get('precision', '')}" for cost in costs)
+        if costs:
+            rows.append(
+                (
+                    verdicts.title(cell),
+                    cell.method,
+                    format_median(values(cell, total_seconds)),
+                    format_median(values(cell, lambda cost: cost.get("label_seconds"))),
+                    format_median(values(cell, lambda cost: cost.get("tokens_per_second")), 0),
+                    format_median(memory, 2),
+                    _counts(values(cell, lambda cost: cost.get("parameters"))),
+                    _counts(values(cell, lambda cost: cost.get("added_parameters"))),
+                    ", ".join(devices),
+                )
             )
-        )
     if not rows:
         return None
-    header = (
-        "task", "method", "training (s)", f"relative to {verdicts.baseline}", "token labels (s)", "tokens/s",
-        "peak memory (GiB)", "parameters", "parameters outside the encoder", "device",
-    )  # fmt: skip
     note = (
         "Median over runs with the minimum and maximum in brackets. Training: wall time of training steps and of"
         " generating token labels, without loading, evaluation and saving. Tokens are counted without padding. On a CPU"
@@ -435,8 +410,13 @@ def cost_table(verdicts: Verdicts) -> Table | None:
     return Table("cost", "Time, memory and parameters", shown_header, shown_rows, left=2, notes=(note,))
 
 
-def _values(costs: Sequence[Mapping[str, Any]], value_of: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
-    return [float(value) for value in map(value_of, costs) if value is not None]
+def _counts(numbers: Sequence[float]) -> str:
+    return " or ".join(dict.fromkeys(f"{number:,.0f}" for number in numbers)) or NOTHING
+
+
+def values(cell: Cell, value_of: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
+    """Return a cost of each finished run that records it."""
+    return [float(value) for record in cell.done if record.train and (value := value_of(record.train)) is not None]
 
 
 def total_seconds(cost: Mapping[str, Any]) -> float | None:
@@ -445,26 +425,7 @@ def total_seconds(cost: Mapping[str, Any]) -> float | None:
     return None if seconds is None else float(seconds) + float(cost.get("label_seconds") or 0.0)
 
 
-def _relative_time(cell: Cell, baseline: Cell | None) -> str:
-    """Return the training time relative to the baseline's: the median over the seeds of both."""
-    if baseline is None or baseline is cell:
-        return NOTHING
-    seconds, baseline_seconds = (
-        {run.record.run.seed: total_seconds(run.record.train) for run in one.recorded if run.record.is_done}
-        for one in (cell, baseline)
-    )
-    ratios = [
-        time / baseline_time for seed, time in seconds.items() if time and (baseline_time := baseline_seconds.get(seed))
-    ]
-    return f"{statistics.median(ratios):.2f}" if ratios else NOTHING
-
-
-def _parameters(costs: Sequence[Mapping[str, Any]], name: str) -> str:
-    counts = dict.fromkeys(cost[name] for cost in costs if cost.get(name) is not None)
-    return " or ".join(f"{count:,}" for count in counts) or NOTHING
-
-
-def settings_of(cell: Cell) -> dict[str, Any]:
+def _settings_of(cell: Cell) -> dict[str, Any]:
     """Return the settings of a cell's runs by dotted name, without those that differ between runs of one method."""
     settings = flatten(cell.recorded[0].record.config)
     return {name: value for name, value in settings.items() if name not in _RUN_SETTINGS}
@@ -477,7 +438,7 @@ def settings_tables(verdicts: Verdicts) -> list[Table]:
     """
     by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in verdicts.cells:
-        by_method.setdefault(cell.method, []).append(settings_of(cell))
+        by_method.setdefault(cell.method, []).append(_settings_of(cell))
     defaults = to_flat(Config())
     differing, common = [], []
     for name in dict.fromkeys(name for cells in by_method.values() for settings in cells for name in settings):
@@ -497,8 +458,8 @@ def settings_tables(verdicts: Verdicts) -> list[Table]:
 
 
 def _setting_entry(cells: Sequence[Mapping[str, Any]], name: str) -> str:
-    values = dict.fromkeys(_setting_text(settings.get(name)) for settings in cells)
-    return next(iter(values)) if len(values) == 1 else f"by task: {', '.join(values)}"
+    entries = dict.fromkeys(_setting_text(settings.get(name)) for settings in cells)
+    return next(iter(entries)) if len(entries) == 1 else f"by task: {', '.join(entries)}"
 
 
 def _setting_text(value: Any) -> str:
@@ -515,13 +476,3 @@ def failed_table(recorded: Sequence[RecordedRun]) -> Table | None:
             rows.append((run.task, run.size, run.method, str(run.seed), message[:_MOST_ERROR_CHARACTERS]))
     header = ("task", "rows", "method", "seed", "error")
     return Table("failed", "Failed runs", header, tuple(rows), left=5) if rows else None
-
-
-def versions_sentence(recorded: Sequence[RecordedRun]) -> str:
-    """Return the versions of the software with which the runs were made."""
-    by_name: dict[str, dict[str, None]] = {}
-    for run in recorded:
-        for name, version in run.record.versions.items():
-            by_name.setdefault(name, {})[version] = None
-    parts = [f"{name} {' and '.join(versions)}" for name, versions in by_name.items() if name != "platform"]
-    return f"Versions: {', '.join(parts)}." if parts else ""

@@ -1,4 +1,8 @@
-"""Render a report as HTML, Markdown, LaTeX or CSV, and write it and its figures to files."""
+"""Render a report as HTML, Markdown, LaTeX or CSV, each with its own escaping, and write it and its figures to files.
+
+Texts, labels and method names come from data files. A template prints them with `{{ value }}`, and the environment
+makes them inert. Only a value marked with the filter `safe` or `e` is printed without the environment's escaping.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,120 @@ import io
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
 from attentune.report.charts import FIGURE_KINDS, check_figure_file, figure_bytes
-from attentune.report.document import Figure, Report, Section, Table, slug, with_minus
-from attentune.report.templating import html_templates, latex_templates, markdown_templates, one_line
+from attentune.report.document import Figure, Report, Section, Table, slug, visible
 
+REPORT_KINDS = (".html", ".md", ".csv", ".tex")
 # Longer tables, and those that few readers need, are folded.
 _MOST_OPEN_ROWS = 30
-_FOLDED = ("spreads", "other-metrics", "common", "methods", "cost", "differences")
+_FOLDED = ("other-metrics", "common", "methods", "cost", "differences")
 _COLOURS = {"#000000": "currentColor", "#000": "currentColor", "#dddddd": "var(--line)", "#ffffff": "var(--page)",
             "#555555": "var(--soft)", "black": "currentColor", "white": "var(--page)"}  # fmt: skip
+_NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
+# Characters with a meaning in Markdown, in HTML inside Markdown or in GitHub's mathematics.
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
+# Prefixes of lists and headings, and what GitHub turns into links and mentions.
+_MARKDOWN_BLOCK_START = re.compile(r"^([-+=]|\d+(?=[.)]))")
+_MARKDOWN_AUTOLINK = re.compile(r"(?<=[a-zA-Z])(:)(?=//)|(?<=www)(\.)|(@)", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?[\d.,]+")
+_LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    # In braces: after \\, LaTeX would read [ as the start of a length.
+    "[": r"{[}",
+    "]": r"{]}",
+    "±": r"\ensuremath{\pm}",
+    "↑": r"\ensuremath{\uparrow}",
+    "↓": r"\ensuremath{\downarrow}",
+    "†": r"\ensuremath{\dagger}",
+}
+_LATEX_MINUS = re.compile(r"(?<![\w.)}-])-(?=\d)")
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, with control characters replaced by visible symbols."""
+    return visible(text, one_line=True)
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text for a Markdown paragraph or table cell."""
+    text = one_line(text)
+    if _NUMBER.fullmatch(text):
+        return text
+    escaped = _MARKDOWN_AUTOLINK.sub(lambda match: f"\\{match[0]}", _MARKDOWN_SPECIAL.sub(r"\\\1", text))
+    if _MARKDOWN_BLOCK_START.match(escaped) and not re.match(r"\d+\.\d", escaped):
+        # Digits cannot be escaped; the character after them can.
+        digits = len(escaped) - len(escaped.lstrip("0123456789"))
+        escaped = f"{escaped[:digits]}\\{escaped[digits:]}"
+    return escaped
+
+
+def escape_latex(text: str) -> str:
+    """Escape text for a LaTeX paragraph or table cell.
+
+    The result needs \\usepackage[T1]{fontenc} and textcomp; letters outside Latin need a Unicode engine, for example
+    LuaLaTeX.
+    """
+    escaped = "".join(_LATEX_SPECIAL.get(character, character) for character in one_line(text))
+    return _LATEX_MINUS.sub(r"\\ensuremath{-}", escaped)
+
+
+def _environment(escape: Callable[[str], str], **options: Any) -> Environment:
+    """Create an environment that passes each printed value through `escape`, unless a filter marked it as safe."""
+
+    def finalize(value: Any) -> Any:
+        return value if isinstance(value, Markup) else escape(str(value))
+
+    return Environment(
+        loader=PackageLoader("attentune.report"),
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
+# HTML is escaped by Jinja2's autoescape after `finalize`.
+html_templates = _environment(one_line, autoescape=True)
+markdown_templates = _environment(escape_markdown, autoescape=False, keep_trailing_newline=True)
+# Braces and percent signs are frequent in LaTeX, so its templates use <% block %> and << value >>.
+latex_templates = _environment(
+    escape_latex,
+    autoescape=False,
+    keep_trailing_newline=True,
+    block_start_string="<%",
+    block_end_string="%>",
+    variable_start_string="<<",
+    variable_end_string=">>",
+    comment_start_string="<#",
+    comment_end_string="#>",
+)
 
 
 def render_html(report: Report) -> str:
@@ -70,16 +170,15 @@ def score_parts(text: str) -> list[str]:
     return [text] if found is None else [found[1] + found[3], found[2]]
 
 
+def with_minus(text: str) -> str:
+    """Return the text with the minus sign before negative numbers; hyphens in names stay."""
+    return _NEGATIVE.sub("\u2212", text)
+
+
 html_templates.filters |= {
-    "score_parts": score_parts,
-    "with_minus": with_minus,
-    "slug": slug,
-    "inline_svg": inline_svg,
+    "score_parts": score_parts, "with_minus": with_minus, "slug": slug, "inline_svg": inline_svg,
     "is_folded": _is_folded,
-}
-
-
-REPORT_KINDS = (".html", ".md", ".csv", ".tex")
+}  # fmt: skip
 
 
 def check_report_file(path: str | Path) -> None:

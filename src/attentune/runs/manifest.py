@@ -16,7 +16,7 @@ from attentune.errors import CheckpointError
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.results import ORIGINAL_TRAIN
 from attentune.runs.grid import PER_RUN, WHICH_RUNS, RunGrid
-from attentune.runs.records import CUSTOM_TASK, LOCKS, is_packed
+from attentune.runs.records import CUSTOM_TASK, LOCKS, MANIFEST_FILE, is_packed
 from attentune.training.run_folder import RULED
 
 # Maps a name, such as "train rows of cola" or "encoder embedded", to the first digits of a SHA-256.
@@ -79,7 +79,6 @@ def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: st
         )
 
 
-MANIFEST_FILE = "compare.json"
 _FORMAT = 1
 # Settings that may differ between two commands on one folder: they do not change what is computed.
 MAY_DIFFER = {

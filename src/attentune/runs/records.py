@@ -249,8 +249,8 @@ def _put(temporary: Path, target: Path) -> bool:
 
 # A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
 PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
-# Other files that a report reads, in the comparison's folder or in its run folders.
-REPORT_FILES = ("hans.json", "layers.json", "compare.json")
+# The methods, settings and tasks of a comparison.
+MANIFEST_FILE = "compare.json"
 
 _FORMAT = 1
 # The folder of locks in that of a comparison or search.
@@ -471,7 +471,7 @@ def pack_records(folder: Path, target: Path) -> int:
 
     `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
     rows that several runs share are stored once. Class probabilities and other splits are omitted. Of
-    `compare.json` the order of methods is kept; `hans.json` and `layers.json` are copied.
+    `compare.json` the order of methods is kept.
     """
     records = [record for record, _ in read_records(folder)]
     if not records:
@@ -494,15 +494,13 @@ def pack_records(folder: Path, target: Path) -> int:
         number = known.setdefault(key, len(known))
         run = dataclasses.asdict(record.run)
         lines.append({"run": run, "rows": number, "predictions": predictions.predictions_N.tolist()})
-    copied = {path: path.read_bytes() for path in _report_files(folder)}
+    manifest = folder / MANIFEST_FILE
+    order = _order_of_methods(manifest.read_bytes()) if manifest.is_file() else None
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
     write_bytes(target / PACKED_PREDICTIONS_FILE, _compressed(lines))
-    for path, content in copied.items():
-        copy = target / path.relative_to(folder)
-        with storage_errors(copy):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(copy, _order_of_methods(content) if path.name == "compare.json" else content)
+    if order is not None:
+        write_bytes(target / MANIFEST_FILE, order)
     # Written last: this file marks the packed comparison as complete.
     lines = [{"format": _FORMAT, **dataclasses.asdict(record)} for record in records]
     write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
@@ -524,11 +522,6 @@ def _compressed(lines: list[dict[str, Any]]) -> bytes:
 
 def _line(value: Any) -> str:
     return json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
-
-
-def _report_files(folder: Path) -> Iterator[Path]:
-    for name in REPORT_FILES:
-        yield from (path for path in (folder / name, *folder.glob(f"runs/*/*/*/seed-*/{name}")) if path.is_file())
 
 
 def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attentune.config import LabelsConfig
 from attentune.errors import ConfigError
 from attentune.explain.gradient import EmbeddingGradientHook, integrate, mask_embedding, masked_ids, rise_if_masked
-from attentune.explain.perturbation import LIME_CAPTUM, fit_lime
+from attentune.explain.methods import LIME_CAPTUM, fit_lime
 from attentune.nn.losses import NO_LABEL, resolve_loss, row_losses
 from attentune.seeding import derive_key, numpy_generator, seed_global
 from attentune.token_labels.base import LabelGenerator, LabelSource, RowLabelGenerator

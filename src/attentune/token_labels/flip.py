@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.explain.perturbation import single_token_masks
+from attentune.explain.methods import single_token_masks
 from attentune.seeding import numpy_generator
 from attentune.token_labels.attribution import ReusesTrainingPredictions
 from attentune.token_labels.base import LabelSource, RowLabelGenerator, labelled_plan
