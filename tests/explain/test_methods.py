@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from attentune.config import HeadConfig
 from attentune.config.schema import BlurConfig
@@ -19,13 +21,15 @@ from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import METHOD_NAMES
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
-from attentune.inference.predictor import Predictor
+from attentune.explain.texts import explain_texts
+from attentune.inference.predictor import Predictor, predict_rows
 from helpers import explain_references as loops
 from helpers import tiny_runs
 from helpers.explain_references import OneText
 from helpers.tiers import covering
 from helpers.tiny import FAMILIES
-from helpers.tiny_runs import KINDS, SPACES, hooks_of, rows_for
+from helpers.tiny_models import rows_of
+from helpers.tiny_runs import KINDS, SPACES, TEXTS, hooks_of, rows_for, saved_ensemble
 
 Tiny = Callable[..., Path]
 tiny_run = functools.partial(tiny_runs.tiny_run, with_head=True)
@@ -245,27 +249,23 @@ def test_other_slots_can_be_explained(tiny: Tiny, name: str, options: dict[str, 
         assert own == close_to(LOOPS[name](OneText(run, rows, row)))
 
 
-def test_a_run_without_token_gate_is_told_what_works(tiny: Tiny) -> None:
-    run = tiny_runs.tiny_run(tiny(), gate=False)
-    explainer = Explainer(run, rows_for("classification", 1))
+@pytest.mark.parametrize(
+    ("name", "needs", "others"),
+    [
+        ("ssa", "a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not", ""),
+        (
+            "fast-shap",
+            "a head that is fitted to the run first: attentune explain RUN --fit; this run has none",
+            "ssa, ",
+        ),
+    ],
+)
+def test_a_run_without_gate_or_head_is_told_what_works(tiny: Tiny, name: str, needs: str, others: str) -> None:
+    run = tiny_runs.tiny_run(tiny(), gate=name != "ssa")
     with pytest.raises(ConfigError) as raised:
-        explainer.attributions("ssa")
-    assert str(raised.value) == (
-        "method: ssa needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not."
-        " Methods that work on it: gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
-        " attention-gradient, random."
-    )
-
-
-def test_a_run_without_a_fitted_head_is_told_how_to_get_one(tiny: Tiny) -> None:
-    explainer = Explainer(tiny_runs.tiny_run(tiny()), rows_for("classification", 1))
-    with pytest.raises(ConfigError) as raised:
-        explainer.attributions("fast-shap")
-    assert str(raised.value) == (
-        "method: fast-shap needs a head that is fitted to the run first: attentune explain RUN --fit; this run has"
-        " none. Methods that work on it: ssa, gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
-        " attention-gradient, random."
-    )
+        Explainer(run, rows_for("classification", 1)).attributions(name)
+    rest = "gradient, integrated-gradients, leave-one-out, lime, shap, attention, attention-gradient, random."
+    assert str(raised.value) == f"method: {name} needs {needs}. Methods that work on it: {others}{rest}"
 
 
 @pytest.mark.parametrize("name", ["integrated-gradients", "lime", "shap"])
@@ -287,3 +287,161 @@ def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
             UnsupportedEncoderError, match="this bert encoder does not return its attention weights, expected"
         ):
             attending.layer_attentions(hidden, scorer)
+
+
+# Methods that share a difference out: what they add up to, exact Shapley values, and agreement on a linear model.
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "settings", "error"),
+    [
+        ("integrated-gradients", Settings(steps=50), 1e-2),
+        ("shap", Settings(samples=64), 2e-3),
+    ],
+)
+def test_scores_add_up_to_what_masking_all_tokens_takes(
+    tiny: Tiny, kind: str, name: str, settings: Settings, error: float
+) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    if kind == "bi-encoder" and name == "integrated-gradients":
+        settings = Settings(steps=400)  # |u - v| has kinks, which take more steps
+    differences = []
+    for row, found in enumerate(Explainer(run, rows).attributions(name, settings=settings)):
+        text = OneText(run, rows, row)
+        differences.append(text.asked() - text.asked(text.places))
+        assert float(found.scores.sum()) == pytest.approx(differences[-1], abs=error)
+    assert max(map(abs, differences)) > 0.3
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_shap_comes_near_exact_shapley_values(tiny: Tiny, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_of(["the plot never moves !", "great, not dull"])
+    few, many = (Explainer(run, rows).attributions("shap", settings=Settings(samples=count)) for count in (12, 3000))
+    for row, found in enumerate(many):
+        exact = loops.shapley(OneText(run, rows, row))
+        span = float(np.ptp(exact))
+        assert span > 0.05
+        assert np.abs(found.scores - exact).max() < 0.05 * span
+        assert np.abs(few[row].scores - exact).max() > np.abs(found.scores - exact).max()
+
+
+@pytest.mark.integration
+def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_of(["great plot"])
+    explainer = Explainer(run, rows)
+    assert explainer.attributions("lime")[0].passes == 5001
+    assert explainer.attributions("shap")[0].passes == 501
+    assert explainer.attributions("integrated-gradients")[0].passes == 101
+
+
+@pytest.mark.integration
+def test_long_texts_are_asked_in_parts(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification")
+    whole = Explainer(run, rows).attributions("integrated-gradients")
+    monkeypatch.setattr("attentune.explain.gradient.BATCH_TOKENS", 70)
+    sizes = []
+    run.model.register_forward_pre_hook(lambda module, inputs: sizes.append(module) or None)
+    parts = Explainer(run, rows).attributions("integrated-gradients")
+    for own, other in zip(whole, parts, strict=True):
+        assert own.scores == pytest.approx(other.scores, rel=1e-3, abs=1e-5)
+        assert own.passes == other.passes
+    assert len(sizes) > 60
+
+
+# Why one class and not another: each method's scores are those of a plain loop with the difference of two logits.
+
+
+CONTRAST_SETTINGS = Settings(seed=3, steps=6, samples=24, contrast="maybe")
+MAYBE = 1
+
+
+class Contrasted(OneText):
+    """A row whose explained value is the logit of the target minus that of "maybe"."""
+
+    def value(self, logits_C: Tensor) -> Tensor:
+        return logits_C.double()[self.target] - logits_C.double()[MAYBE]
+
+
+def other_than_maybe(logits_C: np.ndarray) -> int:
+    best = max(range(3), key=lambda c: logits_C[c])
+    return best if best != MAYBE else max((0, 2), key=lambda c: logits_C[c])
+
+
+@pytest.mark.parametrize("name", ["gradient", "integrated-gradients", "leave-one-out", "lime", "attention-gradient"])
+def test_contrasts_are_those_of_the_loop(tiny, name: str) -> None:
+    run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
+    found = Explainer(run, rows).attributions(name, settings=CONTRAST_SETTINGS)
+    logits_NC = predict_rows(run, rows)
+    predicted = logits_NC.argmax(axis=1).tolist()
+    assert MAYBE in predicted  # a row where the most likely other class is explained
+    assert {*predicted} != {MAYBE}
+    for row, attribution in enumerate(found):
+        target = other_than_maybe(logits_NC[row])
+        assert attribution.target == target
+        expected = LOOPS[name](Contrasted(run, rows, row, target))
+        most = float(np.abs(expected).max(initial=0.0))
+        assert attribution.scores == pytest.approx(expected, rel=5e-4, abs=5e-4 * most + 1e-9)
+    plain = Explainer(run, rows).attributions(name, settings=replace(CONTRAST_SETTINGS, contrast=None))
+    assert not np.allclose(plain[0].scores, found[0].scores, rtol=1e-2)
+
+
+def test_the_shares_of_shap_add_up_to_the_change_of_the_difference(tiny) -> None:
+    run, rows = tiny_run(tiny(), "pair"), rows_for("pair", 1)
+    (found,) = Explainer(run, rows).attributions("shap", target="yes", settings=replace(CONTRAST_SETTINGS, samples=300))
+    text = Contrasted(run, rows, 0, 2)
+    assert float(found.scores.sum()) == pytest.approx(text.asked() - text.asked(text.places), abs=2e-3)
+
+
+def test_words_are_deleted_and_gradients_averaged_for_ensembles(tiny, tmp_path: Path) -> None:
+    run = saved_ensemble(tmp_path / "pair", tiny, "pair", members={"bert": 2})
+    first, second = "A cat sat", "The plot moves"
+    (found,) = explain_texts(run, [first], [second], target="yes", contrast="no", method="leave-one-out")
+
+    def value(text: str) -> float:
+        logits_C = predict_rows(run, rows_of([text], [second]))[0]
+        return float(logits_C[2] - logits_C[0])
+
+    assert found.tokens[1].score == pytest.approx(value(first) - value("A  sat"), abs=1e-5)
+    assert found.to_dict()["contrast"] == "no"
+    (averaged,) = explain_texts(run, [first], [second], target="yes", contrast="no", method="gradient")
+    (against,) = explain_texts(run, [first], [second], target="no", contrast="yes", method="gradient")
+    scores, opposite = ([token.score for token in one.tokens] for one in (averaged, against))
+    assert scores == pytest.approx([-score for score in opposite], abs=1e-6)
+    assert max(map(abs, scores)) > 0
+
+
+def test_two_classes_have_the_scores_of_the_log_odds(tiny) -> None:
+    run = tiny_run(tiny())
+    (plain,) = explain_texts(run, [TEXTS[0]], method="gradient", target="good")
+    (contrasted,) = explain_texts(run, [TEXTS[0]], method="gradient", target="good", contrast="bad")
+    expected = [token.score for token in plain.tokens]
+    assert [token.score for token in contrasted.tokens] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert "contrast" not in plain.to_dict()
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.explains_class])
+def test_methods_whose_scores_have_no_class_are_refused(tiny, name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        explain_texts(tiny_run(tiny()), ["a"], method=name, contrast="bad")
+    assert str(error.value) == (
+        f"contrast: the scores of {name} do not depend on the class. Methods that do: fast-shap, gradient,"
+        " integrated-gradients, leave-one-out, lime, shap, attention-gradient."
+    )
+
+
+MISTAKES = {
+    "no such class": ("classification", {"contrast": "goood"}, "expected one of the run's classes: bad, good. Did you"),
+    "the same class": ("classification", {"contrast": "bad", "target": "bad"}, "which is the class to explain"),
+    "a score": ("regression", {"contrast": "bad"}, "this run predicts a score and has no other class; leave it out."),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_are_refused(tiny, case: str) -> None:
+    kind, options, message = MISTAKES[case]
+    with pytest.raises(ConfigError) as error:
+        explain_texts(tiny_run(tiny(), kind), ["a"], method="gradient", **options)
+    assert message in str(error.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from attentune.report.charts import (
     PointRow,
     bars_figure,
     check_figure_file,
-    figure_bytes,
     rows_figure,
     save_figure,
 )
@@ -56,23 +54,6 @@ def test_bars_are_the_numbers_and_errors() -> None:
         assert ends == [pytest.approx((bar.value - 0.05, bar.value + 0.05)) for own in bars.values() for bar in own]
     legend = figure.legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["method 0", "method 1", "method 2", "chance (0.5)"]
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(("methods", "name"), [(1, "bert"), (3, "sesame with a wide blur"), (12, "long " * 20)])
-def test_nothing_overlaps(methods: int, name: str) -> None:
-    figure = bars_figure(panels(methods, name=name), GROUPS, chance=0.5, title="HANS, 300 rows")
-    figure_bytes(figure, "png")
-    whole, legend = figure.bbox, figure.legends[0].get_window_extent()
-    boxes = [legend, *(axis.get_tightbbox() for axis in figure.axes)]
-    boxes += [text.get_window_extent() for text in figure.texts if text.get_text()]
-    for place, box in enumerate(boxes):
-        assert box.x0 >= whole.x0 - 1
-        assert box.x1 <= whole.x1 + 1
-        assert not any(box.overlaps(other) for other in boxes[:place])
-    for axis in figure.axes:
-        labels = [label.get_window_extent() for label in axis.get_xticklabels()]
-        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
 
 
 def test_names_are_shown_as_they_are() -> None:

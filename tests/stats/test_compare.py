@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.stats import t, ttest_1samp
 
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import Runs, compare_all, compare_runs, holm, summarise
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.paired_tests import jackknife_values
 from attentune.stats.power import minimum_detectable_effect
 
 EXAMPLES = 200
@@ -73,24 +73,6 @@ def test_with_examples_it_is_the_mean_over_both() -> None:
         )
     )
     assert "90 % CI" in found.sentence
-
-
-def test_another_metric_comes_with_its_jackknife_values() -> None:
-    def correlated(method: str, noise: float) -> Runs:
-        gold = numpy_generator("gold").normal(size=EXAMPLES)
-        values, scores = {}, {}
-        for seed in range(4):
-            guess = gold + noise * numpy_generator(method, seed).normal(size=EXAMPLES)
-            values[seed] = jackknife_values(
-                lambda rows, guess=guess: np.corrcoef(gold[rows], guess[rows])[0, 1], EXAMPLES
-            )
-            scores[seed] = float(np.corrcoef(gold, guess)[0, 1])
-        return Runs(method, "sts-b", "pearson", scores, examples=values)
-
-    found = compare_runs(correlated("bert", 1.0), correlated("sesame", 0.7))
-    assert found.over == "seeds and examples"
-    assert found.shown
-    assert found.low < found.difference < found.high
 
 
 @given(scores=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=2, max_size=8), data=st.data())
@@ -269,3 +251,168 @@ def test_holm_rejects_what_the_steps_reject(p_values: list[float], alpha: float)
     gc.freeze()  # statsmodels collects garbage at every call
     assert (holm(p_values) <= alpha).tolist() == rejected
     gc.unfreeze()
+
+
+# The corrected resampled t test: its formula, and that it is right more often than the plain one.
+
+
+VALUES = np.array([0.02, -0.01, 0.05, 0.03, 0.00, 0.04, 0.01, 0.02, -0.02, 0.06])
+
+
+def fold_runs(method: str, scores: np.ndarray, folds: int = 10) -> Runs:
+    return Runs(method, "rte", "accuracy", dict(enumerate(scores, start=1)), overlap=1 / (folds - 1))
+
+
+def test_it_is_the_formula_of_nadeau_and_bengio() -> None:
+    found = mean_over_seeds(VALUES, overlap=1 / 9)
+    mean, variance = VALUES.mean(), VALUES.var(ddof=1)
+    error = math.sqrt((1 / 10 + 1 / 9) * variance)
+    assert found.value == pytest.approx(mean)
+    assert found.p == pytest.approx(2 * t.sf(mean / error, 9), rel=1e-6)
+    half = t.ppf(0.975, 9) * error
+    assert (found.low, found.high) == (pytest.approx(mean - half), pytest.approx(mean + half))
+    assert mean_over_seeds(VALUES).p == pytest.approx(ttest_1samp(VALUES, 0).pvalue)
+
+
+def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
+    found = compare_runs(fold_runs("bert", 0.7 + 0 * VALUES), fold_runs("ssa", 0.7 + VALUES))
+    assert found.over == "folds"
+    assert found.p == pytest.approx(float(mean_over_seeds(VALUES, overlap=1 / 9).p))
+    assert all(math.isnan(p) for p in (found.p_seeds, found.p_sign_flip, found.p_wilcoxon, found.smallest_p))
+    assert "10 folds" in found.sentence
+    assert "seeds" not in found.sentence
+    said = (
+        "Folds share most of their training rows; interval and p come from the corrected resampled t test "
+        "(Nadeau and Bengio 2003)."
+    )
+    assert found.notes == (said,)
+    plain = mean_over_seeds(VALUES)
+    assert found.high - found.low > float(plain.high - plain.low)
+    detectable = compare_runs(
+        Runs("bert", "rte", "accuracy", dict(enumerate(0.7 + 0 * VALUES))),
+        Runs("ssa", "rte", "accuracy", dict(enumerate(0.7 + VALUES))),
+    ).minimum_detectable_effect
+    wider = math.sqrt((1 / 10 + 1 / 9) / (1 / 10))
+    assert found.minimum_detectable_effect == pytest.approx(detectable * wider, rel=1e-3)
+
+
+def test_two_folds_are_compared_as_more_are() -> None:
+    found = compare_runs(fold_runs("bert", VALUES[:2], folds=2), fold_runs("ssa", VALUES[4:6] + 0.2, folds=2))
+    assert found.p == pytest.approx(float(mean_over_seeds(VALUES[4:6] + 0.2 - VALUES[:2], overlap=1.0).p))
+    assert found.notes[0].startswith("Folds share most")
+    assert math.isnan(found.p_sign_flip)
+
+
+def test_folds_that_all_differ_alike_have_no_p() -> None:
+    runs = [fold_runs("bert", 0.5 + 0 * VALUES), fold_runs("ssa", 0.75 + 0 * VALUES)]
+    (found,) = compare_all(runs, "bert")
+    assert math.isnan(found.p)
+    assert not found.shown
+    assert "the same on all 10 folds" in found.sentence
+
+
+def test_folds_and_seeds_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="expected the same number of folds, or none"):
+        compare_runs(fold_runs("bert", VALUES), Runs("ssa", "rte", "accuracy", dict(enumerate(VALUES, start=1))))
+
+
+def test_the_interval_of_a_mean_allows_for_the_overlap_too() -> None:
+    found = summarise(fold_runs("bert", 0.7 + VALUES))
+    expected = mean_over_seeds(0.7 + VALUES, overlap=1 / 9)
+    assert (found.low, found.high) == (pytest.approx(float(expected.low)), pytest.approx(float(expected.high)))
+    assert found.over == "folds"
+
+
+# Runs by seed, collapsed ones, and the summary of a method.
+
+
+def runs(scores: dict[int, float | None], **settings) -> Runs:
+    return Runs("bert", "rte", "accuracy", scores, **settings)
+
+
+def answers(seeds: int, examples: int = 50) -> dict[int, np.ndarray]:
+    return {seed: numpy_generator("test-runs", seed).random(examples) < 0.7 for seed in range(seeds)}
+
+
+def test_a_run_at_or_below_the_majority_guess_has_collapsed() -> None:
+    scores = {1: 0.53, 2: 0.52, 3: 0.31, 4: 0.5200000000000001}
+    assert runs(scores, majority_score=0.52).collapsed() == [2, 3, 4]
+    assert runs(scores).collapsed() == []
+
+
+def test_where_smaller_is_better_a_run_at_or_above_the_guess_has_collapsed() -> None:
+    assert runs({1: 0.4, 2: 0.9, 3: 1.2}, majority_score=0.9, greater_is_better=False).collapsed() == [2, 3]
+
+
+def test_an_undefined_score_is_the_guesses_where_that_is_known() -> None:
+    scores = {2: None, 1: 0.4, 3: math.nan}
+    known, unknown = runs(scores, majority_score=0.0), runs(scores)
+    assert (known.seeds(), [known.score(seed) for seed in (1, 2, 3)]) == ([1, 2, 3], [0.4, 0.0, 0.0])
+    assert unknown.seeds() == [1]
+    assert known.collapsed() == unknown.collapsed() == [2, 3]
+
+
+def test_example_values_come_by_seed_or_not_at_all() -> None:
+    rows = answers(3)
+    found = runs({seed: row.mean() for seed, row in rows.items()}, examples=rows)
+    values = found.example_values([2, 0])
+    assert values is not None
+    assert values.tolist() == [rows[2].tolist(), rows[0].tolist()]
+    assert found.example_values([0, 7]) is None
+    assert found.example_values([]) is None
+    assert runs({0: 0.5}).example_values([0]) is None
+    assert runs({0: None}, examples={0: np.full(9, np.nan)}, majority_score=0.0).example_values([0]) is None
+
+
+def test_example_values_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"bert on rte \(accuracy\): example values have shapes \[\(3,\), \(4,\)\]"):
+        runs({1: 1.0, 2: 1.0}, examples={1: np.ones(3), 2: np.ones(4)}).example_values([1, 2])
+    said = (
+        r"bert on rte \(accuracy\), seed 1: the example values have the mean 0.25, but the score is 0.5; for a metric "
+        "that is not a mean over examples pass its jackknife_values"
+    )
+    with pytest.raises(ValueError, match=said):
+        runs({1: 0.5}, examples={1: np.array([1, 0, 0, 0])}).example_values([1])
+
+
+def test_a_summary_over_seeds_has_the_t_interval() -> None:
+    scores = {1: 0.71, 2: 0.74, 3: 0.70, 4: 0.52}
+    found = summarise(runs(scores, majority_score=0.52))
+    low, high = stats.ttest_1samp(list(scores.values()), 0).confidence_interval(0.95)
+    assert (found.method, found.task, found.metric) == ("bert", "rte", "accuracy")
+    assert found.mean == pytest.approx(0.6675)
+    assert found.sd == pytest.approx(np.std(list(scores.values()), ddof=1))
+    assert [found.low, found.high] == pytest.approx([low, high])
+    assert (found.over, found.seeds, found.examples, found.collapsed) == ("seeds", 4, None, (4,))
+
+
+def test_a_summary_with_examples_has_the_wider_interval() -> None:
+    rows = answers(4)
+    scores = {seed: float(row.mean()) for seed, row in rows.items()}
+    found = summarise(runs(scores, examples=rows), confidence=0.9)
+    known = mean_over_seeds_and_examples(np.stack([rows[seed] for seed in range(4)]), confidence=0.9)
+    assert [found.low, found.high] == pytest.approx([known.low, known.high])
+    assert (found.over, found.examples) == ("seeds and examples", 50)
+    plain = summarise(runs(scores), confidence=0.9)
+    assert found.high - found.low > plain.high - plain.low
+
+
+def test_a_summary_of_one_run_or_none_has_no_spread() -> None:
+    one, none = summarise(runs({3: 0.7}, examples={3: np.array([1] * 7 + [0] * 3)})), summarise(runs({3: None}))
+    assert (one.mean, one.seeds, none.seeds) == (0.7, 1, 0)
+    assert np.isnan([one.sd, one.low, one.high, none.mean, none.sd, none.low]).all()
+
+
+def test_two_examples_are_enough_and_tables_are_refused() -> None:
+    two = runs({1: 0.5}, examples={1: np.array([1.0, 0.0])}).example_values([1])
+    assert two is not None
+    assert two.tolist() == [[1.0, 0.0]]
+    for bad in (np.ones(1), np.ones((1, 1)), np.ones((2, 3))):
+        with pytest.raises(ValueError, match="expected the same .N,. for all seeds"):
+            runs({1: 1.0}, examples={1: bad}).example_values([1])
+
+
+def test_example_values_in_single_precision_fit_their_score() -> None:
+    large, small = np.float32([70_000.01, 70_000.03]), np.float32([1e-7, -1e-7])
+    assert runs({1: 70_000.02}, examples={1: large}).example_values([1]) is not None
+    assert runs({1: 5e-7}, examples={1: small}).example_values([1]) is not None

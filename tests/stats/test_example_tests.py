@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attentune.metrics.metrics import METRICS
 from attentune.seeding import numpy_generator
 from attentune.stats.paired_tests import jackknife_values, mcnemar_p, mcnemar_test, paired_bootstrap_test
 
@@ -89,26 +88,6 @@ def test_jackknife_values_of_a_mean_are_its_values() -> None:
     values = numpy_generator("test-jack").normal(size=40)
     found = jackknife_values(lambda rows: float(values[rows].mean()), 40)
     assert found == pytest.approx(values, abs=1e-10)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "mean_absolute_error"])
-def test_jackknife_values_have_the_metrics_mean_and_spread(metric: str) -> None:
-    rows, generator = 150, numpy_generator("test-spread", metric)
-    if METRICS[metric].needs == "an order":
-        labels = generator.normal(size=rows)
-        guesses = labels + generator.normal(size=rows)
-    else:
-        labels = (generator.random(rows) < 0.6).astype(int)
-        guesses = np.where(generator.random(rows) < 0.8, labels, 1 - labels)
-
-    def score(places: np.ndarray) -> float:
-        return METRICS[metric].score(labels[places], guesses[places])
-
-    found = jackknife_values(score, rows)
-    assert found.mean() == pytest.approx(score(np.arange(rows)), abs=1e-10)
-    resampled = [score(generator.integers(rows, size=rows)) for _ in range(300)]
-    assert found.std(ddof=1) / math.sqrt(rows) == pytest.approx(np.std(resampled), rel=0.15)
 
 
 def test_jackknife_values_follow_the_formula_row_by_row() -> None:

@@ -49,8 +49,7 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
 def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor:
     """Compute the function that contrastive explanations explain: the target class's logit minus another's.
 
-    Source:
-        Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
+    Source: Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
     """
     logits_BC = logits_BC.float()
     return logits_BC.gather(1, target_B[:, None])[:, 0] - logits_BC[:, contrast]

@@ -172,8 +172,7 @@ def fit_explainer(
     The run's model is not changed. Afterwards `explain` has the method "fast-shap", which is then the default, and
     `predict --explain` works.
 
-    Source:
-        FastSHAP (Jethani et al., ICLR 2022); see `explain.fast_shap`.
+    Source: FastSHAP (Jethani et al., ICLR 2022); see `explain.fast_shap`.
     """
     if copies < 2 or copies % 2:
         raise ConfigError(f"copies: got {copies}, expected an even number from 2: each second copy masks the others.")

@@ -58,8 +58,7 @@ def glue_average(by_task: Mapping[str, Scores]) -> GlueAverage | None:
     matched and mismatched). With all eight tasks, WNLI is the ninth, as the majority class (65.1). Scores of WNLI and
     AX are not used.
 
-    Source:
-        GLUE (Wang et al., 2019), section 4; WNLI as in BERT (Devlin et al., 2019) and the papers that follow it.
+    Source: GLUE (Wang et al., 2019), section 4; WNLI as in BERT (Devlin et al., 2019) and the papers that follow it.
     """
     tasks = tuple(task for task in GLUE_TASKS if task in by_task)
     if len(tasks) < 2:

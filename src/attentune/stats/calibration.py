@@ -11,8 +11,7 @@ _LOWEST, _HIGHEST = 0.05, 20.0
 def calibration_error(probabilities_N: np.ndarray, correct_N: np.ndarray, *, bins: int = 15) -> float:
     """Compute the expected calibration error, from 0 to 1.
 
-    Source:
-        Guo et al., 2017, section 2, after Naeini et al., 2015.
+    Source: Guo et al., 2017, section 2, after Naeini et al., 2015.
     """
     if len(probabilities_N) == 0:
         return float("nan")
@@ -35,8 +34,7 @@ def fit_temperature(logits_NC: np.ndarray, labels: np.ndarray) -> float:
 
     The temperature does not change the order of the classes.
 
-    Source:
-        Temperature scaling: Guo et al., 2017, section 4.2.
+    Source: Temperature scaling: Guo et al., 2017, section 4.2.
     """
     # The loss is convex in 1 / T, so it has one minimum in log T too.
     result = optimize.minimize_scalar(

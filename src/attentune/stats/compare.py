@@ -149,19 +149,28 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
     two methods have the same mean score over all seeds (and examples) that could have been sampled.
     """
     paired = _pair(baseline, method)
-    main = _primary(paired, alpha, family)
+    main, advantage_S = _primary(paired, alpha, family), paired.advantage_S
+    # The other tests assume independent runs, which folds are not.
+    independent = len(advantage_S) > 1 and not paired.overlap
     return Comparison(
         baseline=baseline.method,
         method=method.method,
         task=method.task,
         metric=method.metric,
-        difference=_mean(paired.advantage_S),
+        difference=_mean(advantage_S),
         **main,
         p_holm=min(1.0, family * main["p"]) if math.isfinite(main["p"]) else math.nan,
         family=family,
         seeds=len(paired.seeds),
-        **_other_tests(paired),
-        **_means_and_spreads(paired),
+        p_seeds=float(mean_over_seeds(advantage_S).p) if independent else math.nan,
+        p_sign_flip=sign_flip_test(advantage_S) if independent else math.nan,
+        p_wilcoxon=wilcoxon_test(advantage_S) if independent else math.nan,
+        smallest_p=smallest_p(len(advantage_S)) if independent else math.nan,
+        baseline_mean=_mean(paired.baseline_S),
+        method_mean=_mean(paired.method_S),
+        baseline_sd=_sd(paired.baseline_S),
+        method_sd=_sd(paired.method_S),
+        difference_sd=_sd(advantage_S),
         baseline_collapsed=tuple(baseline.collapsed()),
         method_collapsed=tuple(method.collapsed()),
         alpha=alpha,
@@ -187,7 +196,17 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
             baselines[one.task, one.metric] = one
     missing = [one for one in runs if (one.task, one.metric) not in baselines]
     if missing:
-        raise ConfigError(_no_baseline(missing, baseline))
+        by_place: dict[tuple[str, str], set[str]] = {}
+        for one in missing:
+            by_place.setdefault((one.task, one.metric), set()).add(one.method)
+        raise ConfigError(
+            [
+                f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of"
+                f" {', '.join(sorted(others))}; expected the baseline on every task. Run it there too, choose another"
+                " baseline, or leave the task out."
+                for (task, metric), others in sorted(by_place.items())
+            ]
+        )
     return compare_pairs(
         [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline], alpha=alpha
     )
@@ -207,8 +226,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     Rejecting where the adjusted p is at most alpha keeps the family-wise error rate at alpha or below, under any
     dependence between the comparisons.
 
-    Source:
-        Holm, Scandinavian Journal of Statistics 6, 1979.
+    Source: Holm, Scandinavian Journal of Statistics 6, 1979.
     """
     from statsmodels.stats.multitest import multipletests  # imports pandas, which is slow
 
@@ -217,16 +235,6 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     if tested.any():
         adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
     return adjusted
-
-
-def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
-    places = sorted({(one.task, one.metric) for one in missing})
-    return [
-        f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of "
-        f"{', '.join(sorted({one.method for one in missing if (one.task, one.metric) == (task, metric)}))}; expected "
-        "the baseline on every task. Run it there too, choose another baseline, or leave the task out."
-        for task, metric in places
-    ]
 
 
 def _pair(baseline: Runs, method: Runs) -> _Paired:
@@ -283,29 +291,6 @@ def _primary(paired: _Paired, alpha: float, family: int) -> dict[str, Any]:
         "examples": examples,
         "over": over,
         "minimum_detectable_effect": effect,
-    }
-
-
-def _other_tests(paired: _Paired) -> dict[str, Any]:
-    advantage_S = paired.advantage_S
-    # The tests here assume independent runs, which folds are not.
-    if len(advantage_S) < 2 or paired.overlap:
-        return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
-    return {
-        "p_seeds": float(mean_over_seeds(advantage_S).p),
-        "p_sign_flip": sign_flip_test(advantage_S),
-        "p_wilcoxon": wilcoxon_test(advantage_S),
-        "smallest_p": smallest_p(len(advantage_S)),
-    }
-
-
-def _means_and_spreads(paired: _Paired) -> dict[str, Any]:
-    return {
-        "baseline_mean": _mean(paired.baseline_S),
-        "method_mean": _mean(paired.method_S),
-        "baseline_sd": _sd(paired.baseline_S),
-        "method_sd": _sd(paired.method_S),
-        "difference_sd": _sd(paired.advantage_S),
     }
 
 

@@ -94,8 +94,7 @@ def wilson_interval(successes: int, rows: int, *, confidence: float = 0.95) -> t
 
     Unlike the mean +- 1.96 standard errors it stays within 0 and 1, and has a positive width at 0 and 1.
 
-    Source:
-        Wilson, JASA 22, 1927.
+    Source: Wilson, JASA 22, 1927.
     """
     if rows == 0:
         return float("nan"), float("nan")
@@ -130,8 +129,7 @@ def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: 
     cross-validation they are not, because folds share training rows. With `overlap` the variance of the mean is
     (1 / S + overlap) times the variance of the values instead of 1 / S times: the corrected resampled t test.
 
-    Source:
-        Nadeau and Bengio, Machine Learning 52, 2003, section 3; for repeated folds Bouckaert and Frank, PAKDD 2004.
+    Source: Nadeau and Bengio, Machine Learning 52, 2003, section 3; for repeated folds Bouckaert and Frank, PAKDD 2004.
     """
     values_S = np.asarray(values_S, dtype=np.float64)
     seeds = values_S.shape[-1]
@@ -159,8 +157,7 @@ def mean_over_seeds_and_examples(values_SN: np.ndarray, *, confidence: float = 0
     nothing; p is the level at which the interval just touches zero. The approximation is conservative:
     docs/statistics.md has the measured rates.
 
-    Source:
-        Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4; Graybill and Wang, JASA 75, 1980.
+    Source: Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4; Graybill and Wang, JASA 75, 1980.
     """
     values_SN = np.asarray(values_SN, dtype=np.float64)
     seeds, examples = values_SN.shape[-2:]

@@ -49,9 +49,8 @@ def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
     equally often. With fewer than 25 such rows p is exact (binomial); with more it is from chi-square without the
     continuity correction, which would be too conservative.
 
-    Source:
-        McNemar, Psychometrika 12, 1947; on the continuity correction Fagerland, Lydersen and Laake, BMC Medical
-        Research Methodology 13:91, 2013.
+    Source: McNemar, Psychometrika 12, 1947; on the continuity correction Fagerland, Lydersen and Laake, BMC Medical
+    Research Methodology 13:91, 2013.
     """
     first_N, second_N = np.asarray(first_N), np.asarray(second_N)
     if first_N.ndim != 1 or first_N.shape != second_N.shape:
@@ -90,9 +89,8 @@ def paired_bootstrap_test(
     Examples are resampled with replacement, keeping the answers of both models together. p is the share of resamples
     whose mean is at least as far from the observed mean as the observed mean is from zero.
 
-    Source:
-        Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 16.4; in NLP: Berg-Kirkpatrick, Burkett
-        and Klein, EMNLP 2012.
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 16.4; in NLP: Berg-Kirkpatrick,
+    Burkett and Klein, EMNLP 2012.
     """
     differences_N = np.asarray(differences_N, dtype=np.float64)
     if differences_N.ndim != 1 or len(differences_N) < 2:
@@ -114,8 +112,7 @@ def jackknife_values(
     be used wherever correctness per example can:
     value_i = metric + (N - 1) (mean of all leave-one-out metrics - the one without i).
 
-    Source:
-        Tukey's pseudo-values, centered on the metric; Efron and Tibshirani, 1993, chapter 11.
+    Source: Tukey's pseudo-values, centered on the metric; Efron and Tibshirani, 1993, chapter 11.
     """
     if rows < 2:
         raise ValueError(f"rows is {rows}; expected at least 2, because each row is left out in turn")
@@ -133,8 +130,7 @@ def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator 
     least as far from zero as the observed one. With few seeds p has a lower bound: 0.25 for 3 seeds, 0.0625 for 5,
     0.002 for 10.
 
-    Source:
-        Fisher, "The Design of Experiments", 1935, section 21.
+    Source: Fisher, "The Design of Experiments", 1935, section 21.
     """
     differences_S = _checked(differences_S)
     return float(sign_flip_p(differences_S[differences_S != 0], generator=generator))  # a zero has no sign to flip
@@ -147,8 +143,7 @@ def wilcoxon_test(differences_S: np.ndarray, *, generator: np.random.Generator |
     differences, so an outlier among the seeds counts no more than its rank. Zeros are dropped, ties share their mean
     rank, and p has the lower bound of `sign_flip_test`.
 
-    Source:
-        Wilcoxon, Biometrics Bulletin 1, 1945.
+    Source: Wilcoxon, Biometrics Bulletin 1, 1945.
     """
     # scipy.stats.wilcoxon is exact only without ties; with ties, its permutations take 0.4 s where these take 0.01 s.
     return sign_flip_test(signed_ranks(_checked(differences_S)), generator=generator)

@@ -37,9 +37,8 @@ def minimum_detectable_accuracy_difference(
     The exact (binomial) test is slightly more conservative: on 20 to 5,000 rows it detects these differences with a
     power of 75 to 79 % (by simulation).
 
-    Source:
-        Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43, 1987;
-        McNemar, Psychometrika 12, 1947.
+    Source: Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
+    1987; McNemar, Psychometrika 12, 1947.
     """
     z_alpha, z_power = _quantiles(power, alpha)
     if not 0 < disagreement <= 1:
@@ -62,9 +61,8 @@ def minimum_detectable_correlation_difference(
     This treats the two correlations as independent. Those of two models on the same rows are positively dependent, so a
     paired test detects smaller increases: the result is an upper bound.
 
-    Source:
-        Fisher, Metron 1, 1921; Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd edition 1988,
-        chapter 4.
+    Source: Fisher, Metron 1, 1921; Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd edition 1988,
+    chapter 4.
     """
     z_alpha, z_power = _quantiles(power, alpha)
     if not -1 < baseline < 1:

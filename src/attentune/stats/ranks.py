@@ -38,8 +38,7 @@ def rank_methods(
     equivalent; Nemenyi's critical difference keeps the family-wise error rate over all pairs near alpha. Tasks count as
     independent and have equal weight, and a rank says nothing about the size of a difference.
 
-    Source:
-        Demsar, JMLR 7, 2006.
+    Source: Demsar, JMLR 7, 2006.
     """
     scores_TM = np.asarray(scores_TM, dtype=np.float64)
     _check(scores_TM, len(methods))
