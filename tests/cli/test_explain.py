@@ -127,6 +127,18 @@ def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, att
         assert content.decode().startswith(f"text: {TEXT}\n")
 
 
+def test_words_by_class_are_tables_or_lines(run: Path, folder: Path, attentune: Command) -> None:
+    words = ("explain", run, "--input_file", folder / "validation.csv", "--by_class")
+    status, out, _ = attentune(*words)
+    assert status == 0
+    assert out.startswith("words for bad")
+    assert "leave-one-out, 20 rows; bootstrap intervals over rows; ranked by lower bound times rows.\n" in out
+    status, out, _ = attentune(*words, "--format", "json")
+    for line in parsed(out):
+        assert line["rows"] >= 3
+        assert 0 < line["low"] <= line["score"] <= line["high"]
+
+
 def test_heads_are_shown_as_table_lines_and_figure(run: Path, tmp_path: Path, attentune: Command) -> None:
     status, out, _ = attentune("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
     assert status == 0

@@ -88,18 +88,16 @@ def recorded(tmp_path: Path) -> list[RecordedRun]:
     return list(collect([str(tmp_path / "c")]).runs)
 
 
-def test_texts_and_findings_are_read(recorded: list[RecordedRun]) -> None:
+def test_texts_are_read(recorded: list[RecordedRun]) -> None:
     found = texts_of(recorded)["train.csv"]
     assert [text for text, _ in found.texts.values()][:2] == ["a fine film dev", "a dull film dev"]
     assert found.problem == ""
-    assert found.findings is not None
-    assert any("rows" in finding.message for finding in found.findings)
 
 
 def test_changed_missing_and_large_files_are_not_read(recorded, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "dev.csv").write_text("sentence,label\nsecret,yes\n")
     found = texts_of(recorded)["train.csv"]
-    assert (dict(found.texts), found.findings) == ({}, None)
+    assert found.texts == {}
     assert found.problem == (
         "The texts are not shown: the data files have other rows than those that the runs were scored on."
     )
@@ -123,5 +121,5 @@ def test_the_page_shows_texts_unless_told_not_to(recorded: list[RecordedRun], tm
     words = ("report", tmp_path / "c", "--output_file")
     assert attentune(*words, tmp_path / "with.html")[:2] == (0, "")
     assert attentune(*words, tmp_path / "without.html", "--no_texts")[:2] == (0, "")
-    assert "What the doctor says of the data" in (tmp_path / "with.html").read_text()
+    assert "dull film dev" in (tmp_path / "with.html").read_text()
     assert "dull film dev" not in (tmp_path / "without.html").read_text()

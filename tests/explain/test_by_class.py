@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import random
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attentune.baselines.registry import make_baseline
 from attentune.cli.explain import class_tables
-from attentune.config import DataConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
-from attentune.data.load import load_data
 from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
 from attentune.explain.explanation import Explanation, Subword
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import bootstrap_interval, wilson_interval
-from helpers.samples import BAD, GOOD
-from helpers.tiny_runs import write_run_config
 
 
 def explained(label: str | float, **scores: float) -> Explanation:
@@ -115,68 +106,3 @@ def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
     assert "0 to 50 %        1  100 % (21 to 100)  0 % (0 to 79)" in shown
     assert "all              5  20 % (4 to 62)     80 % (38 to 96)" in shown
     assert every.to_dict()["predicted"]["yes"]["share"] == 0.8
-
-
-def write_planted(path: Path, rows: int, *, seed: int) -> Path:
-    """Reviews whose cinema, plaza or forum, agrees with the label in 80 % of the rows; their other words say little."""
-    draw = random.Random(seed)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"])
-        for _ in range(rows):
-            label = draw.choice(("negative", "positive"))
-            good = (label == "positive") == (draw.random() < 0.6)
-            cinema = "plaza" if (label == "positive") == (draw.random() < 0.8) else "forum"
-            writer.writerow([f"seen at the {cinema} , a {draw.choice(GOOD if good else BAD)} film", label])
-    return path
-
-
-@pytest.fixture(scope="module")
-def shortcut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linear model of words that was fitted to reviews with a planted shortcut."""
-    home = tmp_path_factory.mktemp("shortcut")
-    train = write_planted(home / "train.csv", 1200, seed=1)
-    write_planted(home / "some.csv", 120, seed=2)
-    config = DataConfig(train_file=str(train), text_column="text", label_column="label")
-    data = load_data(config, seed=1, cut_validation=False)
-    made = make_baseline("tfidf-linear", encoder=ModelConfig(), max_length=128, seed=1)
-    (home / "run").mkdir()
-    made.fit(data.splits["train"], data.label_space).save(home / "run")
-    write_run_config(home / "run", data=config)
-    return home
-
-
-@pytest.mark.integration
-def test_the_planted_names_of_the_shortcut_come_first(attentune, shortcut: Path) -> None:
-    words = ("explain", shortcut / "run", "--input_file", shortcut / "some.csv", "--by_class")
-    status, out, _ = attentune(*words, "--format", "json")
-    assert status == 0
-    lines = [json.loads(line) for line in out.splitlines()]
-    first = {name: next(line for line in lines if line["class"] == name) for name in ("negative", "positive")}
-    assert {name: line["word"] for name, line in first.items()} == {"negative": "forum", "positive": "plaza"}
-    for line in first.values():
-        assert line["rows"] > 30
-        assert 0 < line["low"] < line["score"] < line["high"]
-    status, out, _ = attentune(*words)
-    assert status == 0
-    assert out.startswith("words for negative\n\nword")
-    assert "leave-one-out, 120 rows; bootstrap intervals over rows; ranked by lower bound times rows.\n" in out
-
-
-MISTAKES = {
-    "--text fine --by_class": "--text: does not go with --by_class.",
-    "--input_file FILE --by_class --level token": "--level: got token, but --by_class ranks words; leave it out.",
-    "--input_file FILE --by_class --layer 1": "--layer: does not go with --by_class.",
-    "--input_file FILE --by_class --output_file a.html": "--output_file: got a.html, expected .jsonl or .txt",
-    "--input_file FILE --by_class --method random": "got the method random, whose scores do not say whether a word",
-    "--input_file FILE --by_class --method lime,shap": "--by_class: got the methods lime, shap, expected one.",
-}
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_refused(attentune, shortcut: Path, flags: str) -> None:
-    words = flags.replace("FILE", str(shortcut / "some.csv")).split()
-    status, out, err = attentune("explain", shortcut / "run", *words)
-    assert (status, out) == (2, "")
-    assert MISTAKES[flags] in err

@@ -296,10 +296,7 @@ def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "settings", "error"),
-    [
-        ("integrated-gradients", Settings(steps=50), 1e-2),
-        ("shap", Settings(samples=64), 2e-3),
-    ],
+    [("integrated-gradients", Settings(steps=50), 1e-2), ("shap", Settings(samples=64), 2e-3)],
 )
 def test_scores_add_up_to_what_masking_all_tokens_takes(
     tiny: Tiny, kind: str, name: str, settings: Settings, error: float

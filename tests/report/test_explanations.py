@@ -15,14 +15,7 @@ from rich.console import Console
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
 from attentune.report.document import visible
-from attentune.report.explanations import (
-    hex_tone,
-    render_explanations,
-    segments,
-    summary_line,
-    terminal_text,
-    tone,
-)
+from attentune.report.explanations import hex_tone, render_explanations, segments, summary_line, terminal_text, tone
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import rows_for, tiny_run

@@ -521,12 +521,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        (
-            "runs.jsonl.gz",
-            '"status":"done"',
-            '"status":"won"',
-            r"runs.*, line 1: is no record of a run \(its status",
-        ),
+        ("runs.jsonl.gz", '"status":"done"', '"status":"won"', r"runs.*, line 1: is no record of a run \(its status"),
         (
             "runs.jsonl.gz",
             '"format":1,',
@@ -535,12 +530,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
         ),
         ("runs.jsonl.gz", '"seed":2', '"seed":1', r"runs\.jsonl\.gz, line 2: has rte/all/bert/seed-1 a second time"),
         ("runs.jsonl.gz", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
-        (
-            "predictions.jsonl.gz",
-            '"labels":[',
-            '"labels":[7,',
-            r"predictions.*, line 1: .*201 values for 200 rows",
-        ),
+        ("predictions.jsonl.gz", '"labels":[', '"labels":[7,', r"predictions.*, line 1: .*201 values for 200 rows"),
         ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
         ("predictions.jsonl.gz", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
         ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),

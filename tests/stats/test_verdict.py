@@ -251,9 +251,5 @@ def test_the_second_of_two_classes_from_its_threshold_on():
     # A threshold goes before the mean, and one of nothing is one.
     assert predict_labels(
         pairs, task_type="ordinal", ordinal_prediction="expected-value", thresholds=[0.95]
-    ).tolist() == [
-        0,
-        0,
-        0,
-    ]
+    ).tolist() == [0, 0, 0]
     assert predict_labels(pairs, task_type="classification", thresholds=[0.0]).tolist() == [1, 1, 1]
