@@ -360,9 +360,6 @@ RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "predictions with a huge field": (put(_CSV, 'id,label,prediction\n"' + "x" * 10**6), (_CSV,)),
     "predictions that are not finite": (put(_CSV, "id,label,prediction\na,nan,inf\n"), ("works",)),
     "a plan that is deep": (put("compare.json", DEEP), ("works",)),
-    "findings that are deep": (put("hans.json", DEEP), ("hans.json", "too deeply")),
-    "findings of numbers": (put("hans.json", '{"lines": [1, 2]}'), ("hans.json",)),
-    "layers of words": (put("layers.json", '{"layers": "x", "means": 7}'), ("layers.json",)),
 }  # fmt: skip
 
 # Files of a comparison, which is then resumed.

@@ -32,7 +32,7 @@ def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "HANS" in page
     assert json.loads((tmp_path / "out" / "hans" / "hans.json").read_text())["methods"] == ["BERT", "SesameBERT"]
-    assert (tmp_path / "out" / "figures" / "hans-hans.png").is_file()
+    assert (tmp_path / "out" / "figures" / "hans.png").is_file()
     # Again: nothing is trained twice, and another part of the rows is refused.
     stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "comparison").rglob("seed-1.json")}
     assert len(stamps) == 2
