@@ -136,7 +136,7 @@ def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, 
         assert status == 0, err
     found = table_of(out)
     assert found["id"].to_pylist() == [str(n) for n in range(12)]
-    assert (found["nr"].type, found["nr"].to_pylist()) == (pa.int64(), [*range(11), 7])
+    assert found["nr"].to_pylist() == [*map(str, range(11)), "7"]
     assert 0 in [pq.read_metadata(path).num_rows for path in out.glob("part-*")]
 
 

@@ -84,12 +84,9 @@ def test_parts_are_written_as_all_rows_at_once(
             assert [word["text"] for word in words[0]] == [word["text"] for word in words[1]]
 
 
-def test_one_carriage_return_in_the_last_id_quotes_all_parts(
-    run: Path, tmp_path: Path, attentune: Command, small_parts: None
-) -> None:
+def test_a_carriage_return_in_an_id_is_quoted(run: Path, tmp_path: Path, attentune: Command, small_parts: None) -> None:
     status, out, _ = attentune("predict", run, "--input_file", texts_file(tmp_path, *numbered(6), '"i\rd",so'))
     assert status == 0
-    assert all(line.startswith('"') for line in out.split("\n")[:-1])
     assert list(csv.reader(io.StringIO(out, newline="")))[-1][0] == "i\rd"
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import ModelConfig
-from attentune.data.batching import bucketed_order, budget_order, pad_batch, sorted_order
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import bucketed_order, budget_order, encode_rows, pad_batch, sorted_order
 from attentune.models.build import load_tokenizer
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import rows_of

@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data import tokenization as features_module
-from attentune.data.batching import pad_batch
-from attentune.data.tokenization import encode_rows, token_spans
+from attentune.data.tokenization import encode_rows, pad_batch, token_spans
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
 from helpers.tiny import CORPUS, FAMILIES

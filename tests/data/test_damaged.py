@@ -15,8 +15,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from attentune.data import binary_files
-from attentune.data.files import read_table
-from attentune.data.hub import read_split
+from attentune.data.load import read_split, read_table
 from attentune.data.text_formats import FOUND
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
@@ -65,7 +64,7 @@ def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
     assert f"DataError: {path}: not a whole Parquet file (Definition level" in ended.stderr
     (source,) = find_sources(str(path), FOUND)
     with pytest.raises(DataError, match=f"{path}: not a whole Parquet file"):
-        list(source.blocks(0, source.scanned().rows, ["text"], []))
+        list(source.blocks(0, source.scanned().rows, ["text"]))
 
 
 def test_offsets_that_lead_out_of_the_file_are_refused(

@@ -42,8 +42,8 @@ def notes_of(path: Path, **settings: object) -> str:
 
 def texts_by_ranges(path: Path) -> list[str]:
     (source,) = find_sources(str(path), FOUND)
-    blocks = source.blocks(0, source.scanned().rows, ["text"], [])
-    return [text for table, _ in blocks for text in table.columns["text"]]
+    blocks = source.blocks(0, source.scanned().rows, ["text"])
+    return [text for table in blocks for text in table.columns["text"]]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

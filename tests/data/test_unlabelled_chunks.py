@@ -244,7 +244,7 @@ def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) ->
 def test_rows_in_memory_are_one_part() -> None:
     rows = TextRows(("a\r",), ("so",), None, None, "texts")
     parts = RowChunks.of(rows)
-    assert (parts.num_rows, parts.has_return, list(parts.read())) == (1, True, [rows])
+    assert (parts.num_rows, list(parts.read())) == (1, [rows])
 
 
 def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_columns_that_are_kept_are_copied_as_texts(tmp_path: Path) -> None:
     )
     options: dict[str, Any] = {"label_space": CLASSES, "is_pair": False, "config": DataConfig(), "limit": TWO_ROWS}
     chunks = unlabelled_chunks(str(path), keep_columns=("r", "n"), **options)
-    assert (chunks.kept, chunks.has_return) == (("r", "n"), True)
+    assert chunks.kept == ("r", "n")
     (rows,) = chunks.read()
     assert rows.kept == (("x\ry", ""), ('["1", "a"]', ""))
     assert rows.take([1]).kept == (("",), ("",))

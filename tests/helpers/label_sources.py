@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from attentune.config import HeadConfig, LabelsConfig
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
-from attentune.data.tokenization import Features, encode_rows
+from attentune.data.tokenization import Features, encode_rows, pad_batch
 from attentune.inference.scoring import make_accelerator
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
 from attentune.token_labels.planner import TrainingScorer, build_generator

@@ -10,9 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from attentune.config import Config, ModelConfig
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.heads import HEADS, PAIR_HEADS

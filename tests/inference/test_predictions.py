@@ -3,12 +3,18 @@
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from attentune.data.dataset import LabelSpace
+from attentune.data.files import read_table
 from attentune.inference.predictions import predictions_csv, values_of
+from attentune.inference.streaming import row_writer
 from helpers.tiny_models import TWO, rows_of
 
 LOGITS = np.array([[0.0, np.log(3.0)], [2.0, -2.0]], dtype=np.float32)
@@ -71,3 +77,32 @@ def test_columns_of_classes_and_scores_come_back() -> None:
     assert values_of(["1.5", "-2"], ()).tolist() == [1.5, -2.0]
     with pytest.raises(KeyError):
         values_of(["fine"], TWO.names)
+
+
+KINDS = {"id": "text", "prediction": "number", "p_good": "share", "topics": "texts"}
+WRITTEN: dict[str, Any] = {
+    "id": ["a", 'say "hi"\r\n, so', ""],
+    "prediction": [0.5, 12345.6789, -1.0],
+    "p_good": [0.1234567, 1e-9, 1.0],
+    "topics": [["a", "b"], [], ["c"]],
+}
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "jsonl", "csv"])
+def test_rows_are_read_as_they_were_written(tmp_path: Path, file_format: str) -> None:
+    path = tmp_path / f"rows.{file_format}"
+    with path.open("wb") as stream, row_writer(stream, file_format, KINDS) as write:
+        write(WRITTEN)
+        write(WRITTEN)
+    table = read_table(path)
+    assert table.texts("id") == (*WRITTEN["id"], *WRITTEN["id"])
+    assert [float(cell or "") for cell in table.columns["prediction"][:3]] == WRITTEN["prediction"]
+    shares = [0.1234567, 1e-9, 1.0] if file_format == "parquet" else [0.123457, 0.0, 1.0]
+    assert [float(cell or "") for cell in table.columns["p_good"][:3]] == pytest.approx(shares, rel=1e-6)
+    topics = table.columns["topics"][:3]
+    assert list(topics) == (["a|b", "", "c"] if file_format == "csv" else WRITTEN["topics"])
+    if file_format == "parquet":
+        assert pq.ParquetFile(path).num_row_groups == 2
+        assert pq.read_schema(path).field("p_good").type == pa.float32()
+    with pytest.raises(KeyError), row_writer(io.BytesIO(), file_format, KINDS):
+        raise KeyError  # leaves no open writer

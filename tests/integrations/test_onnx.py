@@ -15,9 +15,8 @@ import torch
 
 from attentune import Predictor, predict
 from attentune.config import BlurConfig, load_config, model_preset_names
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError, ExportError
 from attentune.integrations import onnx as writing
 from attentune.integrations.onnx import export_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attentune.errors import StorageError
-from attentune.io.locks import FileLock
+from attentune.io.files import FileLock
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
 
 def test_a_lock_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from attentune.io.locks import FileLock\n"
+        "import sys; from pathlib import Path; from attentune.io.files import FileLock\n"
         "lock = FileLock(Path(sys.argv[1])); print(lock.take(wait=False), flush=True); sys.stdin.read()"
     )
     path = tmp_path / "a.lock"

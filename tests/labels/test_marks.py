@@ -14,8 +14,15 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.label_errors import Disagreement
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, ConfigError, DataError
-from attentune.labels.label_check import LabelCheck, SuspectLabel
-from attentune.labels.marks import Mark, count_marks, read_marks, write_corrected, write_errors
+from attentune.labels.label_check import (
+    LabelCheck,
+    Mark,
+    SuspectLabel,
+    count_marks,
+    read_marks,
+    write_corrected,
+    write_errors,
+)
 
 SPACE = LabelSpace("classification", ("bad", "good"))
 LINES = 'when,note,mood\n2024,"a ""dull"", old\nfilm",good\n2025,fine,bad\n,so so,good\n'

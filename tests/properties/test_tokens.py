@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import ModelConfig
-from attentune.data.batching import pad_batch
-from attentune.data.tokenization import encode_rows, token_spans
+from attentune.data.tokenization import encode_rows, pad_batch, token_spans
 from attentune.models.build import load_tokenizer
 from attentune.models.saving import Tokenizer, special_token_ids
 from helpers.bad_files import texts

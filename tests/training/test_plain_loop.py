@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from attentune.config import load_config
-from attentune.data.batching import bucketed_order
+from attentune.data.tokenization import bucketed_order
 from attentune.errors import CheckpointError
 from attentune.inference.predictor import evaluate
 from attentune.models.cpu_layers import use_bf16_gradients, use_fused_layers

@@ -15,9 +15,8 @@ import torch
 
 from attentune.baselines.linear import Baseline
 from attentune.config import ModelConfig
-from attentune.data.batching import budget_order, pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tokenization import Features, encode_rows
+from attentune.data.tokenization import Features, budget_order, encode_rows, pad_batch
 from attentune.errors import CheckpointError
 from attentune.inference.scoring import default_batch_tokens
 from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer

@@ -131,8 +131,7 @@ def _training_rows(data: Any) -> Any:
 
 
 def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck:
-    from attentune.labels.label_check import check_labels
-    from attentune.labels.marks import check_ending, write_errors
+    from attentune.labels.label_check import check_ending, check_labels, write_errors
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)
@@ -147,7 +146,7 @@ def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck
 
 def _fix(parsed: Any, config: Any) -> int:
     from attentune.data.load import load_data
-    from attentune.labels.marks import count_marks, read_marks, write_corrected
+    from attentune.labels.label_check import count_marks, read_marks, write_corrected
 
     data = load_data(config.data, seed=config.training.seed, cut_validation=False)
     rows = _training_rows(data)

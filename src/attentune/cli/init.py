@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
 def configuration(config: Any) -> str:
     """Return a commented configuration for the rows of `config.data.train_file`."""
     from attentune.cli.doctor import rows_and_lengths
-    from attentune.data.columns import choose_columns, with_guessed_columns
+    from attentune.data.columns import choose_columns
     from attentune.data.doctor import examine, percent
     from attentune.data.files import read_table
     from attentune.data.text_formats import FileOptions
@@ -82,8 +82,7 @@ def configuration(config: Any) -> str:
         length = next((shorter for shorter in _LENGTHS if (rows <= shorter).mean() >= _WHOLE_SHARE), length)
     report = examine(data, token_lengths=lengths, max_length=length, english_only=is_english_only(config.model))
     table = read_table(config.data.train_file, options=FileOptions.of(config.data))
-    named, _ = with_guessed_columns(table, config.data)
-    columns, _ = choose_columns(table.names, named, table.source)
+    columns, _ = choose_columns(table.names, config.data, table.source, table=table)
     train, validation = report.splits["train"], report.splits.get("validation")
     layers, width = encoder_size(config.model)
     size = RunSize(train.rows, float(rows.mean()), 0 if validation is None else validation.rows, layers, width)

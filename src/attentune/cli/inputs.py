@@ -221,7 +221,7 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
         config = saved.with_columns(data)
         return unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)
     if data.dataset_name is not None:
-        from attentune.data.hub import read_split
+        from attentune.data.load import read_split
 
         # A split that the dataset has is read as a file is; others are made of train.
         table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)

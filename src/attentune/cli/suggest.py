@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     check_columns(parsed.input_file, data)
 
     from attentune.inference.predictor import Predictor
-    from attentune.labels.marks import check_ending, rows_text, write_rows
+    from attentune.labels.label_check import check_ending, rows_text, write_rows
     from attentune.labels.suggest import suggest_texts
 
     if parsed.output_file is not None:

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, dropped_note, read_rows
+from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
 from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
@@ -169,21 +169,22 @@ def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> t
     split = spec.splits[name]
     is_test = name.startswith("test")
     keep = {column for column in (split.text, split.pair, split.label, split.id, *IDS) if column is not None}
-    table = read_delimited(path, Dialect("\t", spec.quoting, split.header, spec.drop_broken), keep=keep)
+    dialect = Dialect("\t", spec.quoting, split.header, skip_broken=spec.drop_broken)
+    table = read_delimited(path, dialect, keep=keep)
     label = None if is_test and split.label not in table.columns else split.label
     for column in (split.text, split.pair, split.id, label):
         if column is not None:
             require_column(table, column, spec)
-    notes = [dropped_note(table.source, table.dropped, "missing or extra fields")] if table.dropped else []
-    rows, more = read_rows(
-        table,
-        Columns(split.text, split.pair, label, split.id),
-        reader,
-        is_test=is_test,
-        strict_ids=False,
-        drop_unlabelled=spec.drop_unlabelled and not is_test,
-    )
-    return rows, [*notes, *more]
+    notes = []
+    if table.left_out:
+        lines = ", ".join(str(line) for line, _, _ in table.left_out[:5]) + (", ..." if len(table.left_out) > 5 else "")
+        rows = "1 row was" if len(table.left_out) == 1 else f"{len(table.left_out)} rows were"
+        notes.append(f"{table.source}: {rows} left out for missing or extra fields (line {lines}).")
+    if spec.drop_unlabelled and not is_test:
+        reader = replace(reader, left_out=("", *spec.missing_labels))
+    columns = Columns(split.text, split.pair, label, split.id)
+    read, more = read_rows(table, columns, reader, is_test=is_test, strict_ids=False)
+    return read, [*notes, *more]
 
 
 def _spec_space(spec: TaskSpec, task_type: str) -> LabelSpace:

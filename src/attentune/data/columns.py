@@ -1,7 +1,7 @@
 """From the columns of a table to the rows of a split.
 
-`choose_columns` finds the columns of texts, labels and ids by their names, `with_guessed_columns` by what they hold;
-`header_note` tells a first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
+`choose_columns` finds the columns of texts, labels and ids by their names and by what they hold; `header_note` tells a
+first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
 All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
@@ -21,8 +21,8 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.labels import LabelReader, label_columns, label_setting
-from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, has_return, no_content, quote
+from attentune.data.labels import LabelReader, label_columns, label_setting, parse_number
+from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, no_content, quote
 from attentune.data.text_files import separator_hint
 from attentune.data.text_formats import named_columns
 from attentune.errors import DataError
@@ -101,17 +101,29 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
 
 
 def choose_columns(
-    names: Sequence[str], config: DataConfig, source: str, *, want_label: bool = True
+    names: Sequence[str], config: DataConfig, source: str, *, want_label: bool = True, table: Table | None = None
 ) -> tuple[Columns, tuple[str, ...]]:
-    """Choose the columns given in the settings, otherwise those with conventional names."""
+    """Choose the columns given in the settings, otherwise by conventional names, otherwise by what `table` holds."""
+    config = with_own_names(names, config)
+    note = None if table is None else header_note(table, config)
+    by_name, by_content = list[str](), list[str]()
+
+    def guess(what: str, taken: Collection[str | None]) -> str:
+        column = _by_content(what, taken, names, source, table, note)
+        by_content.append(f"{what} {column!r}")
+        return column
+
     label = config.label_column
     if label is not None:
         is_there = label_columns(label, names) is not None
-        label = require(names, label, source, "--label_column") if want_label or is_there else None
+        likely = [] if table is None or is_there else label_candidates(table, _given(config))
+        label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:
         label = _first(LABELS, [name for name in names if name not in (config.text_column, config.text_pair_column)])
         if label is None and want_label:
-            raise _not_found("label", "--label_column", names, source)
+            label = guess("label", _given(config))
+        elif label is not None:
+            by_name.append("label")
     parts = Columns("", label=label).labels
     same = next((part for part in parts if part in (config.text_column, config.text_pair_column)), None)
     if same is not None and want_label:
@@ -120,67 +132,99 @@ def choose_columns(
             " another with --text_column or --label_column.",
             path=source,
         )
-    if config.id_column is not None:
-        require(names, config.id_column, source, "--id_column")
-    text, pair = _choose_texts(names, config, source, parts)
-    taken = (text, pair, label, config.id_column)
-    guessed, others = [], [name for name in names if name not in (*taken, *parts)]
-    texts = labels = ""  # columns that could be meant instead
-    if config.text_column is None:
-        texts = "" if pair is not None else _instead(name for name in others if name.lower() in TEXTS)
-        guessed.append(f"text {text!r}{texts}")
-    if pair is not None and config.text_pair_column is None:
-        guessed.append(f"second text {pair!r}")
-    if label is not None and config.label_column is None:
-        labels = _instead(name for name in others if name.lower() in LABELS)
-        guessed.append(f"label {label!r}{labels}")
-    doubt = " If that is wrong, give --text_column or --label_column." if texts or labels else ""
-    notes = (f"Columns chosen by their names: {', '.join(guessed)}.{doubt}",) if guessed else ()
-    return Columns(*taken), notes
-
-
-def _instead(others: Iterable[str]) -> str:
-    """Name the other columns that could be meant, if there are any."""
-    named = ", ".join(map(repr, others))
-    return f" (not {named})" if named else ""
-
-
-def _choose_texts(
-    names: Sequence[str], config: DataConfig, source: str, labels: Sequence[str]
-) -> tuple[str, str | None]:
+    for column, setting in ((config.id_column, "--id_column"), (config.text_pair_column, "--text_pair_column")):
+        if column is not None:
+            require(names, column, source, setting)
     pair = config.text_pair_column
-    if pair is not None:
-        require(names, pair, source, "--text_pair_column")
     if config.text_column is not None:
-        return require(names, config.text_column, source, "--text_column"), pair
-    rest = [name for name in names if name not in (*labels, pair, config.id_column)]
+        is_lacking = table is not None and config.text_column not in names
+        likely = _candidates(table, _given(config), "text")[0] if table is not None and is_lacking else []
+        text = require(names, config.text_column, source, "--text_column", likely)
+    else:
+        named, pair = _named_texts([name for name in names if name not in (*parts, pair, config.id_column)], pair)
+        text = guess("text", (*_given(config), *parts)) if named is None else named
+        by_name += [] if named is None else ["text"]
+    columns = Columns(text, pair, label, config.id_column)
+    notes = (_names_note(columns, by_name, names, config), _content_note(by_content), note)
+    return columns, tuple(one for one in notes if one is not None)
+
+
+def _given(config: DataConfig) -> tuple[str | None, ...]:
+    return config.label_column, config.text_column, config.text_pair_column, config.id_column
+
+
+def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str | None]:
+    """Find the columns of texts by their names: of both texts, if none is given."""
     if pair is None:
         for first, second in TEXT_PAIRS:
             chosen = _first((first,), rest), _first((second,), rest)
-            if chosen[0] is not None and chosen[1] is not None:
-                return chosen[0], chosen[1]
-    candidates = tuple(first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()) + TEXTS
-    text = _first(candidates, rest)
+            if None not in chosen:
+                return chosen
+    text = _first([first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()], rest)
+    text = text or _first(TEXTS, rest)
     unnamed = [name for name in rest if name.lower() not in IDS]
     if text is None and len(unnamed) == 1 and no_content(unnamed[0]) not in ("an id", "a date"):
         text = unnamed[0]
-    if text is None:
-        raise _not_found("text", "--text_column", names, source)
     return text, pair
+
+
+def _names_note(columns: Columns, by_name: Sequence[str], names: Sequence[str], config: DataConfig) -> str | None:
+    """Say which columns were chosen by their names, and which others could be meant."""
+    taken = (columns.text, columns.pair, columns.id, *columns.labels)
+    others = [name for name in names if name not in taken]
+    chosen, is_doubtful = [], False
+    for what, column, usual in (("text", columns.text, TEXTS), ("label", columns.label, LABELS)):
+        if what in by_name:
+            has_pair = what == "text" and columns.pair is not None
+            instead = [name for name in others if name.lower() in usual and not has_pair]
+            is_doubtful |= bool(instead)
+            chosen.append(f"{what} {column!r}" + (f" (not {', '.join(map(repr, instead))})" if instead else ""))
+        if what == "text" and columns.pair is not None and config.text_pair_column is None:
+            chosen.append(f"second text {columns.pair!r}")
+    doubt = " If that is wrong, give --text_column or --label_column." if is_doubtful else ""
+    return f"Columns chosen by their names: {', '.join(chosen)}.{doubt}" if chosen else None
+
+
+def _content_note(chosen: Sequence[str]) -> str | None:
+    if not chosen:
+        return None
+    listed = ", ".join(chosen)
+    return f"Columns chosen by what they hold: {listed}. If that is wrong, give --text_column or --label_column."
+
+
+def _by_content(
+    what: str,
+    taken: Collection[str | None],
+    names: Sequence[str],
+    source: str,
+    table: Table | None,
+    note: str | None,
+) -> str:
+    """Return the only column that could be the label or the text by what it holds; an error names what it found."""
+    found, refused = ([], {}) if table is None else _candidates(table, taken, what)
+    if len(found) == 1:
+        return found[0]
+    if table is not None and note is not None and not found:
+        raise header_error(table)
+    why, several = "", ""
+    if found and table is not None:
+        why = f", and {len(found)} could be it by what they hold: {', '.join(map(repr, found))}"
+        bits = [name for name in found if {"0", "1"} == set(table.columns[name])] if what == "label" else []
+        if len(bits) > 1:
+            several = f" If each is a label of its own, name all: --label_column {','.join(bits)} (multi_label)."
+    elif refused:
+        why = f" or by what it holds ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())})"
+    raise DataError(
+        f"no column looks like the {what} by its name{why}. Columns here: {_listed(names)}. Name it with"
+        f" --{what}_column.{several}{separator_hint(names)}",
+        path=source,
+    )
 
 
 def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
     """Return the first wanted name that exists, ignoring case."""
     by_lower = {name.lower(): name for name in reversed(names)}
     return next((by_lower[name] for name in wanted if name in by_lower), None)
-
-
-def _not_found(what: str, setting: str, names: Sequence[str], source: str) -> DataError:
-    return DataError(
-        f"no column looks like the {what} by its name. Columns here: {_listed(names)}. Name it with {setting}."
-        f"{separator_hint(names)}",
-        path=source,
-    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -194,7 +238,6 @@ class IdColumns:
     def __init__(self, names: Sequence[str], *, strict: bool) -> None:
         self._strict = strict
         self._hashes = {name: array("q") for name in names}
-        self._returning: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -212,12 +255,6 @@ class IdColumns:
                 del self._hashes[name]
                 continue
             self._hashes[name].extend(map(hash, ids))
-            if has_return(ids):
-                self._returning.add(name)
-
-    def has_return(self, name: str | None) -> bool:
-        """Whether an id in this column holds a carriage return; False without a column."""
-        return name in self._returning
 
     def first_usable(self, tables: Tables) -> str | None:
         """Return the first column with unique ids, or None."""
@@ -291,35 +328,28 @@ def read_rows(
     is_test: bool = False,
     ids: tuple[str, ...] | None = None,
     strict_ids: bool = True,
-    drop_unlabelled: bool = False,
 ) -> tuple[TextRows, list[str]]:
     """Read and check the texts, labels and ids of a table."""
-    unlabelled = reader.missing_rows(table, columns.label) if drop_unlabelled and columns.label is not None else []
     left_out = {} if columns.label is None else reader.rows_left_out(table, columns.label)
-    used, dropped = table, sorted({*unlabelled, *left_out})
-    if 0 < len(dropped) < len(table):
-        labelled = sorted(set(range(len(table))) - set(dropped))
-        used = table.take(labelled)
+    used, notes = table, list[str]()
+    if 0 < len(left_out) < len(table):
+        kept = [row for row in range(len(table)) if row not in left_out]
+        used = table.take(kept)
+        counts = Counter(left_out.values())
+        shown = ", ".join(f"{quote(label)} ({count:,})" for label, count in counts.most_common(5))
+        cure = "" if reader.values else " (--ignore_labels; --label_names keeps such a label as a class.)"
+        notes.append(
+            f"{table.source}: {len(left_out):,} row{'s are' if len(left_out) > 1 else ' is'} left out, as the label"
+            f" means that there is none: {shown}, first {table.place(min(left_out))}.{cure}"
+        )
     labels = None if columns.label is None else reader.read(used, columns.label, is_test=is_test)
-    notes = []
     if labels is not None and columns.label is not None and (note := reader.spellings(used, columns.label)) is not None:
-        notes.append(note)
+        notes.insert(0, note)
     if ids is None:
         ids, note = row_ids(table, columns.id, strict=strict_ids)
         notes += [note] if note else []
     if used is not table:
-        ids = tuple(ids[row] for row in labelled)
-    if used is not table and unlabelled:
-        lines = () if table.lines is None else [table.lines[row] for row in unlabelled]
-        notes.append(dropped_note(table.source, lines, "no label"))
-    if used is not table and left_out:
-        counts = Counter(left_out.values())
-        shown = ", ".join(f"{quote(label)} ({count:,})" for label, count in counts.most_common(5))
-        notes.append(
-            f"{table.source}: {len(left_out):,} row{'s are' if len(left_out) > 1 else ' is'} left out, as the label"
-            f" means that there is none: {shown}, first {table.place(min(left_out))}. (--ignore_labels; --label_names"
-            " keeps such a label as a class.)"
-        )
+        ids = tuple(ids[row] for row in kept)
     pairs = None if columns.pair is None else used.texts(columns.pair)
     dates = date_columns(used, but=(columns.text, columns.pair, *columns.labels))
     return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, dates=dates), notes
@@ -343,13 +373,6 @@ def _is_date(cell: Any) -> bool:
     return isinstance(cell, datetime.date)
 
 
-def dropped_note(source: str, lines: Sequence[int], reason: str) -> str:
-    """A note on rows of a built-in task that were left out, with their first lines."""
-    first = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
-    rows = "1 row was" if len(lines) == 1 else f"{len(lines)} rows were"
-    return f"{source}: {rows} left out for {reason} (line {first}), as the task's published loaders do."
-
-
 # Cells that are tried before a column is taken for one of dates.
 _DATES_TRIED = 50
 # Rows that are looked at; with fewer than the second number nothing is guessed.
@@ -362,82 +385,23 @@ _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?|(19|20)\d\d(\.0)?")
 
 
-def with_guessed_columns(
-    table: Table, config: DataConfig, *, want_label: bool = True
-) -> tuple[DataConfig, tuple[str, ...]]:
-    """Fill in the text and label columns that are neither given nor found by their names."""
-    note = header_note(table, config)
-    notes = () if note is None else (note,)
-    guessed = []
-    for setting, what in (("label_column", "label"), ("text_column", "text")):
-        column = getattr(config, setting)
-        if setting == "label_column" and not want_label:
-            continue
-        if column is not None:
-            if label_columns(column, table.names) is None:
-                require(table.names, column, table.source, f"--{setting}", _candidates(table, config, what)[0])
-            continue
-        try:
-            choose_columns(table.names, config, table.source, want_label=setting == "label_column")
-            continue
-        except DataError as error:
-            if setting == "label_column" and "--label_column" not in str(error):
-                continue  # it is the text that is not found
-            found, refused = _candidates(table, config, what)
-            if not found and note is not None:
-                raise header_error(table) from error
-            if not found:
-                if not refused:
-                    continue
-                raise DataError(
-                    f"no column looks like the {what} by its name or by what it holds"
-                    f" ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())}). Columns here:"
-                    f" {', '.join(map(repr, table.names[:30]))}. Name it with --{setting}.",
-                    path=table.source,
-                ) from error
-            if len(found) > 1:
-                bits = [name for name in found if {"0", "1"} == set(table.columns[name])] if what == "label" else []
-                several = ""
-                if len(bits) > 1:
-                    several = (
-                        f" If each is a label of its own, name all: --label_column {','.join(bits)} (multi_label)."
-                    )
-                raise DataError(
-                    f"no column looks like the {what} by its name, and {len(found)} could be it by what they hold:"
-                    f" {', '.join(map(repr, found))}. Name it with --{setting}.{several}",
-                    path=table.source,
-                ) from error
-        is_label = setting == "label_column"
-        config = replace(config, label_column=found[0]) if is_label else replace(config, text_column=found[0])
-        guessed.append(f"{what} {found[0]!r}")
-    if not guessed:
-        return config, notes
-    chosen = ", ".join(guessed)
-    return config, (
-        *notes,
-        f"Columns chosen by what they hold: {chosen}. If that is wrong, give --text_column or --label_column.",
-    )
-
-
-def label_candidates(table: Table, config: DataConfig, but: Collection[str | None]) -> list[str]:
+def label_candidates(table: Table, taken: Collection[str | None]) -> list[str]:
     """Return the columns that could be the label by what they hold, except some."""
-    return [name for name in _candidates(table, config, "label")[0] if name not in but]
+    return _candidates(table, taken, "label")[0]
 
 
-def _candidates(table: Table, config: DataConfig, what: str) -> tuple[list[str], dict[str, str]]:
+def _candidates(table: Table, taken: Collection[str | None], what: str) -> tuple[list[str], dict[str, str]]:
     """Return the columns that could be the label or the text by what they hold, and why others were refused."""
-    given = (config.label_column, config.text_column, config.text_pair_column, config.id_column)
     found, refused = [], dict[str, str]()
-    for name in table.names:
+    for name in (name for name in table.names if name not in taken):
         cells = table.columns.get(name, ())[:_ROWS]
-        if name in given or name.lower() in IDS or not (_could_be_label if what == "label" else _could_be_text)(cells):
-            if name not in given and cells and not any(cells):
-                refused[name] = "is empty"
-            continue
+        could_be = _could_be_label if what == "label" else _could_be_text
         reason = None if name.lower() in LABELS else _no_content(name, cells)
-        if reason is None:
+        if cells and not any(cells):
+            refused[name] = "is empty"
+        elif name.lower() not in IDS and could_be(cells) and reason is None:
             found.append(name)
-        else:
+        elif name.lower() not in IDS and could_be(cells) and reason is not None:
             refused[name] = reason
     return found, refused
 
@@ -480,10 +444,8 @@ def _could_be_label(cells: Sequence[object]) -> bool:
     )
 
 
-# Rows that are looked at, and what classes are: few, each of some rows.
-_HEADER_ROWS, _HEADER_CLASSES, _HEADER_ROWS_PER_CLASS = 1000, 20, 2
-# A name with as many words may be a text; a question may be the name of its answers.
-_HEADER_WORDS = 4
+# Rows that are looked at. A class has few values; a name with as many words may be a text, unless it is a question.
+_HEADER_ROWS, _HEADER_CLASSES, _HEADER_WORDS = 1000, 20, 4
 _CURE = (
     "If it is a row, give --no_header (the columns are then column_1, column_2, ...) or write names above it; otherwise"
     " name the columns with --text_column and --label_column."
@@ -492,19 +454,31 @@ _CURE = (
 
 def header_note(table: Table, config: DataConfig) -> str | None:
     """Return a note if the first row of a file was read as names, but may be a row; None if there is no sign of it."""
-    if not table.names_from_row or _has_names(table.names, config):
+    names, given = table.names, named_columns(config)
+    are_numbers = len(names) > 1 and list(names) == [str(number) for number in range(len(names))]  # of pandas
+    if not table.names_from_row or are_numbers or any(n in given or n.lower() in CONVENTIONAL for n in names):
         return None
-    columns = [(name, table.columns.get(name, ())[:_HEADER_ROWS]) for name in table.names]
-    classes = [name for name, cells in columns if _is_class(name, cells)]
-    others = [name for name, cells in columns if name not in classes and (_is_text(name) or _is_number(name, cells))]
-    if not classes and not others:
-        return None
-    if not classes and len(others) < 2 and not named_columns(config):
+    signs = [_header_sign(name, table.columns.get(name, ())[:_HEADER_ROWS]) for name in names]
+    if "class" not in signs and signs.count("value") < 2 and not given:
+        if "value" not in signs:
+            return None
         return (
             f"{table.source}: the first line is read as the names of columns, but may be a row:"
             f" {_shown(table)}. If it is one, give --no_header."
         )
+    if not any(signs):
+        return None
     raise header_error(table)
+
+
+def _header_sign(name: str, cells: Sequence[Any]) -> str:
+    """Return "class" if a name is one of the few values of its column, "value" if it is a text or a number as cells."""
+    values = set(cells) if all(isinstance(cell, str) for cell in cells) else set()
+    if name in values and len(values) <= _HEADER_CLASSES and len(cells) >= 2 * len(values):
+        return "class"
+    if len(name.split()) >= _HEADER_WORDS and not name.rstrip().endswith(("?", ":")):
+        return "value"
+    return "value" if None not in (parse_number(str(cell)) for cell in (name, *cells)) else ""
 
 
 def header_error(table: Table) -> DataError:
@@ -518,29 +492,3 @@ def header_error(table: Table) -> DataError:
 
 def _shown(table: Table) -> str:
     return ", ".join(quote(name) for name in table.names[:5]) + (", ..." if len(table.names) > 5 else "")
-
-
-def _has_names(names: Sequence[str], config: DataConfig) -> bool:
-    """Whether a column has a conventional or given name, or they are numbers from 0, as pandas writes them."""
-    given = named_columns(config)
-    if any(name in given or name.lower() in CONVENTIONAL for name in names):
-        return True
-    return len(names) > 1 and list(names) == [str(number) for number in range(len(names))]
-
-
-def _is_class(name: str, cells: Sequence[object]) -> bool:
-    """Whether the name is one of the few values of its column."""
-    values = set(cells) if all(isinstance(cell, str) for cell in cells) else set()
-    return name in values and len(values) <= _HEADER_CLASSES and len(cells) >= _HEADER_ROWS_PER_CLASS * len(values)
-
-
-def _is_number(name: str, cells: Sequence[object]) -> bool:
-    """Whether the name and all cells of its column are numbers."""
-    try:
-        return bool([float(str(cell)) for cell in (name, *cells)])
-    except ValueError:
-        return False
-
-
-def _is_text(name: str) -> bool:
-    return len(name.split()) >= _HEADER_WORDS and not name.rstrip().endswith(("?", ":"))

@@ -34,11 +34,9 @@ from attentune.data.text_formats import (
     describe,
     find_dialect,
     find_encoding,
-    is_gzipped,
     is_other_format,
     open_bytes,
     text_lines,
-    unpacked,
 )
 from attentune.errors import DataError
 
@@ -47,6 +45,12 @@ PLAIN, PARQUET = ".txt", ".parquet"
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 WHOLE_FILES = (*FEATHER, *SPREADSHEETS)
 _EXPORT = dict.fromkeys((".db", ".sqlite", ".sqlite3"), " (sqlite3 FILE -header -csv 'SELECT * FROM TABLE' > rows.csv)")
+# The path of standard input, and what messages call it.
+STANDARD_INPUT, NAME = "-", "standard input"
+_CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
+# Lines by which a table is told from plain text.
+_LINES = 50
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 
 
 def read_table(
@@ -83,38 +87,60 @@ def read_chunks(
     A .json file, spreadsheet or .feather file is one chunk; a .parquet.gz file is unpacked as a whole. A chunk of a
     .jsonl file has only the columns of its rows.
     """
+    name: str | Path = NAME
     if is_standard_input(path):
-        yield from _read_standard_input(keep, max_bytes, limit, options)
+        path = copied_input()
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+        kind = None if options.file_format is None else f".{options.file_format}"
+        max_bytes = MAX_BYTES if max_bytes is None else max_bytes
+    elif is_class_folder(Path(path).expanduser()):
+        yield parse_class_folder(Path(path).expanduser(), keep, max_bytes or MAX_BYTES)
         return
-    if is_class_folder(Path(path).expanduser()):
-        folder = Path(path).expanduser()
-        yield parse_class_folder(folder, keep, MAX_BYTES if max_bytes is None else max_bytes)
-        return
-    path = check_file(path)
-    kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if path.suffix.lower() in WHOLE_FILES:
-        if path.suffix.lower() in FEATHER:
-            yield parse_feather(path, keep)
+    else:
+        path = name = check_file(path)
+        is_packed = path.suffix.lower() == ".gz"
+        kind = _kind(path, options)
+        if kind in WHOLE_FILES:
+            header, sheet = options.header, options.sheet
+            is_sheet = kind in SPREADSHEETS
+            yield (
+                parse_spreadsheet(path, keep, sheet=sheet, has_header=header, columns=options.columns)
+                if is_sheet
+                else parse_feather(path, keep)
+            )
+            return
+    is_held = limit == WHOLE or kind == ".json" or (kind == PARQUET and is_packed)
+    most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
+    with open_bytes(path, name, is_packed=is_packed, max_bytes=most) as stream:
+        notes: tuple[str, ...] = ()
+        if kind is None:
+            kind, notes = guess_format(stream.peek(HEAD_BYTES), name, options)
+        if kind == PARQUET:
+            # Parquet is read from its end, so a packed file has to be unpacked first.
+            source, size = stream.read() if is_packed else path, path.stat().st_size
+            tables = parse_parquet(source, name, keep, limit, packed_bytes=size, max_bytes=most)
         else:
-            yield parse_spreadsheet(path, keep, sheet=options.sheet, has_header=options.header, columns=options.columns)
-        return
-    if kind not in EXTENSIONS and options.file_format is None:
+            tables = read_stream(stream, name, kind, keep, limit, options)
+        for table in tables:
+            yield replace(table, notes=(*notes, *table.notes)) if notes else table
+
+
+def _kind(path: Path, options: FileOptions) -> str:
+    """Return the ending of a file's name without .gz, or the given format."""
+    if path.suffix.lower() in WHOLE_FILES:
+        return path.suffix.lower()
+    kind = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    if kind in EXTENSIONS:
+        return kind
+    if options.file_format is None:
         raise DataError(
             f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
             f" {' '.join(WHOLE_FILES)}. Rename it to what it holds, give --file_format, or convert"
             f" it{_EXPORT.get(kind, '')}.",
             path=path,
         )
-    kind = kind if kind in EXTENSIONS else f".{options.file_format}"
-    is_held = limit == WHOLE or kind == ".json" or (kind == PARQUET and path.suffix.lower() == ".gz")
-    most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
-    with open_bytes(path, most) as stream:
-        if kind == PARQUET:
-            # Parquet is read from its end, so a packed file has to be unpacked first.
-            source = stream.read() if path.suffix.lower() == ".gz" else path
-            yield from parse_parquet(source, path, keep, most, limit, packed_bytes=path.stat().st_size)
-        else:
-            yield from read_stream(stream, path, kind, keep, limit, options)
+    return f".{options.file_format}"
 
 
 def read_stream(
@@ -135,27 +161,12 @@ def read_stream(
         yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
 
 
-def _read_standard_input(
-    keep: Collection[str] | None, max_bytes: int | None, limit: ChunkLimit, options: FileOptions
-) -> Iterator[Table]:
-    most = MAX_BYTES if max_bytes is None else max_bytes
-    copy = copied_input()
-    with copy.open("rb") as file:
-        size = copy.stat().st_size
-        packed_bytes = size if is_gzipped(file.peek(2)) else None
-        with unpacked(file, NAME, packed_bytes=packed_bytes, max_bytes=most) as stream:
-            head = stream.peek(HEAD_BYTES)  # type: ignore[attr-defined]
-            if options.file_format is None:
-                kind, notes = guess_format(head, NAME, options)
-            else:
-                kind, notes = f".{options.file_format}", ()
-            if kind == PARQUET:
-                source = copy if packed_bytes is None else stream.read()
-                tables = parse_parquet(source, NAME, keep, most, limit, packed_bytes=size)
-            else:
-                tables = read_stream(stream, NAME, kind, keep, limit, options)
-            for table in tables:
-                yield replace(table, notes=(*notes, *table.notes))
+def read_delimited(path: str | Path, dialect: Dialect, *, keep: Collection[str] | None = None) -> Table:
+    """Read a delimited file of any name, in the given dialect."""
+    path = check_file(path)
+    with open_bytes(path, is_packed=path.suffix.lower() == ".gz") as stream:
+        (table,) = parse_delimited(text_lines(stream, path), path, dialect, keep)
+        return table
 
 
 def holds_sheets(path: str | Path) -> bool:
@@ -168,65 +179,35 @@ def source_name(path: str | Path) -> str:
     return NAME if is_standard_input(path) else str(check_file(path))
 
 
-def read_delimited(
-    path: str | Path, dialect: Dialect, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES
-) -> Table:
-    """Read a delimited file of any name, in the given dialect."""
-    path = check_file(path)
-    with open_bytes(path, max_bytes) as stream:
-        (table,) = parse_delimited(text_lines(stream, path), path, dialect, keep)
-        return table
-
-
-STANDARD_INPUT = "-"
-# What messages call it.
-NAME = "standard input"
-# The copy, and the stream that it is of.
-_copied: list[tuple[Any, Path]] = []
-
-
 def is_standard_input(path: str | Path) -> bool:
     """Return whether the path stands for standard input."""
     return str(path) == STANDARD_INPUT
 
 
+# The copy, and the stream that it is of.
+_copied: list[tuple[Any, Path]] = []
+
+
 def copied_input() -> Path:
     """Read standard input to its end, once in a process; return the file with its bytes, removed at exit."""
-    stream = sys.stdin
+    stream, cure = sys.stdin, "For example: attentune predict RUN --input_file - < reviews.csv"
     if _copied and _copied[-1][0] is stream:
         return _copied[-1][1]
     if stream is None or stream.closed:
-        raise DataError(f"is closed, expected rows. {_cure()}", path=NAME)
+        raise DataError(f"is closed, expected rows. {cure}", path=NAME)
     if stream.isatty():
-        raise DataError(f"is a terminal, expected rows from a file or another program. {_cure()}", path=NAME)
+        raise DataError(f"is a terminal, expected rows from a file or another program. {cure}", path=NAME)
     handle, name = tempfile.mkstemp(prefix="attentune-")
-    atexit.register(_remove, name)
+    atexit.register(Path(name).unlink, missing_ok=True)
     try:
         with os.fdopen(handle, "wb") as copy:
             shutil.copyfileobj(stream.buffer, copy, 2**20)
     except OSError as error:
         raise DataError(f"cannot be copied to {name}: {error.strerror or error}.", path=NAME) from error
     if not Path(name).stat().st_size:
-        raise DataError(
-            f"is empty, expected rows. Does the program before the pipe write any? {_cure()}",
-            path=NAME,
-        )
+        raise DataError(f"is empty, expected rows. Does the program before the pipe write any? {cure}", path=NAME)
     _copied[:] = [(stream, Path(name))]
-    return _copied[-1][1]
-
-
-def _cure() -> str:
-    return "For example: attentune predict RUN --input_file - < reviews.csv"
-
-
-def _remove(name: str) -> None:
-    Path(name).unlink(missing_ok=True)
-
-
-_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
-_CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
-# Lines that are compared.
-_LINES = 50
+    return Path(name)
 
 
 def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[str, tuple[str, ...]]:
@@ -242,41 +223,33 @@ def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[s
     encoding = find_encoding(head, options.encoding) or "utf-8"
     text = head.decode(encoding, "replace").removeprefix("\ufeff")
     if _JSON.match(text):
-        kind = ".jsonl" if _is_object(text.lstrip().split("\n", 1)[0]) else ".json"
+        try:
+            is_object = isinstance(json.loads(text.lstrip().split("\n", 1)[0]), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        kind = ".jsonl" if is_object else ".json"
     else:
         kind = _table_or_lines(text, find_dialect(head, ".csv", options), path, options)
     return kind, (f"{path}: read as {_CALLED[kind]}. If that is wrong, give --file_format.",)
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _table_or_lines(text: str, dialect: Dialect, path: str | Path, options: FileOptions) -> str:
     if options.delimiter is not None or not options.header:
         return ".csv"
     lines = [line for line in io.StringIO(text, newline="\n") if line.strip()][:_LINES]
-    sizes = []
-    for record in csv.reader(lines[:1], delimiter=dialect.delimiter):
-        if any(name in options.columns or name.lower() in CONVENTIONAL for name in record):
-            return ".csv"
     try:
-        sizes = [len(record) for record in csv.reader(lines, delimiter=dialect.delimiter)]
+        records = list(csv.reader(lines, delimiter=dialect.delimiter))
     except csv.Error:
         return PLAIN
-    if len(lines) > 1 and len(set(sizes[:-1])) == 1 and sizes[0] > 1:
+    if records and any(name in options.columns or name.lower() in CONVENTIONAL for name in records[0]):
+        return ".csv"
+    if len(records) > 1 and len({len(record) for record in records[:-1]}) == 1 and len(records[0]) > 1:
         raise DataError(
             "cannot tell whether this is a table without known names of columns, or one text a line. Say it:"
             " --file_format csv (with --text_column NAME), or --file_format txt.",
             path=path,
         )
     return PLAIN
-
-
-_TEXT, _LABEL, _FILE = "text", "label", "file"
 
 
 def is_class_folder(path: Path) -> bool:
@@ -296,21 +269,21 @@ def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: floa
         size += len(content)
         if size > max_bytes:
             raise DataError(f"its files hold more than the {max_bytes} bytes that are read. Divide it.", path=path)
-        encoding = find_encoding(content)
+        encoding = find_encoding(content) or "utf-8"
         try:
-            texts.append(content.decode(encoding or "utf-8").removeprefix("\ufeff").replace("\r\n", "\n").strip())
+            texts.append(content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").strip())
         except UnicodeDecodeError as error:
             raise DataError(
                 f"byte {error.start + 1} is 0x{content[error.start]:02x}, which is not UTF-8. Save the file as UTF-8.",
                 path=file,
             ) from error
-        encodings.add(encoding or "utf-8")
+        encodings.add(encoding)
     other = sorted(encodings - {"utf-8"})
     notes = (f"{path}: {len(files):,} text files are read, some of them as {', '.join(other)}.",) if other else ()
     columns = {
-        _FILE: tuple(str(file.relative_to(path)) for file in files),
-        _TEXT: tuple(texts),
-        _LABEL: tuple(file.parent.name for file in files),
+        "file": tuple(str(file.relative_to(path)) for file in files),
+        "text": tuple(texts),
+        "label": tuple(file.parent.name for file in files),
     }
     kept = {name: cells for name, cells in columns.items() if keep is None or name in keep}
     return Table(str(path), tuple(columns), kept, len(files), notes=notes)

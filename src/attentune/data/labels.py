@@ -515,10 +515,6 @@ class LabelReader:
             raise _unknown_labels(dict(reversed(places)), table, self.space.names)
         return multi_hot(present, ids, self.space.num_labels)
 
-    def missing_rows(self, table: Table, column: str) -> list[int]:
-        """Return the indices of the rows without a label."""
-        return [row for row, label in enumerate(label_values(table, column)) if self._is_missing(label, is_test=False)]
-
     def rows_left_out(self, table: Table, column: str) -> dict[int, str]:
         """Return the rows whose label is one of `left_out`, with that label; "" for none."""
         if not self.left_out:

@@ -29,18 +29,127 @@ from attentune.data.columns import (
     label_candidates,
     read_rows,
     require,
-    with_guessed_columns,
-    with_own_names,
+    with_columns,
 )
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, some_names
 from attentune.data.files import holds_sheets, read_table
-from attentune.data.hub import read_dataset
 from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
-from attentune.data.tables import Table
+from attentune.data.tables import Table, as_cell
 from attentune.data.text_formats import FileOptions
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
+
+_SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
+
+
+def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]:
+    """Read the train, validation and test splits of a dataset, in that order."""
+    name = config.dataset_name or ""
+    splits = _load(name, config.dataset_config_name)
+    used = {key: _our_name(key) for key in splits if _our_name(key)}
+    if not used:
+        raise DataError(
+            f"its splits are {', '.join(splits)}, expected train, validation or test. Rename them, or save files"
+            " and use --train_file.",
+            path=name,
+        )
+    order = sorted(used, key=lambda key: ("train", "validation", "test").index((used[key] or "").split("_")[0]))
+    tables = {used[key] or key: _table(splits[key], f"{name}, split {key}") for key in order}
+    rest = [key for key in splits if key not in used]
+    return tables, (f"Splits of {name} that are not used: {', '.join(rest)}.",) if rest else ()
+
+
+def read_split(name: str, config_name: str | None, split: str) -> Table | None:
+    """Read one split of a dataset as a whole; None if it has no such split."""
+    splits = _load(name, config_name)
+    key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
+    return None if key is None else _table(splits[key], f"{name}, split {key}")
+
+
+def _our_name(key: str) -> str | None:
+    """Map the name of a split to ours, or None if it is not used; "validation_matched" and the like are kept."""
+    head, _, tail = key.partition("_")
+    ours = _SPLITS.get(head.lower())
+    return ours if ours is None or not tail else f"{ours}_{tail}"
+
+
+def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
+    import datasets
+
+    folder = Path(name).expanduser()
+    try:
+        # A folder from save_to_disk has one of these files; other folders are loaded by load_dataset.
+        if any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json", "state.json")):
+            if config_name is not None:
+                raise ConfigError("data.dataset_config_name: a data set from a folder has none. Leave it out.")
+            loaded = datasets.load_from_disk(str(folder))
+        else:
+            loaded = datasets.load_dataset(str(folder) if folder.is_dir() else name, config_name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # `datasets` raises many types of errors, also of its dependencies.
+        reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
+        raise DataError(
+            f"this data set cannot be loaded: {reason}. Check the name, the configuration (--dataset_config_name)"
+            " and the connection; a folder has to hold the files of save_to_disk, or .csv, .jsonl or .parquet files.",
+            path=name,
+        ) from error
+    splits = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+    _check_separated(splits, folder, name)
+    return splits
+
+
+def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None:
+    """Refuse .csv files that are not separated by commas, of which datasets makes columns of parts of texts."""
+    files = sorted(folder.glob("**/*.csv")) if folder.is_dir() else []
+    joined = [column for split in splits.values() for column in split.column_names if set(column) & set(";\t|")]
+    if files and joined:
+        raise DataError(
+            f"its .csv files are not separated by commas, which datasets expects: the first column is {joined[0]!r}."
+            f" Give the files themselves, whose separators are found: --train_file {files[0]}",
+            path=name,
+        )
+
+
+def _check_whole(table: Any, source: str) -> None:
+    """Check a table that was mapped to memory; wrong offsets would end the process."""
+    import pyarrow as pa
+
+    try:
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(
+            f"a file is damaged ({str(error)[:200]}). Save or load the data set again.", path=source
+        ) from error
+
+
+def _table(split: Any, source: str) -> Table:
+    import datasets
+
+    if len(split) == 0:
+        raise DataError("holds no rows.", path=source)
+    _check_whole(split.data, source)
+    columns: dict[str, list[Any]] = {}
+    class_names: dict[str, tuple[str, ...]] = {}
+    for name, feature in split.features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            names = tuple(feature.names)
+            class_names[name] = names
+            columns[name] = [None if value is None or value < 0 else names[value] for value in split[name]]
+        elif isinstance(feature, datasets.Value):
+            columns[name] = [as_cell(value) for value in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.ClassLabel):
+            class_names[name] = tuple(feature.feature.names)
+            columns[name] = [[feature.feature.names[value] for value in values or ()] for values in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.Value):
+            columns[name] = [values if values is None else list(values) for values in split[name]]
+        else:
+            # Nested lists, images and the like are not decoded; they are an error only if a setting names them.
+            columns[name] = [feature] * len(split)
+    return Table(source, tuple(columns), columns, len(split), class_names=class_names)
+
 
 _SOURCES = (
     "Data comes from one of three sources: a built-in task (--task NAME --data_dir FOLDER; `attentune list tasks` lists"
@@ -178,10 +287,10 @@ def _load_custom(
     """Make checked rows from the tables of custom data."""
     first = next(iter(tables))
     want_label = not first.startswith("test")
-    config = with_own_names(tables[first].names, config)
     try:
-        config, held = with_guessed_columns(tables[first], config, want_label=want_label)
-        columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
+        columns, named = choose_columns(
+            tables[first].names, config, tables[first].source, want_label=want_label, table=tables[first]
+        )
     except DataError as error:
         if holds_sheets(tables[first].source):
             error.args = (" ".join((str(error), *tables[first].notes)),)
@@ -196,10 +305,10 @@ def _load_custom(
     left_out = left_out_labels(space.names, config.ignore_labels)
     reader = label_reader(None, space, config.label_separator, left_out)
     rows: dict[str, TextRows] = {}
-    notes = [*named, *held, *notes]
+    notes = [*named, *notes]
     for split, table in tables.items():
         is_test = split.startswith("test")
-        if split != first and (note := header_note(table, config)) is not None:
+        if split != first and (note := header_note(table, with_columns(config, columns.settings()))) is not None:
             notes.append(note)
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
         notes += split_notes
@@ -240,7 +349,7 @@ def _label_space(
     is_settled = config.task_type or config.label_names or columns.label in table.class_names
     doubt = None if is_settled or task_type != "classification" else task_type_doubt(space.names, columns.label)
     if doubt is not None and config.label_column is None:
-        others = label_candidates(table, config, but=(columns.label, columns.text, columns.pair))
+        others = label_candidates(table, (columns.label, columns.text, columns.pair, columns.id))
         named = f" Or name another column: {', '.join(f'--label_column {name}' for name in others)}." if others else ""
         doubt = doubt[0], f"{doubt[1]}{named}"
     return space, [note, *notes], doubt
@@ -321,7 +430,7 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     if train is None or (config.calibration_share is None and config.calibration_file is None):
         return data
     if config.calibration_file is not None:
-        calibration = _read_calibration(data, config, config.calibration_file, seed)
+        calibration, _ = read_extra(config.calibration_file, config, data.label_space, is_pair=data.is_pair)
         note = f"{len(calibration)} rows to calibrate on come from {config.calibration_file}."
     else:
         original = train.original_rows
@@ -339,23 +448,6 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
         train, calibration = train.take(remaining), train.take(cut)
     others = {split: rows for split, rows in data.splits.items() if split != "train"}
     return replace(data, splits={"train": train, CALIBRATION: calibration, **others}, notes=(*data.notes, note))
-
-
-def _read_calibration(data: TaskData, config: DataConfig, path: str, seed: int) -> TextRows:
-    custom = replace(config, task=None, task_type=None, validation_file=path)
-    tables = {"validation": read_table(path, options=FileOptions.of(config))}
-    read = _load_custom(tables, custom, seed=seed, splits=("validation",), label_space=data.label_space)
-    rows = read.splits["validation"]
-    if rows.labels is None or len(rows) == 0:
-        raise DataError("has no labelled rows to calibrate on.", path=path)
-    if (rows.pairs is not None) != data.is_pair:
-        kinds = ("single texts", "pairs of texts")
-        raise DataError(
-            f"got {kinds[rows.pairs is not None]}, but the rows to train on are {kinds[data.is_pair]}. Give it rows of"
-            " that kind (--text_column and --text_pair_column name the texts).",
-            path=path,
-        )
-    return rows
 
 
 def _sampled(data: TaskData, config: DataConfig, seed: int) -> TaskData:
@@ -495,7 +587,7 @@ def _columns(table: Table, config: DataConfig, spec: TaskSpec | None, is_pair: b
     train = None if spec is None else spec.splits.get("train")
     if train is not None and {train.text, train.pair or train.text, train.label} <= set(table.names):
         return Columns(train.text, train.pair, train.label, train.id if train.id in table.names else None)
-    columns, _ = choose_columns(table.names, config, table.source)
+    columns, _ = choose_columns(table.names, config, table.source, table=table)
     if (columns.pair is not None) != is_pair:
         kinds = ("single texts", "pairs of texts")
         raise DataError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -188,21 +188,32 @@ def normalised(text: str) -> str:
     return " ".join(plain_label(text).casefold().split())
 
 
+class _Components:
+    """Connected components of numbers from 0."""
+
+    def __init__(self, count: int) -> None:
+        self._parents = list(range(count))
+
+    def root(self, number: int) -> int:
+        """Return the least number that is connected with this one."""
+        parents = self._parents
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    def join(self, first: int, second: int) -> None:
+        one, other = self.root(first), self.root(second)
+        self._parents[max(one, other)] = min(one, other)
+
+
 def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
     """Return the connected components of rows that have equal keys in a column."""
-    parents = list(range(count))
-
-    def root(row: int) -> int:
-        while parents[row] != row:
-            parents[row] = row = parents[parents[row]]
-        return row
-
+    components = _Components(count)
     for keys in columns:
         first: dict[Hashable, int] = {}
         for row, key in enumerate(keys):
-            one, other = root(first.setdefault(key, row)), root(row)
-            parents[max(one, other)] = min(one, other)
-    return np.unique([root(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
+            components.join(first.setdefault(key, row), row)
+    return np.unique([components.root(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
 
 
 def _are_single(groups: np.ndarray) -> bool:
@@ -297,7 +308,7 @@ _ADDED = re.compile(r"https?://\S+|www\.\S+|@\w+|\brt\b")
 # Groups of long texts are formed by their first words.
 _MOST_WORDS = 100
 
-Words = frozenset[tuple[int, str, int]]
+Words = frozenset[int]
 
 
 class NearDuplicate(NamedTuple):
@@ -306,6 +317,7 @@ class NearDuplicate(NamedTuple):
     first: int  # index of the earlier row
     second: int  # index of the later row
     similarity: float  # the share of common words in the words of both
+    words: tuple[list[str], list[str]]  # the words, in lower case, that only the first, and only the second row has
 
 
 def near_duplicates(rows: TextRows) -> list[NearDuplicate]:
@@ -313,35 +325,30 @@ def near_duplicates(rows: TextRows) -> list[NearDuplicate]:
 
     Case, punctuation, spaces and the order of words are ignored, and second texts are compared with second texts only.
     A row is the later one of at most one pair: with the most similar earlier row.
-
-    Source:
-        Prefix filtering: Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins in data cleaning",
-        ICDE 2006. Two sets that share enough share one of their rarest words.
     """
     labels = np.zeros(len(rows), np.int64) if rows.labels is None else rows.labels
     # Equal rows of numbers get equal names, also for several labels per row.
     names = [str(label.tolist()) for label in labels]
-    words = [_words(rows, row) for row in range(len(rows))]
-    counts = Counter(word for own in words for word in own)
-    with_word: dict[tuple[int, str, int], list[int]] = defaultdict(list)
-    with_all: dict[Words, dict[tuple[str, ...], int]] = defaultdict(dict)
+    texts = list(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
+    vocabulary: dict[tuple[int, str], int] = {}
+    words = [
+        frozenset(
+            vocabulary.setdefault((side, word), len(vocabulary)) for side in (0, 1) for word in _words(pair[side])
+        )
+        for pair in texts
+    ]
+    in_order = [word for _, word in vocabulary]
+    equal: dict[Words, list[int]] = defaultdict(list)
     found = []
-    for row, own in enumerate(words):
-        if not own:
-            continue
-        rare = _rare_words(own, counts)
-        candidates = {other for word in rare for other in with_word[word][-_MOST_ROWS:]} | {*with_all[own].values()}
-        pairs = [
-            NearDuplicate(other, row, _similarity(own, words[other]))
-            for other in candidates
-            if names[other] != names[row] and _texts(rows, other) != _texts(rows, row)
-        ]
-        best = max(pairs, key=lambda pair: (pair.similarity, -pair.first), default=None)
-        if best is not None and best.similarity >= ALIKE:
-            found.append(best)
-        with_all[own].setdefault((names[row], *_texts(rows, row)), row)
-        for word in rare:
-            with_word[word].append(row)
+    for row, others in _candidates(words):
+        own = words[row]
+        candidates = {*others, *equal[own][-_MOST_ROWS:]} if own else ()
+        equal[own].append(row)
+        differing = [other for other in candidates if names[other] != names[row] and texts[other] != texts[row]]
+        best = max(differing, key=lambda other: (_similarity(own, words[other]), -other), default=None)
+        if best is not None and _similarity(own, words[best]) >= ALIKE:
+            first, second = (sorted(in_order[word] for word in part) for part in (words[best] - own, own - words[best]))
+            found.append(NearDuplicate(best, row, _similarity(own, words[best]), (first, second)))
     return found
 
 
@@ -355,33 +362,35 @@ def near_groups(texts: Sequence[str], *, numbers: bool = False) -> list[int]:
     vocabulary: dict[str, int] = {}
     places: dict[Hashable, int] = {}
     place_N = [places.setdefault(_content(text, vocabulary, numbers), len(places)) for text in texts]
-    kept = [own if isinstance(own, frozenset) else frozenset() for own in places]
-    counts = np.bincount([word for own in kept for word in own], minlength=len(vocabulary))
+    words = [own if isinstance(own, frozenset) else frozenset() for own in places]
+    components = _Components(len(words))
+    for place, others in _candidates(words):
+        for other in others:
+            is_new = components.root(place) != components.root(other)
+            if is_new and _similarity(words[place], words[other]) >= ALIKE:
+                components.join(place, other)
+    return [components.root(place) for place in place_N]
+
+
+def _candidates(words: Sequence[Words]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each text, and the earlier ones that share one of its rarest words; none for texts of few words.
+
+    Source:
+        Prefix filtering: Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins in data cleaning",
+        ICDE 2006. Two sets that share enough share one of their rarest words.
+    """
+    counts = np.bincount([word for own in words for word in own], minlength=1)
     rank = np.argsort(np.argsort(counts, kind="stable"), kind="stable").tolist()
-    words = [frozenset([rank[word] for word in own]) for own in kept]
-    parents = list(range(len(words)))
-
-    def root(place: int) -> int:
-        while parents[place] != place:
-            parents[place] = place = parents[parents[place]]
-        return place
-
     with_word: dict[int, list[int]] = defaultdict(list)
     for place, own in enumerate(words):
-        if len(own) < _FEWEST_WORDS:
-            continue
-        rarest = sorted(own)[: _rare(len(own))]
-        seen: set[int] = set()
-        for word in rarest:
-            others = with_word[word]
-            for other in others[-_MOST_ROWS:]:
-                if other not in seen and len(seen) < _MOST_ROWS:
-                    seen.add(other)
-                    mine, theirs = root(place), root(other)
-                    if mine != theirs and _similarity(own, words[other]) >= ALIKE:
-                        parents[max(mine, theirs)] = min(mine, theirs)
-            others.append(place)
-    return [root(place) for place in place_N]
+        rarest = sorted(own, key=rank.__getitem__)[: len(own) - math.ceil(ALIKE * len(own)) + 1]
+        seen: dict[int, None] = {}
+        for word in rarest if len(own) >= _FEWEST_WORDS else ():
+            for other in with_word[word][-_MOST_ROWS:]:
+                if len(seen) < _MOST_ROWS:
+                    seen.setdefault(other)
+            with_word[word].append(place)
+        yield place, list(seen)
 
 
 def _content(text: str, vocabulary: dict[str, int], numbers: bool) -> Hashable:
@@ -389,49 +398,26 @@ def _content(text: str, vocabulary: dict[str, int], numbers: bool) -> Hashable:
     plain = text.casefold()
     found = _WORD.findall(_ADDED.sub(" ", plain))[:_MOST_WORDS]
     words = found if numbers else [word for word in found if not word.isdigit()]
-    if len(words) < _FEWEST_WORDS:
-        words = found
-    if len(set(words)) < len(words):
-        seen: Counter[str] = Counter()
-        for place, word in enumerate(words):
-            words[place] = f"{word} {seen[word]}" if seen[word] else word
-            seen[word] += 1
+    words = _counted(words if len(words) >= _FEWEST_WORDS else found)
     return frozenset([vocabulary.setdefault(word, len(vocabulary)) for word in words]) or " ".join(plain.split())
 
 
-def differing_words(rows: TextRows, pair: NearDuplicate) -> tuple[list[str], list[str]]:
-    """Return the words, in lower case, that only the first and that only the second row of a pair has."""
-    first, second = _words(rows, pair.first), _words(rows, pair.second)
-    return sorted(word for _, word, _ in first - second), sorted(word for _, word, _ in second - first)
+def _words(text: str) -> list[str]:
+    return _counted(_WORD.findall(text.casefold()))
 
 
-def _texts(rows: TextRows, row: int) -> tuple[str, str]:
-    return rows.texts[row], "" if rows.pairs is None else rows.pairs[row]
+def _counted(words: list[str]) -> list[str]:
+    """Tell the second and further occurrences of a word from the first."""
+    if len(set(words)) == len(words):
+        return words
+    seen: Counter[str] = Counter()
+    counted = []
+    for word in words:
+        counted.append(f"{word} {seen[word]}" if seen[word] else word)
+        seen[word] += 1
+    return counted
 
 
-def _words(rows: TextRows, row: int) -> Words:
-    """The words of a row, each with the number of its text, and how often it occurred before."""
-    found = set()
-    for number, text in enumerate(_texts(rows, row)):
-        seen: Counter[str] = Counter()
-        for word in _WORD.findall(text.casefold()):
-            found.add((number, word, seen[word]))
-            seen[word] += 1
-    return frozenset(found)
-
-
-def _rare_words(own: Words, counts: Counter[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
-    """The rarest words of a text: any text that is similar enough has one of them."""
-    if len(own) < _FEWEST_WORDS:
-        return []
-    return sorted(own, key=lambda word: (counts[word], word))[: _rare(len(own))]
-
-
-def _rare(words: int) -> int:
-    """Return how many of its rarest words are looked up."""
-    return words - math.ceil(ALIKE * words) + 1
-
-
-def _similarity(first: frozenset[Any], second: frozenset[Any]) -> float:
+def _similarity(first: Words, second: Words) -> float:
     common = len(first & second)
     return common / (len(first) + len(second) - common)

@@ -68,8 +68,7 @@ class Table:
     num_rows: int  # the number of rows
     lines: tuple[int, ...] | None = None  # the line at which each row begins
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes of columns that declare them
-    dropped: tuple[int, ...] = ()  # the lines of broken rows that were left out (`Dialect.drop_broken`)
-    left_out: tuple[tuple[int, str, Any], ...] = ()  # rows that were left out on request (`skip_broken_rows`)
+    left_out: tuple[tuple[int, str, Any], ...] = ()  # broken rows that were left out: line, reason, cells
     first_row: int = 0  # the number of the first row in the source (from 0), for a chunk
     notes: tuple[str, ...] = ()  # how the file was read, if not as its extension says
     names_from_row: bool = False  # whether the names were the first row of the file, which may have been no header
@@ -130,11 +129,6 @@ def quote(text: str, limit: int = 60) -> str:
     """Quote a text for a message, shortened if it is long, without control characters."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
-
-
-def has_return(texts: Iterable[str]) -> bool:
-    """Whether one of the texts holds a carriage return."""
-    return any("\r" in text for text in texts)
 
 
 def as_cell(value: Any) -> Any:

@@ -36,22 +36,22 @@ def parse_delimited(
     header, records = _header(records, path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
-    done, dropped = 0, list[int]()
+    done = 0
 
     def table(rows: list[_Row]) -> Table:
         nonlocal done
         lines, records = zip(*rows, strict=True)
         cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
-        made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
+        made = Table(str(path), names, columns, len(rows), lines, first_row=done)
         made = replace(made, names_from_row=dialect.header is None and dialect.has_header, left_out=tuple(left_out))
         made = replace(made, notes=_swallowed_notes(swallowed, path))
         done += len(rows)
-        for lines_told in (dropped, swallowed, left_out):
-            lines_told.clear()
+        swallowed.clear()
+        left_out.clear()
         return made
 
-    rows = _rows(records, header, wanted, dropped, left_out, path, dialect)
+    rows = _rows(records, header, wanted, left_out, path, dialect)
     yield from in_chunks(rows, limit, table)
     if not done:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
@@ -61,7 +61,6 @@ def _rows(
     records: Iterable[tuple[int, list[str]]],
     header: Sequence[str],
     wanted: Sequence[int],
-    dropped: list[int],
     left_out: list[tuple[int, str, Any]],
     path: str | Path,
     dialect: Dialect,
@@ -72,8 +71,6 @@ def _rows(
         if len(fields) == len(header):
             cells = pick(fields)
             yield (line, cells), sum(map(len, cells))
-        elif dialect.drop_broken:
-            dropped.append(line)
         elif dialect.skip_broken:
             left_out.append((line, f"{len(fields)} fields, expected {len(header)}", fields))
         else:

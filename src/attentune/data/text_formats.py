@@ -106,15 +106,18 @@ def check_file(path: str | Path) -> Path:
 
 
 @contextmanager
-def open_bytes(path: Path, max_bytes: float = MAX_BYTES) -> Iterator[IO[bytes]]:
-    """Open a file for reading; it is unpacked if its name ends in .gz."""
+def open_bytes(
+    path: Path, name: str | Path | None = None, *, is_packed: bool = False, max_bytes: float = MAX_BYTES
+) -> Iterator[Any]:
+    """Open a file for reading, unpacked; `name` is what messages call it."""
+    name = path if name is None else name
     try:
         with path.open("rb") as file:
-            packed_bytes = path.stat().st_size if path.suffix.lower() == ".gz" else None
-            with unpacked(file, path, packed_bytes=packed_bytes, max_bytes=max_bytes) as reader:
+            packed_bytes = path.stat().st_size if is_packed else None
+            with unpacked(file, name, packed_bytes=packed_bytes, max_bytes=max_bytes) as reader:
                 yield reader
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}.", path=path) from error
+        raise DataError(f"cannot be read: {error.strerror or error}.", path=name) from error
 
 
 @contextmanager
@@ -145,11 +148,6 @@ def check_no_page(head: bytes, path: str | Path) -> None:
             path=path,
             line=1,
         )
-
-
-def is_gzipped(head: bytes) -> bool:
-    """Return whether a file begins like one that gzip has packed."""
-    return head.startswith(b"\x1f\x8b")
 
 
 def is_other_format(head: bytes) -> bool:
@@ -249,8 +247,7 @@ class Dialect:
     # of GLUE).
     quoting: str = "csv"
     header: tuple[str, ...] | None = None  # the column names, if the file has no header line
-    drop_broken: bool = False  # leave rows with too few or too many fields out; `Table.dropped` has their lines
-    skip_broken: bool = False
+    skip_broken: bool = False  # leave rows with too few or too many fields out; `Table.left_out` has them
     encoding: str = "utf-8"  # the name of a codec
     has_header: bool = True  # whether the first row has the column names; without it they are column_1, column_2,
     has_sep_line: bool = False  # whether the first line names the separator (`sep=;`), as Excel writes it

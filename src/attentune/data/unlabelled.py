@@ -6,14 +6,13 @@ a block does not depend on their number. Of Parquet files only a part's row grou
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.binary_files import read_parquet_batches, scan_parquet, table_of_arrow
+from attentune.data.binary_files import parse_parquet, scan_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
@@ -24,8 +23,6 @@ from attentune.data.columns import (
     ids_of,
     read_rows,
     require,
-    with_guessed_columns,
-    with_own_names,
 )
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
@@ -38,13 +35,11 @@ from attentune.data.files import (
     source_name,
 )
 from attentune.data.labels import LabelReader
-from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table, has_return
+from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
 from attentune.data.text_formats import FileOptions, check_file, unpacked
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
-# The names of all columns, the number of rows, notes, and what reads some columns.
-_Scanned = tuple[tuple[str, ...], int, tuple[str, ...], Callable[[Sequence[str]], Iterator[Table]]]
 # Of columns to keep: all of them.
 ALL = "all"
 
@@ -54,7 +49,6 @@ class RowChunks:
     """Rows in chunks that are read on demand; they can be read several times."""
 
     num_rows: int  # the number of rows in all chunks
-    has_return: bool  # whether an id or a cell that is kept holds a carriage return
     read: Callable[[], Iterator[TextRows]]  # iterates over the chunks from the first
     kept: tuple[str, ...] = ()  # the names of the columns in `TextRows.kept`
     notes: tuple[str, ...] = ()  # how the file was read, if not as its extension says
@@ -62,7 +56,27 @@ class RowChunks:
     @classmethod
     def of(cls, rows: TextRows) -> RowChunks:
         """Wrap rows in memory as one chunk."""
-        return cls(len(rows), has_return(rows.ids), lambda: iter([rows]))
+        return cls(len(rows), lambda: iter([rows]))
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """A file that was read to its end: the names of all columns, the number of rows, and notes."""
+
+    names: tuple[str, ...]
+    rows: int
+    notes: tuple[str, ...]
+    only: Table | None  # the only chunk, if there is one
+
+
+def _scan(tables: Iterable[Table]) -> _Scan:
+    names, notes, rows, only = dict[str, None](), dict[str, None](), 0, None
+    for number, table in enumerate(tables):
+        names |= dict.fromkeys(table.names)
+        notes |= dict.fromkeys(table.notes)
+        rows += len(table)
+        only = table if number == 0 else None
+    return _Scan(tuple(names), rows, tuple(notes), only)
 
 
 def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> TextRows:
@@ -86,102 +100,28 @@ def unlabelled_chunks(
 ) -> RowChunks:
     """Read rows to predict as `read_unlabelled` does, with one chunk in memory at a time.
 
-    `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used.
-
-    The whole file is checked before the first chunk is returned, and columns, ids and labels are the same as if it
-    were read at once. A file that fits in one chunk is read once.
+    `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used. The whole file is
+    checked before the first chunk is returned, and columns, ids and labels are the same as if it were read at once. A
+    file that fits in one chunk is read once.
     """
-    found = _scanned(path, limit, FileOptions.of(config))
-    return _row_chunks(found, source_name(path), label_space, is_pair, config, keep_columns)
+    options, before = FileOptions.of(config), _state(path)
+    scan = _scan(read_chunks(path, limit=limit, options=options))
+
+    def tables(wanted: Sequence[str]) -> Iterator[Table]:
+        if scan.only is not None:
+            yield scan.only
+            return
+        for table in read_chunks(path, keep=wanted, limit=limit, options=options):
+            if _state(path) != before:
+                raise _changed(path)
+            yield table
+
+    return _row_chunks(scan, tables, source_name(path), label_space, is_pair, config, keep_columns)
 
 
 def unlabelled_table(table: Table, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> RowChunks:
     """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`."""
-    found = table.names, len(table), table.notes, lambda wanted: iter([table])
-    return _row_chunks(found, table.source, label_space, is_pair, config, ())
-
-
-def _row_chunks(
-    found: _Scanned,
-    source: str,
-    label_space: LabelSpace,
-    is_pair: bool,
-    config: DataConfig,
-    keep_columns: Sequence[str],
-) -> RowChunks:
-    names, num_rows, notes, tables = found
-    spec = load_spec(config.task) if config.task else None
-    columns, guessed = choose_to_predict(next(tables(names)), names, config, is_pair=is_pair, spec=spec)
-    notes += guessed
-    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
-    ids = id_columns(names, columns.id, strict=config.id_column is not None)
-    keep = names if tuple(keep_columns) == (ALL,) else keep_columns
-    for name in keep:
-        require(names, name, source, "--keep_columns")
-    needed = (columns.text, columns.pair, *columns.labels, *ids.names, *keep)
-    read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
-
-    def chunks() -> Iterator[Table]:
-        return (_with_columns(table, read_columns) for table in tables(read_columns))
-
-    has_labels, has_kept_return, told = _checked(chunks(), columns, reader, ids, keep)
-    notes += told
-    columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
-    if spec is None and len(names) > 1:
-        notes += columns_notes(columns.settings())
-    if keep is names:
-        keep = [name for name in names if name not in (columns.id, *columns.labels)]
-
-    def rows() -> Iterator[TextRows]:
-        for table in chunks():
-            made, _ = read_rows(table, columns, reader, ids=ids_of(table, columns.id))
-            yield replace(made, kept=tuple(_copied(table, name) for name in keep)) if keep else made
-
-    return RowChunks(num_rows, ids.has_return(columns.id) or has_kept_return, rows, tuple(keep), notes)
-
-
-def choose_to_predict(
-    table: Table, names: Sequence[str], config: DataConfig, *, is_pair: bool, spec: TaskSpec | None = None
-) -> tuple[Columns, tuple[str, ...]]:
-    """Choose the columns of a file to predict by its names and first rows; and return notes on what was guessed."""
-    config, notes = with_own_names(names, config), tuple[str, ...]()
-    if spec is None and (config.text_column is None or config.text_column not in names):
-        config, notes = with_guessed_columns(table, config, want_label=False)
-    return prediction_columns(names, table.source, is_pair, config, spec), notes
-
-
-def _copied(table: Table, name: str) -> tuple[str, ...]:
-    """Return the cells of a column as texts, empty for null."""
-    return tuple(text or "" for text in _texts(table, name))
-
-
-def _texts(table: Table, name: str) -> tuple[str | None, ...]:
-    """Return the cells of a column as texts; lists and objects as JSON."""
-    cells = table.columns[name]
-    texts = [cell if cell is None or isinstance(cell, str) else json.dumps(cell, default=str) for cell in cells]
-    return replace(table, columns={name: texts}).values(name)
-
-
-def _scanned(path: str, limit: ChunkLimit, options: FileOptions) -> _Scanned:
-    """Parse the whole file; return the names of all columns, the number of rows, notes, and what reads columns."""
-    before = _state(path)
-    names, num_rows, notes = dict[str, None](), 0, dict[str, None]()
-    held: list[Table] = []
-    for number, table in enumerate(read_chunks(path, limit=limit, options=options)):
-        names |= dict.fromkeys(table.names)
-        notes |= dict.fromkeys(table.notes)
-        num_rows += len(table)
-        held = [table] if number == 0 else []
-    if held:
-        return tuple(names), num_rows, tuple(notes), lambda wanted: iter(held)
-
-    def read_again(wanted: Sequence[str]) -> Iterator[Table]:
-        for table in read_chunks(path, keep=wanted, limit=limit, options=options):
-            if _state(path) != before:
-                raise DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
-            yield table
-
-    return tuple(names), num_rows, tuple(notes), read_again
+    return _row_chunks(_scan([table]), lambda wanted: iter([table]), table.source, label_space, is_pair, config, ())
 
 
 def _state(path: str) -> tuple[int, int, int]:
@@ -192,6 +132,97 @@ def _state(path: str) -> tuple[int, int, int]:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
+def _changed(path: str) -> DataError:
+    return DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
+
+
+def _row_chunks(
+    scan: _Scan,
+    tables: Callable[[Sequence[str]], Iterator[Table]],
+    source: str,
+    label_space: LabelSpace,
+    is_pair: bool,
+    config: DataConfig,
+    keep_columns: Sequence[str],
+) -> RowChunks:
+    names, spec = scan.names, load_spec(config.task) if config.task else None
+    columns, notes = choose_to_predict(next(tables(names)), names, config, is_pair=is_pair, spec=spec)
+    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
+    ids = id_columns(names, columns.id, strict=config.id_column is not None)
+    keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
+    for name in keep:
+        require(names, name, source, "--keep_columns")
+    needed = (columns.text, columns.pair, *columns.labels, *ids.names, *keep)
+    wanted = tuple(name for name in dict.fromkeys(needed) if name is not None)
+
+    def chunks() -> Iterator[Table]:
+        return (_with_columns(table, wanted) for table in tables(wanted))
+
+    has_labels, told = _checked(chunks(), columns, reader, ids, keep)
+    columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
+    notes = (*scan.notes, *notes, *told)
+    if spec is None and len(names) > 1:
+        notes += columns_notes(columns.settings())
+    if keep is names:
+        keep = tuple(name for name in names if name not in (columns.id, *columns.labels))
+
+    def rows() -> Iterator[TextRows]:
+        for table in chunks():
+            made, _ = read_rows(table, columns, reader, ids=ids_of(table, columns.id))
+            yield replace(made, kept=_copied(table, keep)) if keep else made
+
+    return RowChunks(scan.rows, rows, keep, notes)
+
+
+def choose_to_predict(
+    table: Table, names: Sequence[str], config: DataConfig, *, is_pair: bool, spec: TaskSpec | None = None
+) -> tuple[Columns, tuple[str, ...]]:
+    """Choose the columns of a file to predict by its names and first rows; and return notes on what was guessed."""
+    is_guessed = spec is None and (config.text_column is None or config.text_column not in names)
+    return _columns(names, table.source, is_pair, config, spec, table if is_guessed else None)
+
+
+def prediction_columns(
+    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None = None
+) -> Columns:
+    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
+    return _columns(names, source, is_pair, config, spec, None)[0]
+
+
+def _columns(
+    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None, table: Table | None
+) -> tuple[Columns, tuple[str, ...]]:
+    if spec is not None and config.text_column is None and config.text_pair_column is None:
+        for split in spec.splits.values():
+            if {split.text, split.pair or split.text} <= set(names):
+                label = config.label_column or split.label
+                id_column = split.id if split.id in names else None
+                if config.id_column is not None:
+                    id_column = require(names, config.id_column, source, "--id_column")
+                return Columns(split.text, split.pair, label if label in names else None, id_column), ()
+    columns, notes = choose_columns(names, config, source, want_label=False, table=table)
+    if is_pair and columns.pair is None:
+        raise DataError(
+            f"the model compares two texts, but only the column {columns.text!r} was found for them. Columns here:"
+            f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
+            path=source,
+        )
+    notes = tuple(note for note in notes if not note.startswith("Columns chosen by their names"))
+    return (columns if is_pair else replace(columns, pair=None)), notes
+
+
+def _copied(table: Table, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the cells of columns as texts: empty for null, lists and objects as JSON."""
+    texts = {name: [_text(cell) for cell in cells] for name, cells in table.columns.items() if name in names}
+    return tuple(replace(table, columns=texts).texts(name) for name in names)
+
+
+def _text(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return json.dumps(cell, default=str)
+
+
 def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
     """The table, with null in the columns that other chunks have and this one lacks."""
     lacking = {name: (None,) * len(table) for name in wanted if name not in table.columns}
@@ -200,13 +231,12 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
 
 def _checked(
     tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns, keep: Sequence[str]
-) -> tuple[bool, bool, tuple[str, ...]]:
-    """Check the texts and collect the ids of all rows."""
-    is_labelled, is_known, returns = False, columns.label is not None, False
-    told: tuple[str, ...] = ()
+) -> tuple[bool, tuple[str, ...]]:
+    """Check the texts and collect the ids of all rows; return whether all labels are known, and notes on them."""
+    is_labelled, is_known, told = False, columns.label is not None, tuple[str, ...]()
     for table in tables:
         ids.add(table)
-        returns |= any(has_return(_copied(table, name)) for name in keep)
+        _copied(table, keep)
         table.texts(columns.text)
         if columns.pair is not None:
             table.texts(columns.pair)
@@ -224,29 +254,7 @@ def _checked(
                 # Prediction needs no labels, so a column of that name with other content is not an error.
                 is_known = False
                 told = () if has_none else (f"The labels are left out, since not all are the run's: {error}",)
-    return is_labelled and is_known, returns, told
-
-
-def prediction_columns(
-    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None = None
-) -> Columns:
-    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
-    if spec is not None and config.text_column is None and config.text_pair_column is None:
-        for split in spec.splits.values():
-            if {split.text, split.pair or split.text} <= set(names):
-                label = config.label_column or split.label
-                id_column = split.id if split.id in names else None
-                if config.id_column is not None:
-                    id_column = require(names, config.id_column, source, "--id_column")
-                return Columns(split.text, split.pair, label if label in names else None, id_column)
-    columns, _ = choose_columns(names, config, source, want_label=False)
-    if is_pair and columns.pair is None:
-        raise DataError(
-            f"the model compares two texts, but only the column {columns.text!r} was found for them. Columns here:"
-            f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
-            path=source,
-        )
-    return columns if is_pair else Columns(columns.text, None, columns.label, columns.id)
+    return is_labelled and is_known, told
 
 
 @dataclass(frozen=True)
@@ -260,76 +268,51 @@ class Source:
     rows: int = 0
     notes: tuple[str, ...] = ()
 
-    @property
-    def is_packed(self) -> bool:
-        """Whether the file is gzipped."""
-        return self.file.path.lower().endswith(".gz")
-
     def scanned(self) -> Source:
         """Count the rows, of text files by reading them, so that each broken row is found before one is predicted."""
         if self.kind == PARQUET:
-            with self._parquet() as (plain, _):
-                names, rows = scan_parquet(plain, self.file.path)
+            names, rows = next(self._open(lambda source: iter([scan_parquet(source, self.file.path)])))
             return replace(self, names=names, rows=rows)
-        found, notes, rows = dict[str, None](), dict[str, None](), 0
-        for table in self._tables(()):
-            found |= dict.fromkeys(table.names)
-            notes |= dict.fromkeys(table.notes)
-            rows += len(table)
-        return replace(self, names=tuple(found), rows=rows, notes=tuple(notes))
+        scan = _scan(self._tables((), 0, 0))
+        return replace(self, names=scan.names, rows=scan.rows, notes=scan.notes)
 
-    def blocks(self, first: int, end: int, wanted: Sequence[str], kept: Sequence[str]) -> Iterator[tuple[Table, Any]]:
-        """Yield the rows from `first`, where a block begins, to `end`: as a `Table`, and columns as `pyarrow.Table`.
+    def blocks(self, first: int, end: int, wanted: Sequence[str]) -> Iterator[Table]:
+        """Yield the rows from `first`, where a block begins, to `end`; no table goes beyond a block."""
+        for whole in self._tables(wanted, first, end):
+            for row in range(0, len(whole), BLOCK_ROWS):
+                place = whole.first_row + row
+                if first <= place < end:
+                    rows = range(row, min(row + BLOCK_ROWS, len(whole)))
+                    table = replace(whole.take(rows), first_row=place, source=self.file.path)
+                    yield _with_columns(table, wanted)
+                    first = place + len(table)
+            if first >= end:
+                return
+        raise _changed(self.file.path)
 
-        No piece goes beyond a block. The kept columns of Parquet files have their types, others are texts.
-        """
-        import pyarrow as pa
-
-        columns = tuple(dict.fromkeys((*wanted, *kept)))
+    def _tables(self, keep: Sequence[str], first: int, end: int) -> Iterator[Table]:
         if self.kind == PARQUET:
-            with self._parquet() as sources:
-                size, count = self.file.bytes, end - first
-                batches = read_parquet_batches(
-                    sources, self.file.path, columns, packed_bytes=size, first_row=first, num_rows=count
-                )
-                for arrow in _in_blocks(batches, first):
-                    table = table_of_arrow(arrow.select([n for n in arrow.column_names if n in wanted]), "", first)
-                    yield replace(table, source=self.file.path), _with_nulls(arrow, kept)
-                    first += len(table)
+            size = self.file.bytes
+            yield from self._open(
+                lambda source: parse_parquet(source, self.file.path, keep, BLOCK, packed_bytes=size, rows=(first, end))
+            )
+        elif not is_url(self.file.path):
+            yield from read_chunks(self.file.path, keep=keep, limit=BLOCK, options=self.options)
         else:
-            for whole in self._tables(columns):
-                for row in range(0, len(whole), BLOCK_ROWS) if whole.first_row < end else ():
-                    place = whole.first_row + row
-                    if first <= place < end:
-                        piece = range(row, min(row + BLOCK_ROWS, len(whole)))
-                        table = _with_columns(replace(whole.take(piece), first_row=place), columns)
-                        yield table, pa.table({name: pa.array(_texts(table, name), pa.string()) for name in kept})
-                        first = place + len(table)
-                if first >= end:
-                    return
-        if first < end:
-            raise DataError(
-                "has changed while it was read. Start again when nothing writes to it.", path=self.file.path
+            yield from self._open(
+                lambda stream: read_stream(stream, self.file.path, self.kind, keep, BLOCK, self.options)
             )
 
-    def _tables(self, keep: Sequence[str]) -> Iterator[Table]:
-        if not is_url(self.file.path):
-            yield from read_chunks(self.file.path, keep=keep, limit=BLOCK, options=self.options)
-            return
-        packed = self.file.bytes if self.is_packed else None
-        with self.file.open() as file, unpacked(file, self.file.path, packed_bytes=packed) as stream:
-            yield from read_stream(stream, self.file.path, self.kind, keep, BLOCK, self.options)
-
-    @contextlib.contextmanager
-    def _parquet(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the file twice, each time as what pyarrow opens."""
-        with self.file.open() as first, self.file.open() as second:
-            if not self.is_packed:
-                yield first, second
+    def _open(self, read: Callable[..., Iterator[Any]]) -> Iterator[Any]:
+        """Read the file, unpacked; of Parquet, which is read from its end, a packed file as a whole."""
+        with self.file.open() as file:
+            is_packed = self.file.path.lower().endswith(".gz")
+            if self.kind == PARQUET and not is_packed:
+                yield from read(file)
                 return
-            with unpacked(first, self.file.path, packed_bytes=self.file.bytes) as stream:
-                content = stream.read()
-            yield content, content
+            packed_bytes = self.file.bytes if is_packed else None
+            with unpacked(file, self.file.path, packed_bytes=packed_bytes) as stream:
+                yield from read(stream.read() if self.kind == PARQUET else stream)
 
 
 def find_sources(pattern: str, options: FileOptions) -> list[Source]:
@@ -360,7 +343,7 @@ class InputRows:
 
     sources: tuple[Source, ...]
     columns: Columns
-    kept: dict[str, str]  # the columns to copy, by their names in the output
+    kept: Mapping[str, str]  # the columns to copy, by their names in the output
     notes: tuple[str, ...]
 
     @classmethod
@@ -373,7 +356,7 @@ class InputRows:
         """
         scanned = tuple(source.scanned() for source in sources)
         first = scanned[0]
-        table, _ = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names, ()))
+        table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
         columns, notes = choose_to_predict(table, first.names, config, is_pair=is_pair)
         if columns.id is None:
             columns = replace(columns, id=next((name for name in first.names if name.lower() in IDS), None))
@@ -408,64 +391,18 @@ class InputRows:
             done += source.rows
         return found
 
-    def types(self) -> Any:
-        """Return the types of the copied columns, those of the first file, as a `pyarrow.Schema`."""
-        import pyarrow as pa
-
-        source = self.sources[0]
-        _, kept = next(source.blocks(0, min(source.rows, BLOCK_ROWS), (), tuple(self.kept.values())))
-        return pa.schema([(name, kept.schema.field(column).type) for name, column in self.kept.items()])
-
-    def read(self, ranges: Iterable[tuple[int, int, int]], types: Any) -> Iterator[tuple[TextRows, Any]]:
-        """Yield the rows of a part, block by block, and their copied columns; without ids, rows are counted from 0."""
-        import pyarrow as pa
-
+    def read(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TextRows]:
+        """Yield the rows of a part, block by block; without ids, rows are counted from 0."""
         columns, kept = self.columns, tuple(self.kept.values())
-        wanted = [name for name in (columns.text, columns.pair, columns.id) if name is not None]
+        named = (columns.text, columns.pair, columns.id, *kept)
+        wanted = tuple(dict.fromkeys(name for name in named if name is not None))
         for place, first, end in ranges:
-            source, before = self.sources[place], sum(one.rows for one in self.sources[:place])
-            for table, arrow in source.blocks(first, end, wanted, kept):
+            before = sum(one.rows for one in self.sources[:place])
+            for table in self.sources[place].blocks(first, end, wanted):
                 if columns.id is None:
                     ids = ids_of(replace(table, first_row=before + table.first_row), None)
                 else:
-                    ids = tuple("" if value is None else value for value in table.values(columns.id))
+                    (ids,) = _copied(table, [columns.id])
                 pairs = None if columns.pair is None else table.texts(columns.pair)
-                rows = TextRows(ids, table.texts(columns.text), pairs, None, table.source, table.lines)
-                try:
-                    renamed = pa.table({name: arrow.column(column) for name, column in self.kept.items()})
-                    yield rows, renamed.cast(types)
-                except (pa.ArrowException, ValueError) as error:
-                    raise DataError(
-                        f"the columns to copy have other types than in the first file ({error}). Leave them out of"
-                        " --keep_columns, or convert this file.",
-                        path=source.file.path,
-                    ) from error
-
-
-def _in_blocks(batches: Iterable[Any], first_row: int) -> Iterator[Any]:
-    """Yield batches put together to pieces as `pyarrow.Table`; none goes beyond a block."""
-    import pyarrow as pa
-
-    held: list[Any] = []
-    row, size = first_row, 0
-    for batch in batches:
-        place = 0
-        while place < batch.num_rows:
-            piece = batch.slice(place, min(batch.num_rows - place, BLOCK_ROWS - row % BLOCK_ROWS))
-            if held and (row % BLOCK_ROWS == 0 or size + piece.nbytes > BLOCK.characters):
-                yield pa.Table.from_batches(held)
-                held, size = [], 0
-            held.append(piece)
-            size += piece.nbytes
-            row += piece.num_rows
-            place += piece.num_rows
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _with_nulls(arrow: Any, names: Sequence[str]) -> Any:
-    """Select columns; those that the rows lack are null."""
-    import pyarrow as pa
-
-    there = set(arrow.column_names)
-    return pa.table({name: arrow.column(name) if name in there else pa.nulls(len(arrow)) for name in names})
+                texts = table.texts(columns.text)
+                yield TextRows(ids, texts, pairs, None, table.source, table.lines, kept=_copied(table, kept))

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attentune.data.batching import budget_order
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans
+from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation, Subword, merge_subwords, overlap, word_spans
 from attentune.explain.gradient import PassCounter

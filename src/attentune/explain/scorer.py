@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from attentune.config.parse import did_you_mean
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tokenization import Features
+from attentune.data.tokenization import Features, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.scoring import RowScores, score_rows
 from attentune.metrics.metrics import predictions_of

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
-from attentune.data.tables import has_return
-from attentune.data.writers import csv_text
 from attentune.metrics.metrics import predictions_of, probabilities_of
+
+_QUOTE, _SPECIAL = '"', re.compile(r'[",\r\n]')
 
 
 def predictions_csv(
@@ -25,14 +25,21 @@ def predictions_csv(
     called labels and predictions, and names are joined by `SEPARATOR`. `more` maps column names to one entry per row.
     """
     more = more or {}
-    quotes_all = has_return(itertools.chain(rows.ids, label_space.names, *more.values()))
-    header = csv_header(label_space, tuple(more), quotes_all=quotes_all)
-    return header + csv_rows(rows, logits_NC, label_space, tuple(more.values()), quotes_all=quotes_all)
+    return csv_header(label_space, tuple(more)) + csv_rows(rows, logits_NC, label_space, tuple(more.values()))
 
 
-def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
+def csv_header(label_space: LabelSpace, more: Sequence[str] = ()) -> str:
     """Format the header line of `predictions_csv`."""
-    return csv_text([output_names(label_space, more)], quotes_all=quotes_all)
+    return csv_text([output_names(label_space, more)])
+
+
+def csv_text(lines: Iterable[Iterable[str]]) -> str:
+    """Format lines of CSV; the standard library's writer does not quote a carriage return in older versions."""
+    return "".join(f"{','.join(map(_quoted, line)) or _QUOTE * 2}\n" for line in lines)
+
+
+def _quoted(cell: str) -> str:
+    return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _SPECIAL.search(cell) else cell
 
 
 def output_names(label_space: LabelSpace, more: Sequence[str] = ()) -> list[str]:
@@ -46,8 +53,6 @@ def csv_rows(
     logits_NC: np.ndarray,
     label_space: LabelSpace,
     more: Sequence[Sequence[str]] = (),
-    *,
-    quotes_all: bool = False,
 ) -> str:
     """Format the lines of `predictions_csv` below the header."""
     predictions = predictions_of(logits_NC, label_space)
@@ -61,7 +66,7 @@ def csv_rows(
         yield from (f"{value:.6f}" for value in probabilities[number])
         yield from (column[number] for column in more)
 
-    return csv_text(map(fields, range(len(rows))), quotes_all=quotes_all)
+    return csv_text(map(fields, range(len(rows))))
 
 
 def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:

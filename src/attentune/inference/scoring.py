@@ -16,9 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, is_mlflow_available, is_tensorboard_available, is_wandb_available
 from torch import Tensor, nn
 
-from attentune.data.batching import budget_order, pad_batch, sorted_order
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tokenization import Features
+from attentune.data.tokenization import Features, budget_order, pad_batch, sorted_order
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import score_predictions
 from attentune.models.cpu_layers import frozen_weights

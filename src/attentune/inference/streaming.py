@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tables import has_return
+from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
 from attentune.data.unlabelled import InputRows, RowChunks
-from attentune.data.writers import OutputColumn, row_writer
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictions import csv_header, csv_rows
+from attentune.inference.predictions import csv_header, csv_rows, csv_text
 from attentune.inference.predictor import Predictor, Progress, predict_rows
 from attentune.io.files import parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
@@ -56,12 +56,10 @@ def predictions_in_chunks(
     """
     if predict is None:
         predict = partial(_only_logits, saved, precision=precision, progress=progress)
-    quotes_all = chunks.has_return or has_return(saved.label_space.names)
-    header = csv_header(saved.label_space, (*more, *chunks.kept), quotes_all=quotes_all)
+    header = csv_header(saved.label_space, (*more, *chunks.kept))
     for rows in chunks.read():
         logits_NC, entries = predict(rows)
-        more_entries = (*entries, *rows.kept)
-        yield header + csv_rows(rows, logits_NC, saved.label_space, more_entries, quotes_all=quotes_all)
+        yield header + csv_rows(rows, logits_NC, saved.label_space, (*entries, *rows.kept))
         header = ""
 
 
@@ -83,20 +81,27 @@ def write_part(
     """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
     if predict is None:
         predict = partial(_only_logits, saved, precision=precision, progress=progress)
-    texts, types = [OutputColumn(name, "text") for name in more], rows.types()
-    columns = [OutputColumn("id", "text"), *_prediction_columns(saved.label_space), *texts]
-    with written_whole(path) as stream, row_writer(stream, path.rsplit(".", 1)[-1], columns, types) as to:
-        for block, kept in rows.read(ranges, types):
+    space, names = saved.label_space, ("id", *rows.kept, *more)
+    kinds = {**dict.fromkeys(names, "text"), **_prediction_kinds(space)}
+    # A copied column of labels stands behind the id, as in `predictions_csv`.
+    labels = [name for name in rows.kept if name in ("label", "labels")]
+    order = ["id", *labels, *_prediction_kinds(space), *more, *(name for name in rows.kept if name not in labels)]
+    with (
+        written_whole(path) as stream,
+        row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
+    ):
+        for block in rows.read(ranges):
             logits_NC, entries = predict(block)
-            values = {"id": block.ids, **_prediction_values(saved.label_space, logits_NC)}
-            to.add(values | dict(zip(more, entries, strict=True)), kept)
+            columns = dict(zip(names, (block.ids, *block.kept, *entries), strict=True))
+            write({**columns, **_prediction_values(space, logits_NC)})
 
 
-def _prediction_columns(space: LabelSpace) -> list[OutputColumn]:
+def _prediction_kinds(space: LabelSpace) -> dict[str, str]:
+    """Return the kind of each column of predictions."""
     if space.task_type == "regression":
-        return [OutputColumn("prediction", "number")]
-    first = OutputColumn("predictions", "texts") if space.is_multilabel else OutputColumn("prediction", "text")
-    return [first, *(OutputColumn(f"p_{name}", "share") for name in space.names)]
+        return {"prediction": "number"}
+    first = {"predictions": "texts"} if space.is_multilabel else {"prediction": "text"}
+    return {**first, **{f"p_{name}": "share" for name in space.names}}
 
 
 def _prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Any]:
@@ -108,6 +113,59 @@ def _prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, An
     if space.is_multilabel:
         return {"predictions": [space.names_of(one) for one in predictions], **shares}
     return {"prediction": [space.names[int(one)] for one in predictions], **shares}
+
+
+@contextlib.contextmanager
+def row_writer(
+    stream: IO[bytes], file_format: str, kinds: Mapping[str, str]
+) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
+    """Yield what writes columns to a stream as Parquet, JSON lines or CSV.
+
+    The kinds of columns are "text", "texts" (a list), "number" and "share" (a probability, six digits in text formats).
+    """
+    if file_format == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = {"text": pa.string(), "number": pa.float64(), "share": pa.float32(), "texts": pa.list_(pa.string())}
+        schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+
+            def write(columns: Mapping[str, Sequence[Any]]) -> None:
+                table = pa.table([pa.array(columns[name], schema.field(name).type) for name in kinds], schema=schema)
+                writer.write_table(table, row_group_size=max(len(table), 1))
+
+            yield write
+        return
+    if file_format == "csv":
+        stream.write(csv_text([kinds]).encode())
+
+    def write_lines(columns: Mapping[str, Sequence[Any]]) -> None:
+        for row in zip(*(columns[name] for name in kinds), strict=True):
+            values = dict(zip(kinds, row, strict=True))
+            if file_format == "csv":
+                stream.write(csv_text([[_field(value, kinds[name]) for name, value in values.items()]]).encode())
+            else:
+                record = {name: _json_value(value, kinds[name]) for name, value in values.items()}
+                stream.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
+
+    yield write_lines
+
+
+def _field(value: Any, kind: str) -> str:
+    if kind == "share":
+        return f"{value:.6f}"
+    if kind == "number":
+        return LabelSpace("regression").text_of(value)
+    return SEPARATOR.join(value) if kind == "texts" else str(value)
+
+
+def _json_value(value: Any, kind: str) -> Any:
+    """Return a value as JSON has it, NaN as null."""
+    if kind not in ("share", "number"):
+        return value
+    number = round(float(value), 6) if kind == "share" else float(value)
+    return number if math.isfinite(number) else None
 
 
 def check_same_parts(folder: str, request: Mapping[str, Any], *, record: bool = False) -> None:

@@ -31,9 +31,8 @@ from tokenizers import Tokenizer as PlainTokenizer
 from torch import Tensor, nn
 
 from attentune.config.parse import did_you_mean
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.tokenization import Features, encode_rows
+from attentune.data.tokenization import Features, encode_rows, pad_batch
 from attentune.errors import AttentuneError, ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.hub import (

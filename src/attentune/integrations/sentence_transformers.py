@@ -18,9 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import TextRows
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.integrations.hub import (

@@ -26,8 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from attentune import __version__
 from attentune.config.parse import did_you_mean
-from attentune.data.batching import pad_batch
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.hub import (

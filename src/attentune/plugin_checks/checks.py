@@ -20,9 +20,8 @@ import torch
 from transformers import AutoConfig, AutoModel, BertTokenizer
 
 from attentune.config import Config, ModelConfig, load_config
-from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.tokenization import encode_rows
+from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import Metric
 from attentune.models.build import build_model, load_tokenizer

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
-from attentune.io.locks import FileLock
+from attentune.io.files import FileLock
 from attentune.runs.grid import Run, RunGrid
 from attentune.runs.manifest import LOCKS, MANIFEST_FILE
 from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of

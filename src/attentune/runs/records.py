@@ -34,7 +34,7 @@ from attentune.io.files import (
     write_bytes,
     write_text,
 )
-from attentune.io.locks import FileLock
+from attentune.io.files import FileLock
 from attentune.metrics.metrics import METRICS
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
 from attentune.training.run_folder import Pruned

@@ -10,8 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from attentune.config import LabelsConfig
-from attentune.data.batching import pad_batch
-from attentune.data.tokenization import Features
+from attentune.data.tokenization import Features, pad_batch
 from attentune.inference.scoring import score_rows, summed_over_processes
 from attentune.models.precision import BFloat16Copy
 from attentune.plugins import part_of

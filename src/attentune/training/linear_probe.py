@@ -21,10 +21,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from attentune.baselines.linear import LinearModel, fit_linear
-from attentune.data.batching import budget_order, pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_sample
-from attentune.data.tokenization import Features
+from attentune.data.tokenization import Features, budget_order, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.scoring import classifier_features, default_batch_tokens, score_rows, summed_over_processes
 from attentune.models.build import count_parameters

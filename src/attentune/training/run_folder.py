@@ -29,8 +29,7 @@ from typing import Any
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.columns import with_columns
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.io.files import check_links, storage_errors, write_text
-from attentune.io.locks import FileLock
+from attentune.io.files import FileLock, check_links, storage_errors, write_text
 from attentune.models.encoder_list import check_at_hand, check_length
 from attentune.results import RESULT_FILE
 

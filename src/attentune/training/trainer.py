@@ -21,8 +21,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from attentune.config import TrainingConfig
-from attentune.data.batching import bucketed_order, pad_batch
 from attentune.data.splits import row_groups
+from attentune.data.tokenization import bucketed_order, pad_batch
 from attentune.inference.scoring import ModelEvaluator
 from attentune.models.build import ParameterCounts
 from attentune.models.cpu_layers import fused_layers
