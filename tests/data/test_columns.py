@@ -1,12 +1,19 @@
-"""Columns are taken as named, else by their usual names; nothing is taken in silence."""
+"""Columns: as named, else by their usual names, else by what they hold, never in silence; first lines that are rows."""
 
+from __future__ import annotations
+
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attentune.config.schema import DataConfig
+from attentune.config import DataConfig
 from attentune.data.columns import Columns, choose_columns, row_ids
+from attentune.data.dataset import LabelSpace
+from attentune.data.files import read_table
+from attentune.data.load import load_data
 from attentune.data.tables import Table
+from attentune.data.unlabelled import read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 
 
@@ -15,108 +22,230 @@ def table(**columns: list[Any]) -> Table:
     return Table("rows.csv", tuple(columns), columns, num_rows, tuple(range(2, 2 + num_rows)))
 
 
-GUESSES = [
-    (["text", "label"], Columns("text", None, "label")),
-    (["label", "Sentence"], Columns("Sentence", None, "label")),
-    (["id", "sentence1", "sentence2", "label"], Columns("sentence1", "sentence2", "label")),
-    (["premise", "hypothesis", "gold_label"], Columns("premise", "hypothesis", "gold_label")),
-    (["question1", "question2", "is_duplicate"], Columns("question1", "question2", "is_duplicate")),
-    (["question", "sentence", "label"], Columns("question", "sentence", "label")),
-    (["text", "text_pair", "labels"], Columns("text", "text_pair", "labels")),
-    (["idx", "utterance", "label"], Columns("utterance", None, "label")),
-]
+def chosen(names: str, **settings: str) -> tuple[Columns, tuple[str, ...]]:
+    want_label = settings.pop("want_label", True)
+    return choose_columns(names.split(), DataConfig(**settings), "rows.csv", want_label=bool(want_label))
 
 
-@pytest.mark.parametrize(("names", "expected"), GUESSES, ids=[",".join(names) for names, _ in GUESSES])
-def test_usual_names_are_guessed_and_said(names: list[str], expected: Columns) -> None:
-    columns, notes = choose_columns(names, DataConfig(), "rows.csv")
+def load(path: Path, **settings: Any) -> Any:
+    return load_data(DataConfig(train_file=str(path), validation_file=str(path), **settings), seed=0)
+
+
+# By their names
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "expected"),
+    [
+        ("text label", {}, Columns("text", None, "label")),
+        ("label Sentence", {}, Columns("Sentence", None, "label")),
+        ("id sentence1 sentence2 label", {}, Columns("sentence1", "sentence2", "label")),
+        ("premise hypothesis gold_label", {}, Columns("premise", "hypothesis", "gold_label")),
+        ("question1 question2 is_duplicate", {}, Columns("question1", "question2", "is_duplicate")),
+        ("question sentence label", {}, Columns("question", "sentence", "label")),
+        ("idx utterance label", {}, Columns("utterance", None, "label")),
+        ("sentence1 sentence2 label", {"text_column": "sentence1"}, Columns("sentence1", None, "label")),
+        (
+            "text premise hypothesis label",
+            {"text_pair_column": "hypothesis"},
+            Columns("premise", "hypothesis", "label"),
+        ),
+    ],
+)
+def test_usual_names_are_guessed_and_said(names: str, settings: dict[str, str], expected: Columns) -> None:
+    columns, (note,) = chosen(names, **settings)
     assert columns == expected
-    assert len(notes) == 1
-    assert all(repr(name) in notes[0] for name in (expected.text, expected.pair, expected.label) if name)
+    guessed = {expected.text, expected.pair, expected.label} - {None, *settings.values()}
+    assert all(repr(name) in note for name in guessed)
 
 
 def test_of_two_usual_names_the_other_is_said_too() -> None:
-    names = ["text", "review", "label", "sentiment", "date"]
-    columns, notes = choose_columns(names, DataConfig(), "rows.csv")
+    columns, notes = chosen("text review label sentiment date")
     assert columns == Columns("text", None, "label")
     assert notes == (
         "Columns chosen by their names: text 'text' (not 'review'), label 'label' (not 'sentiment'). If that is wrong,"
         " give --text_column or --label_column.",
     )
-    _, notes = choose_columns(names, DataConfig(text_column="review"), "rows.csv")
-    assert "text" not in notes[0].split(".")[0]
-
-
-def test_the_label_is_not_read_as_the_text() -> None:
-    config = DataConfig(text_column="stars", label_column="stars")
-    with pytest.raises(DataError, match="column 'stars' is given as the text and as the label"):
-        choose_columns(["text", "stars"], config, "rows.csv")
-    assert choose_columns(["text", "stars"], config, "rows.csv", want_label=False)[0].text == "stars"
-
-
-def test_named_columns_are_taken_without_a_note() -> None:
-    config = DataConfig(text_column="b", text_pair_column="a", label_column="c", id_column="d")
-    assert choose_columns(["a", "b", "c", "d"], config, "rows.csv") == (Columns("b", "a", "c", "d"), ())
-
-
-def test_a_named_text_column_means_a_single_text() -> None:
-    config = DataConfig(text_column="sentence1")
-    columns, _ = choose_columns(["sentence1", "sentence2", "label"], config, "rows.csv")
-    assert columns == Columns("sentence1", None, "label")
-
-
-def test_the_text_is_guessed_by_a_named_pair() -> None:
-    config = DataConfig(text_pair_column="hypothesis")
-    columns, _ = choose_columns(["text", "premise", "hypothesis", "label"], config, "rows.csv")
-    assert columns == Columns("premise", "hypothesis", "label")
+    named = {"text_column": "b", "text_pair_column": "a", "label_column": "c", "id_column": "d"}
+    assert chosen("a b c d", **named) == (Columns("b", "a", "c", "d"), ())
+    assert chosen("text other", want_label="")[0].label is None
 
 
 @pytest.mark.parametrize("setting", ["text_column", "text_pair_column", "label_column", "id_column"])
 def test_a_named_column_that_is_missing(setting: str) -> None:
     with pytest.raises(DataError) as caught:
-        choose_columns(["text", "labels", "id"], DataConfig(**{setting: "lable"}), "rows.csv")
+        chosen("text labels id", **{setting: "lable"})
     message = str(caught.value)
     assert message.startswith("rows.csv: there is no column 'lable'. Did you mean 'labels'?")
     assert "Columns here: 'text', 'labels', 'id'" in message
     assert f"--{setting}" in message
 
 
-def test_nothing_to_guess_by() -> None:
-    with pytest.raises(DataError, match=r"no column looks like the label .* Name it with --label_column"):
-        choose_columns(["text", "other"], DataConfig(), "rows.csv")
-    with pytest.raises(DataError, match=r"no column looks like the text .* Name it with --text_column"):
-        choose_columns(["alpha", "beta", "label"], DataConfig(), "rows.csv")
-    columns, _ = choose_columns(["text", "other"], DataConfig(), "rows.csv", want_label=False)
-    assert columns.label is None
-
-
 @pytest.mark.parametrize(
-    ("header", "hint"),
-    [("text\tlabel", "tabs"), ("text,label", "commas"), ("text;label", "semicolons"), ("text|label", "vertical bars")],
+    ("names", "settings", "says"),
+    [
+        ("text other", {}, "no column looks like the label .* Name it with --label_column"),
+        ("alpha beta label", {}, "no column looks like the text .* Name it with --text_column"),
+        (
+            "text stars",
+            {"text_column": "stars", "label_column": "stars"},
+            "'stars' is given as the text and as the label",
+        ),
+        ("text,label", {}, "commas"),
+        ("text;label", {}, "semicolons"),
+        ("text|label", {}, "vertical bars"),
+    ],
 )
-def test_a_wrong_separator_is_told(header: str, hint: str) -> None:
-    with pytest.raises(DataError, match=hint):
-        choose_columns([header], DataConfig(), "rows.csv")
+def test_what_cannot_be_chosen_is_refused(names: str, settings: dict[str, str], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        chosen(names, **settings)
 
 
-@pytest.mark.parametrize("name", ["id", "idx", "index"])
-def test_default_ids(name: str) -> None:
-    assert row_ids(table(**{name: ["x", "z", "y"]}), None) == (("x", "z", "y"), None)
-
-
-def test_rows_are_numbered_without_a_usable_id() -> None:
+def test_ids_name_each_row_once_or_rows_are_numbered() -> None:
+    for name in ("id", "idx", "index"):
+        assert row_ids(table(**{name: ["x", "z", "y"]}), None) == (("x", "z", "y"), None)
     assert row_ids(table(text=["a", "b"]), None) == (("0", "1"), None)
     for values in (["x", "x"], ["x", ""], ["x", None], ["x", ["y"]]):
         ids, note = row_ids(table(id=values), None)
-        assert ids == ("0", "1")
-        assert note is not None
-        assert "numbered from 0" in note
+        assert (ids, "numbered from 0" in (note or "")) == (("0", "1"), True)
     assert row_ids(table(id=["x", "x"], idx=["7", "8"]), None) == (("7", "8"), None)
-
-
-def test_an_asked_id_column_must_name_each_row_once() -> None:
+    assert row_ids(table(key=["x", "x"]), "key", strict=False)[0] == ("0", "1")
     with pytest.raises(DataError, match=r"^rows.csv:4: id 'x' in column 'key' was used before \(rows.csv:2\)"):
         row_ids(table(key=["x", "y", "x"]), "key")
     with pytest.raises(DataError, match=r"^rows.csv:3: column 'key' has no id here"):
         row_ids(table(key=["x", "", "z"]), "key")
-    assert row_ids(table(key=["x", "x"]), "key", strict=False)[0] == ("0", "1")
+
+
+# By what they hold
+
+
+def german(count: int = 40, header: str = "nr,bewertungstext,sterne", more: list[str] | None = None) -> str:
+    lines = [f"{n},das war der Film mit der Nummer {n},{('gut', 'schlecht')[n % 2]}" for n in range(count)]
+    if more is not None:
+        lines = [f"{line},{cell}" for line, cell in zip(lines, more, strict=True)]
+    return "\n".join([header, *lines]) + "\n"
+
+
+def test_the_only_text_and_the_only_label_are_chosen_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(german())
+    data = load(path)
+    assert data.splits["train"].texts[3] == "das war der Film mit der Nummer 3"
+    assert data.label_space.names == ("gut", "schlecht")
+    (note,) = [note for note in data.notes if "what they hold" in note]
+    assert "label 'sterne', text 'bewertungstext'" in note
+    assert "--text_column" in note
+    found = read_unlabelled(str(path), label_space=data.label_space, is_pair=False, config=DataConfig())
+    assert found.texts == data.splits["train"].texts
+    path.write_text(german(header="text,bewertungstext,label"))  # names come first, though "text" holds numbers
+    data = load(path)
+    assert data.splits["train"].texts[:2] == ("0", "1")
+    assert not [note for note in data.notes if "what they hold" in note]
+    assert load(path, text_column="bewertungstext").splits["train"].texts[0].startswith("das war")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            german(header="nr,bewertungstext,sterne,region", more=[("nord", "süd")[n % 3 % 2] for n in range(40)]),
+            "2 could be it .*'sterne', 'region'.* Name it with --label_column",
+        ),
+        (
+            german(header="nr,bewertungstext,sterne,antwort", more=[f"und es war {n} von 3" for n in range(40)]),
+            "2 could be it .*'bewertungstext', 'antwort'.* Name it with --text_column",
+        ),
+        (german(8), "no column looks like the label by its name"),
+        ("a,b\n" + "".join(f"{n},{n * n}\n" for n in range(40)), "no column looks like the label by its name"),
+    ],
+)
+def test_nothing_is_chosen_where_two_could_be_meant_or_none(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=says):
+        load(path)
+
+
+# First lines that are rows
+
+
+def rows(count: int = 24, labels: tuple[str, ...] = ("good", "bad")) -> str:
+    return "".join(f"so this was film number {n} for us,{labels[n % len(labels)]}\n" for n in range(count))
+
+
+@pytest.mark.parametrize("labels", [("good", "bad"), ("3", "1"), tuple(f"{n / 7:.3f}" for n in range(24))])
+@pytest.mark.parametrize("count", [4, 24])
+def test_rows_that_would_be_names_are_refused_and_read_on_request(
+    tmp_path: Path, labels: tuple[str, ...], count: int
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(rows(count, labels))
+    with pytest.raises(DataError, match=r"rows.csv:1: the first line .* reads like a row: .* give --no_header"):
+        load(path)
+    with pytest.raises(DataError, match="reads like a row"):
+        load(path, text_column="text", label_column="label")
+    if count == 24 and len(labels) == 2:  # enough rows to tell the columns by what they hold
+        data = load(path, header=False)
+        assert data.splits["train"].texts[0] == "so this was film number 0 for us"
+        assert data.splits["train"].lines == tuple(range(1, count + 1))
+        assert any("label 'column_2'" in note for note in data.notes)
+    kind = "regression" if len(labels) == 24 else "classification"
+    named = load(path, header=False, text_column="column_1", label_column="column_2", task_type=kind)
+    assert len(named.splits["train"]) == count
+
+
+def test_a_validation_file_and_a_spreadsheet_without_a_header(tmp_path: Path) -> None:
+    import pandas
+
+    (tmp_path / "train.csv").write_text("text,label\n" + rows())
+    (tmp_path / "dev.csv").write_text(rows(6))
+    files = {"train_file": str(tmp_path / "train.csv"), "validation_file": str(tmp_path / "dev.csv")}
+    for names in ({}, {"text_column": "text", "label_column": "label"}):
+        with pytest.raises(DataError, match=r"dev.csv:1: the first line .* reads like a row"):
+            load_data(DataConfig(**files, **names), seed=0)
+    path = tmp_path / "rows.xlsx"
+    pandas.DataFrame([line.split(",") for line in rows().splitlines()]).to_excel(path, header=False, index=False)
+    with pytest.raises(DataError, match="reads like a row"):
+        load(path)
+    assert load(path, header=False).splits["train"].lines == tuple(range(1, 25))
+
+
+def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    for header in ("what did you like about it?,good", "text,3", "0,1", "Kommentar,Sterne"):
+        path.write_text(f"{header}\n{rows(labels=('3', '1'))}")
+        assert len(load(path).splits["train"]) == 24
+    path.write_text(rows())
+    given = load(path, text_column="so this was film number 0 for us", label_column="good")
+    assert len(given.splits["train"]) == 23
+
+
+def test_one_column_of_texts_is_read_as_before_and_told(tmp_path: Path) -> None:
+    path, first = tmp_path / "texts.csv", "what a lovely and quiet film"
+    path.write_text(f"{first}\n" + "".join(f"film {n} was dull\n" for n in range(15)))
+    options: dict[str, Any] = {"label_space": LabelSpace("classification", ("bad", "good")), "is_pair": False}
+    chunks = unlabelled_chunks(str(path), config=DataConfig(), **options)
+    assert chunks.num_rows == 15
+    (note,) = [note for note in chunks.notes if "--no_header" in note]
+    assert f"may be a row: '{first}'. If it is one, give --no_header" in note
+    assert read_unlabelled(str(path), config=DataConfig(header=False), **options).texts[0] == first
+    with pytest.raises(DataError, match="reads like a row"):  # the run has a column of another name
+        read_unlabelled(str(path), config=DataConfig(text_column="text"), **options)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!DOCTYPE html>\n<html><body>Sign in</body></html>",
+        "\n  <html lang='en'>",
+        "\ufeff<!-- made by us --><HTML>",
+        "<table><tr><td>so fine</td></tr></table>",
+    ],
+)
+def test_a_page_is_called_a_page(tmp_path: Path, page: str) -> None:
+    for name in ("rows.csv", "rows.jsonl", "rows.json", "rows.xls", "rows.xlsx", "rows.parquet"):
+        (tmp_path / name).write_text(page)
+        with pytest.raises(DataError, match=r"this is an HTML page.* open it in a browser"):
+            read_table(tmp_path / name)
+    (tmp_path / "rows.csv").write_text('text,label\n<html> is a tag,good\n"<table>",bad\n')
+    assert len(read_table(tmp_path / "rows.csv")) == 2

@@ -73,9 +73,9 @@ def test_parts_are_as_full_as_they_may_be(tmp_path: Path) -> None:
 
 def test_dropped_lines_are_told_by_the_part_that_they_are_in() -> None:
     lines = ["a\tb\n", "1\n", "1\t2\n", "3\t4\n", "5\n", "6\t7\n", "8\n"]
-    dialect = Dialect("\t", "none", drop_broken=True)
+    dialect = Dialect("\t", "none", skip_broken=True)
     parts = list(parse_delimited(lines, Path("rows.txt"), dialect, None, ChunkLimit(2, 99)))
-    assert [(part.lines, part.dropped) for part in parts] == [((3, 4), (2, 5)), ((6,), (7,))]
+    assert [(part.lines, [line for line, _, _ in part.left_out]) for part in parts] == [((3, 4), [2, 5]), ((6,), [7])]
 
 
 @pytest.mark.parametrize("name", BAD_FILES)

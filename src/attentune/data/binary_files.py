@@ -43,13 +43,14 @@ def parse_parquet(
         if total * len(selected) * _CELL_BYTES > max_bytes:
             raise _too_large(path, max_bytes)
 
-        def table(cells: list[tuple[Any, ...]]) -> Table:
-            nonlocal done
-            done += len(cells)
+        def table(cells: list[tuple[Any, ...]], first_row: int) -> Table:
             columns = dict(zip(selected, zip(*cells, strict=True), strict=True)) if selected else {}
-            return Table(str(path), names, columns, len(cells), first_row=done - len(cells))
+            return Table(str(path), names, columns, len(cells), first_row=first_row)
 
-        yield from in_chunks(_parquet_rows(file, path, selected, packed_bytes, max_bytes, rows), limit, table)
+        found = _parquet_rows(file, path, selected, packed_bytes, max_bytes, rows)
+        for made in in_chunks(found, limit, table, first_row=rows[0]):
+            done += len(made)
+            yield made
     if done != min(total, rows[1]):
         raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
 

@@ -87,7 +87,10 @@ def examine(
     english_only: bool = False,
 ) -> DoctorReport:
     """Examine all splits of a task."""
-    splits = [_Split(name, data, (token_lengths or {}).get(name), max_length, english_only) for name in data.splits]
+    keys = _keys(data.splits["train"], normalised) if "train" in data.splits else []
+    first = {key: row for row, key in reversed(list(enumerate(keys))) if key is not None}
+    lengths = token_lengths or {}
+    splits = [_Split(name, data, first, lengths.get(name), max_length, english_only) for name in data.splits]
     findings = [
         Finding(level, kind, split.name, f"{split.name}: {message}", cure, tuple(examples[:MAX_EXAMPLES]))
         for kind, check in CHECKS.items()
@@ -107,7 +110,13 @@ class _Split:
     """A split with what several checks look at."""
 
     def __init__(
-        self, name: str, data: TaskData, lengths: np.ndarray | None, max_length: int, english_only: bool
+        self,
+        name: str,
+        data: TaskData,
+        in_train: Mapping[tuple[str, ...], int],
+        lengths: np.ndarray | None,
+        max_length: int,
+        english_only: bool,
     ) -> None:
         self.name, self.data, self.rows, self.space = name, data, data.splits[name], data.label_space
         self.max_length, self.english_only = max_length, english_only
@@ -120,7 +129,7 @@ class _Split:
         self.labels = self.rows.labels if len(self.rows) else None
         keys = _keys(self.rows, str)
         self.empty = [row for row, key in enumerate(keys) if key is None]
-        self.repeated = _repeated(keys)
+        self.repeated = [rows for rows in _by_text(keys).values() if len(rows) > 1]
         self.conflicting: list[list[int]] = []
         if self.labels is not None:  # scores differ by more than one standard deviation
             allowed = float(np.std(self.labels)) if self.space.task_type == "regression" else 0.0
@@ -128,9 +137,8 @@ class _Split:
             self.conflicting = [rows for rows in self.repeated if np.ptp(labels[rows], axis=0).max() > allowed]
         self.leaked: list[tuple[int, int]] = []  # row here, row in train
         if self.train is not None:
-            first = _first_rows(_keys(self.train, normalised))
-            keys = _keys(self.rows, normalised)
-            self.leaked = [(row, first[key]) for row, key in enumerate(keys) if key is not None and key in first]
+            there = enumerate(_keys(self.rows, normalised))
+            self.leaked = [(row, in_train[key]) for row, key in there if key is not None and key in in_train]
         self.counts = self._class_counts()
 
     def _class_counts(self) -> dict[str, int] | None:
@@ -201,21 +209,13 @@ def _keys(rows: TextRows, change: Callable[[str], str]) -> _Keys:
     ]
 
 
-def _first_rows(keys: _Keys) -> dict[tuple[str, ...], int]:
-    rows: dict[tuple[str, ...], int] = {}
-    for row, key in enumerate(keys):
-        if key is not None:
-            rows.setdefault(key, row)
-    return rows
-
-
-def _repeated(keys: _Keys) -> list[list[int]]:
+def _by_text(keys: _Keys) -> dict[tuple[str, ...], list[int]]:
     """Group the rows with equal texts, in the order of their first rows."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row, key in enumerate(keys):
         if key is not None:
             groups.setdefault(key, []).append(row)
-    return [rows for rows in groups.values() if len(rows) > 1]
+    return groups
 
 
 def percent(share: float) -> str:

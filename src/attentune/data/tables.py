@@ -181,24 +181,28 @@ BLOCK = ChunkLimit(BLOCK_ROWS, 1 << 23, BLOCK_ROWS)
 
 
 def in_chunks(
-    rows: Iterable[tuple[Row, int]], limit: ChunkLimit, build: Callable[[list[Row]], Table]
+    rows: Iterable[tuple[Row, int]],
+    limit: ChunkLimit,
+    build: Callable[[list[Row], int], Table],
+    *,
+    first_row: int = 0,
+    empty: DataError | None = None,
 ) -> Iterator[Table]:
-    """Yield tables of consecutive rows; each holds as many rows as the limit allows."""
+    """Yield tables of consecutive rows, of which each holds as many as the limit allows.
+
+    `build` gets rows and the number of the first one; `empty` is raised if there are none.
+    """
     chunk: list[Row] = []
-    characters = 0
+    characters, done = 0, first_row
     for number, (row, size) in enumerate(rows):
         is_full = len(chunk) >= limit.rows or characters + size > limit.characters or number % limit.block == 0
         if chunk and is_full:
-            yield _flush(chunk, build)
-            characters = 0
+            table, done = build(chunk, done), done + len(chunk)
+            chunk, characters = [], 0  # before the table is used, so that rows are not held twice
+            yield table
         chunk.append(row)
         characters += size
     if chunk:
-        yield _flush(chunk, build)
-
-
-def _flush(chunk: list[Row], build: Callable[[list[Row]], Table]) -> Table:
-    """Build the table and clear the rows, so that they are not held twice."""
-    table = build(chunk)
-    chunk.clear()
-    return table
+        yield build(chunk, done)
+    elif done == first_row and empty is not None:
+        raise empty

@@ -36,25 +36,29 @@ def parse_delimited(
     header, records = _header(records, path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
-    done = 0
 
-    def table(rows: list[_Row]) -> Table:
-        nonlocal done
+    def table(rows: list[_Row], first_row: int) -> Table:
         lines, records = zip(*rows, strict=True)
         cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
-        made = Table(str(path), names, columns, len(rows), lines, first_row=done)
-        made = replace(made, names_from_row=dialect.header is None and dialect.has_header, left_out=tuple(left_out))
-        made = replace(made, notes=_swallowed_notes(swallowed, path))
-        done += len(rows)
+        made = Table(
+            str(path),
+            names,
+            columns,
+            len(rows),
+            lines,
+            first_row=first_row,
+            left_out=tuple(left_out),
+            notes=_swallowed_notes(swallowed, path),
+            names_from_row=dialect.header is None and dialect.has_header,
+        )
         swallowed.clear()
         left_out.clear()
         return made
 
     rows = _rows(records, header, wanted, left_out, path, dialect)
-    yield from in_chunks(rows, limit, table)
-    if not done:
-        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+    empty = DataError("holds a header but no rows. Add rows below it.", path=path)
+    yield from in_chunks(rows, limit, table, empty=empty)
 
 
 def _rows(
@@ -244,19 +248,15 @@ def parse_plain_lines(
     lines: Iterable[str], path: str | Path, keep: Collection[str] | None, limit: ChunkLimit
 ) -> Iterator[Table]:
     """Read each line as a text, the column `text`. Empty lines are empty texts, but those at the end are left out."""
-    done = 0
 
-    def table(rows: list[str]) -> Table:
-        nonlocal done
-        numbers = tuple(range(done + 1, done + len(rows) + 1))
+    def table(rows: list[str], first: int) -> Table:
         columns = {_TEXT: tuple(rows)} if keep is None or _TEXT in keep else {}
-        made = Table(str(path), (_TEXT,), columns, len(rows), numbers, first_row=done)
-        done += len(rows)
-        return made
+        return Table(
+            str(path), (_TEXT,), columns, len(rows), tuple(range(first + 1, first + len(rows) + 1)), first_row=first
+        )
 
-    yield from in_chunks(((text, len(text)) for text in _without_end(lines)), limit, table)
-    if not done:
-        raise DataError("holds only empty lines, expected one text a line.", path=path)
+    empty = DataError("holds only empty lines, expected one text a line.", path=path)
+    yield from in_chunks(((text, len(text)) for text in _without_end(lines)), limit, table, empty=empty)
 
 
 def _without_end(lines: Iterable[str]) -> Iterator[str]:
@@ -303,20 +303,14 @@ def parse_json_lines(
 
     A chunk has the columns of its objects.
     """
-    done = 0
 
-    def table(rows: list[tuple[Any, int]]) -> Table:
-        nonlocal done
+    def table(rows: list[tuple[Any, int]], first_row: int) -> Table:
         records, places = zip(*rows, strict=True)
-        made = _table(records, places, path, keep, first_row=done)
-        done += len(rows)
-        return made
+        return _table(records, places, path, keep, first_row=first_row)
 
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
-    yield from in_chunks(records, limit, table)
-    if not done:
-        raise _no_rows(path)
+    yield from in_chunks(records, limit, table, empty=_no_rows(path))
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
@@ -327,21 +321,21 @@ def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None)
     if text[start : start + 1] == "{" and has_more and _is_record(first_line):
         return next(parse_json_lines(text.split("\n"), path, keep))
     whole = _decode(text, path, 0)
-    place = start if isinstance(whole, list) else _data_place(text, start, whole)
-    if place is None:
-        if isinstance(whole, dict):
-            return _reshaped(whole, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
+    if isinstance(whole, list):
+        return _table(*_items(text, start), path, keep)
+    if not isinstance(whole, dict):
         raise DataError(
             f"holds a {type(whole).__name__}, expected a list of objects: [{{...}}, {{...}}].", path=path, line=1
         )
-    records, places = _items(text, place)
-    return _table(records, places, path, keep)
+    return _reshaped(whole, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
 
 
 def _reshaped(whole: Mapping[str, Any], path: str | Path, keep: Collection[str] | None) -> Table | None:
     """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row."""
     values = list(whole.values())
     columns = whole.get("columns")
+    if isinstance(whole.get("data"), list) and not isinstance(columns, list):
+        return replace(_table(whole["data"], [1] * len(whole["data"]), path, keep), lines=None)
     if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:
         if not all(isinstance(row, list) and len(row) == len(columns) for row in whole["data"]):
             raise DataError("has rows of another length than its columns. Write it again.", path=path)
@@ -423,20 +417,6 @@ def _decode(text: str, path: str | Path, line: int) -> Any:
 def _blank_end(text: str, place: int) -> int:
     match = _BLANK.match(text, place)
     return match.end() if match else place
-
-
-def _data_place(text: str, start: int, whole: Any) -> int | None:
-    """The offset of the list in `{"data": [...]}`, or None if the text is no such object."""
-    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list) or isinstance(whole.get("columns"), list):
-        return None
-    place = start + 1
-    while True:
-        key, place = _DECODER.raw_decode(text, _blank_end(text, place))
-        place = _blank_end(text, _blank_end(text, place) + 1)
-        if key == "data":
-            return place
-        _, place = _DECODER.raw_decode(text, place)
-        place = _blank_end(text, place) + 1
 
 
 def _items(text: str, place: int) -> tuple[list[Any], list[int]]:

@@ -193,11 +193,15 @@ def encode_rows(
 def encode_with_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> tuple[Features, list[Spans]]:
-    """Return the results of `encode_rows` and `token_spans`, tokenising only once (twice for a bi-encoder)."""
+    """Return the results of `encode_rows` and `token_spans`, tokenising only once."""
     if bi_encoder and rows.pairs is not None:
-        features = encode_rows(rows, tokenizer, max_length=max_length, bi_encoder=True)
-        return features, token_spans(rows, tokenizer, max_length=max_length, bi_encoder=True)
-    spans: list[Spans] = []
+        sides = [encode_with_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
+        spans = [
+            [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
+            for first, second in zip(sides[0][1], sides[1][1], strict=True)
+        ]
+        return _interleaved(sides[0][0], sides[1][0]), spans
+    spans = []
     return _encoded(rows, tokenizer, max_length, spans), spans
 
 
@@ -283,17 +287,7 @@ def token_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> list[Spans]:
     """Return the character span of each token of `encode_rows`."""
-    if bi_encoder and rows.pairs is not None:
-        sides = [token_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
-        return [
-            [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
-            for first, second in zip(*sides, strict=True)
-        ]
-    spans: list[Spans] = []
-    for places in _chunks(rows):
-        encoded = _tokenise(rows, places, tokenizer, max_length, with_offsets=True)
-        spans += [_spans(rows, place, encoded, number) for number, place in enumerate(places)]
-    return spans
+    return encode_with_spans(rows, tokenizer, max_length=max_length, bi_encoder=bi_encoder)[1]
 
 
 def _spans(rows: TextRows, place: int, encoded: Any, number: int) -> Spans:
