@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from attentune.config.schema import DataConfig
-from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.builtin import load_spec, spec_names
+from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError, LabelError
 
@@ -102,11 +103,8 @@ def test_ids_are_the_files_own_or_row_numbers(data_dir: Path) -> None:
     assert load("hans", data_dir).splits["validation"].ids[0] == "ex0"
     assert load("qqp", data_dir, ("validation",)).splits["validation"].ids[0] == "19308"
     assert load("sick", data_dir, ("train",)).splits["train"].ids[0] == "5912"
-
-
-def test_rows_left_out_are_said(data_dir: Path) -> None:
-    notes = load("quora", data_dir).notes
-    assert any("quora-train.csv: 1 row was left out for no label (line 12154)" in note for note in notes)
+    told = "quora-train.csv: 1 row is left out, as the label means that there is none: '' (1)"
+    assert any(told in note for note in load("quora", data_dir).notes)
 
 
 def test_the_tasks_own_folder_and_the_environment_do_as_well(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,3 +288,77 @@ def test_another_task_type_where_the_labels_allow_it(tmp_path: Path) -> None:
         load("rte", tmp_path, task_type="regression")
     with pytest.raises(ConfigError, match="labels of sts are scores"):
         load("sts", tmp_path, task_type="classification")
+
+
+# The specifications: names that users type, and what the project relies on.
+
+TASKS = (
+    *("ax", "cfimdb", "cola", "hans", "mnli", "mrpc", "qnli", "qqp", "quora", "rte"),
+    *("sick", "sick-r", "sst2", "sst5", "sts", "stsb", "wnli"),
+)
+
+
+def test_names_as_users_type_them() -> None:
+    assert spec_names() == TASKS
+    typed = {
+        **{"CoLA": "cola", "STS-B": "stsb", "sts_b": "stsb", "stsb": "stsb", "sts": "sts", "sst-2": "sst2"},
+        **{"SST 5": "sst5", "MNLI-mm": "mnli", "mnli_matched": "mnli", "AX": "ax", "HANS": "hans"},
+        **{"SICK-R": "sick-r", "SICK": "sick", "sick_e": "sick"},
+    }
+    assert {name: load_spec(name).name for name in typed} == typed
+
+
+def test_an_unknown_task_lists_the_near_and_all() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_spec("colla")
+    assert "there is no task 'colla'. Did you mean 'cola'?" in str(caught.value)
+    assert "mrpc" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"Did you mean 'sst\d' or 'sst\d'"):
+        load_spec("sst")
+    with pytest.raises(ConfigError, match=r"no task '\?'\. Known tasks: ax, "):
+        load_spec("?")
+
+
+LABELS = {
+    "cola": ("unacceptable", "acceptable"),
+    "sst2": ("negative", "positive"),
+    "mrpc": ("not_equivalent", "equivalent"),
+    "qqp": ("not_duplicate", "duplicate"),
+    "mnli": ("entailment", "neutral", "contradiction"),
+    "ax": ("entailment", "neutral", "contradiction"),
+    "qnli": ("entailment", "not_entailment"),
+    "rte": ("entailment", "not_entailment"),
+    "wnli": ("not_entailment", "entailment"),
+    "hans": ("entailment", "non-entailment"),
+    "sst5": ("very negative", "negative", "neutral", "positive", "very positive"),
+}
+
+
+def test_labels_have_the_order_of_their_publisher_and_numbers_are_ids_in_it() -> None:
+    assert {name: load_spec(name).label_names for name in LABELS} == LABELS
+    for spec in map(load_spec, ("cola", "sst2", "mrpc", "qqp", "wnli", "sst5")):
+        assert [spec.label_values[str(number)] for number in range(len(spec.label_names))] == list(spec.label_names)
+
+
+def test_types_and_metrics() -> None:
+    types = {name: load_spec(name).task_type for name in TASKS}
+    assert {name for name in TASKS if types[name] == "regression"} == {"stsb", "sts", "sick-r"}
+    assert {name for name in TASKS if types[name] == "ordinal"} == {"sst5"}
+    first = {name: load_spec(name).metrics[0] for name in TASKS}
+    assert first["cola"] == first["ax"] == "matthews_correlation"
+    assert first["mrpc"] == first["qqp"] == "f1"
+    assert first["stsb"] == first["sts"] == first["sick-r"] == "pearson"
+    assert load_spec("mrpc").metrics == ("f1", "accuracy")
+    assert load_spec("stsb").metrics == ("pearson", "spearmanr")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_file_is_complete(name: str) -> None:
+    spec = load_spec(name)
+    assert spec.task_type in TASK_TYPES
+    assert spec.quoting in ("none", "csv")
+    assert (spec.label_names == ()) == (spec.task_type == "regression")
+    assert all(part and "\n" not in part for part in (spec.title, spec.description, spec.source))
+    assert {split.split("_")[0] for split in spec.splits} <= {"train", "validation", "test"}
+    assert all(split.optional for key, split in spec.splits.items() if key.startswith("test"))
+    assert "." in spec.folders

@@ -193,3 +193,36 @@ def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None
     assert (rows.texts, rows.pairs, rows.labels.tolist()) == (("A",), ("B",), [1])
     with pytest.raises(DataError, match="there is no column 'key'"):
         predict(path, space, is_pair=True, task="mrpc", id_column="key")
+
+
+# Sources
+
+
+@pytest.mark.parametrize(
+    ("settings", "got"),
+    [
+        ({}, "got none"),
+        ({"task": "rte", "train_file": "a.csv"}, "got task and train_file together"),
+        ({"task": "rte", "dataset_name": "imdb"}, "got task and dataset_name together"),
+        ({"dataset_name": "imdb", "test_file": "a.csv"}, "got dataset_name and test_file together"),
+    ],
+)
+def test_none_or_several_sources(settings: dict[str, Any], got: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_data(DataConfig(**settings), seed=1)
+    message = str(caught.value)
+    assert got in message
+    assert all(way in message for way in ("--task NAME --data_dir FOLDER", "--train_file FILE", "--dataset_name NAME"))
+
+
+def test_settings_of_another_source_are_all_told(tmp_path: Path) -> None:
+    config = DataConfig(
+        task="rte", data_dir=str(tmp_path), text_column="a", label_names=("a", "b"), dataset_config_name="c"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_data(config, seed=1)
+    problems = " ".join(caught.value.problems)
+    assert len(caught.value.problems) == 3
+    assert all(name in problems for name in ("data.text_column", "data.label_names", "data.dataset_config_name"))
+    with pytest.raises(ConfigError, match=r"data\.data_dir"):
+        load_data(DataConfig(train_file="a.csv", data_dir=str(tmp_path)), seed=1)

@@ -12,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import DataConfig
-from attentune.data.dataset import LabelSpace
 from attentune.data.files import read_table
-from attentune.data.load import load_data
 from attentune.data.text_formats import FileOptions
-from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError
 
 SENTENCES = {
@@ -122,19 +119,6 @@ def test_a_separator_that_the_file_does_not_have_is_told(tmp_path: Path, used: s
     path.write_bytes(written(("so fine", "so dull"), used, "utf-8"))
     (note,) = read_table(path, options=FileOptions(delimiter=given)).notes
     assert f"read as {name}-separated, since its first line has no '{given}', which --delimiter gives." in note
-    assert "since" not in "".join(read_table(path, options=FileOptions(delimiter=used)).notes)
-
-
-def test_rows_to_train_on_and_to_predict(tmp_path: Path) -> None:
-    train, other = tmp_path / "train.csv", tmp_path / "other.csv"
-    texts = SENTENCES["cp1252"] * 5
-    train.write_bytes(written(texts, ";", "cp1252"))
-    other.write_bytes(written(texts, ";", "cp1252"))
-    data = load_data(DataConfig(train_file=str(train), validation_file=str(train)), seed=0)
-    assert data.splits["train"].texts == texts
-    assert any("semicolon-separated, Windows-1252" in note for note in data.notes)
-    space = LabelSpace("classification", ("bad", "good"))
-    assert read_unlabelled(str(other), label_space=space, is_pair=False, config=DataConfig()).texts == texts
 
 
 def test_the_command_line_tells_it(tmp_path: Path, attentune) -> None:

@@ -80,20 +80,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, packed: boo
     assert table.names == ("text", "label")
 
 
-any_text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
-
-
-@given(rows=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=8), kind=st.sampled_from(sorted(KINDS)))
-def test_round_trip_of_any_text(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], kind: str
-) -> None:
-    path = tmp_path_factory.mktemp("trip") / f"rows.{KINDS[kind]}"
-    texts, labels = [first for first, _ in rows], [second for _, second in rows]
-    path.write_bytes(encoded(kind, texts, labels))
-    table = read_table(path)
-    assert (table.texts("text"), table.texts("label")) == (tuple(texts), tuple(labels))
-
-
 unquoted = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\n\r\t"), min_size=1, max_size=12)
 
 
@@ -118,13 +104,10 @@ def test_lines_are_those_that_records_begin_at(tmp_path: Path) -> None:
     assert table.lines == (2, 5)
     table = read_table(write(tmp_path, "rows.jsonl", '{"text": "a"}\n\n{"text": "b"}\n'))
     assert table.lines == (1, 3)
+    table = read_table(write(tmp_path, "rows.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'))
+    assert table.texts("text") == ("a", "b")
     table = read_table(write(tmp_path, "rows.json", '{"v": [1],\n"data": [\n{"text": "a"},\n\n{"text":\n"b"}]}'))
     assert table.lines == (3, 5)
-    assert table.texts("text") == ("a", "b")
-
-
-def test_json_lines_in_a_json_file_are_read(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path, "rows.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'))
     assert table.texts("text") == ("a", "b")
 
 
@@ -141,14 +124,10 @@ def test_values_that_are_no_texts_keep_their_spelling(tmp_path: Path) -> None:
 
 
 def test_only_asked_columns_are_kept_but_all_are_named(tmp_path: Path) -> None:
-    for name in ("rows.csv", "rows.jsonl", "rows.parquet"):
-        content = {"csv": b"a,b,c\n1,2,3\n", "jsonl": b'{"a": 1, "b": 2, "c": 3}'}.get(name[5:]) or as_parquet(
-            pa.table({"a": [1], "b": [2], "c": [3]})
-        )
-        table = read_table(write(tmp_path, name, content), keep={"c", "a"})
-        assert set(table.columns) == {"a", "c"}
-        assert table.names == ("a", "b", "c")
-        assert table.texts("c") == ("3",)
+    columns = as_parquet(pa.table({"a": [1], "b": [2], "c": [3]}))
+    for kind, content in (("csv", b"a,b,c\n1,2,3\n"), ("jsonl", b'{"a": 1, "b": 2, "c": 3}'), ("parquet", columns)):
+        table = read_table(write(tmp_path, f"rows.{kind}", content), keep={"c", "a"})
+        assert (set(table.columns), table.names, table.texts("c")) == ({"a", "c"}, ("a", "b", "c"), ("3",))
 
 
 def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path: Path) -> None:
@@ -168,21 +147,16 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz"])
+@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz", "rows.parquet"])
 def test_unpacked_size_is_bounded(tmp_path: Path, name: str) -> None:
     text = "x" * 200_000
     content = {"csv": f"text\n{text}\n".encode(), "jsonl": json.dumps({"text": text}).encode()}.get(name.split(".")[1])
-    path = write(tmp_path, name, gzip.compress(content or as_parquet(pa.table({"text": [text, text]}))))
+    content = content or as_parquet(pa.table({"text": [text, text]}))
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
     if "parquet" not in name:
         assert len(read_table(path, max_bytes=300_000)) == 1
-    with pytest.raises(DataError, match=r"more than the \d+ (bytes )?that are read"):
-        read_table(path, max_bytes=100_000 if "parquet" not in name else 100)
-
-
-def test_a_parquet_file_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["x" * 100_000]})))
-    with pytest.raises(DataError, match="more than the 50000 bytes"):
-        read_table(path, max_bytes=50_000)
+    with pytest.raises(DataError, match="more than the .* bytes that are read"):
+        read_table(path, max_bytes=100 if name.endswith("parquet.gz") else 100_000)
 
 
 def test_broken_rows_are_dropped_only_where_asked(tmp_path: Path) -> None:
@@ -199,14 +173,6 @@ def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
     table = read_delimited(path, Dialect("\t", "none"))
     assert table.texts("a") == ('"x', '""')
     assert table.texts("b") == ("y", '"z" and')
-
-
-@pytest.mark.skipif("__import__('os').geteuid() == 0", reason="root may read everything")
-def test_a_file_without_permission(tmp_path: Path) -> None:
-    path = write(tmp_path, "rows.csv", "text\na\n")
-    path.chmod(0)
-    with pytest.raises(DataError, match="cannot be read: Permission denied"):
-        read_table(path)
 
 
 @pytest.mark.parametrize("name", ["rows.db", "rows.csv"])

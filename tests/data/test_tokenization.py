@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data import tokenization as features_module
-from attentune.data.tokenization import Features, encode_rows, encode_with_spans, token_spans
+from attentune.data.tokenization import Features, encode_rows, pad_batch, token_spans, words_of
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
 from helpers.tiny import CORPUS, FAMILIES
@@ -138,24 +139,101 @@ def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str],
     check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("bi_encoder", [False, True])
-@pytest.mark.parametrize("has_pairs", [False, True])
+# Texts of a pair that are encoded apart, each as if it were alone, side by side in one row
+
+FIRSTS = [*TEXTS, ""]
+SECONDS = [*CORPUS.splitlines()[6:12], "", "x", "y " * 90, "[SEP]  two   spaces", "word " * 50, "Yes."]
+
+
 @every_family
-def test_features_and_spans_at_once_are_those_of_each_alone(
-    tokenizers, family: str, has_pairs: bool, bi_encoder: bool
-) -> None:
-    rows, tokenizer = rows_of(TEXTS, TEXTS[::-1] if has_pairs else None), tokenizers[family]
-    for max_length in (8, 64):
-        lengths = {"max_length": max_length, "bi_encoder": bi_encoder}
-        features, spans = encode_with_spans(rows, tokenizer, **lengths)
-        assert spans == token_spans(rows, tokenizer, **lengths)
-        expected = encode_rows(rows, tokenizer, **lengths)
-        for name in ("ids", "type_ids", "special", "starts", "full_lengths", "second_starts"):
-            assert np.array_equal(getattr(features, name), getattr(expected, name))
+@pytest.mark.parametrize("max_length", [4, 16, 128])
+def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_length: int) -> None:
+    features = encode_rows(rows_of(FIRSTS, SECONDS), tokenizers[family], max_length=max_length, bi_encoder=True)
+    alone = [encode_rows(rows_of(texts), tokenizers[family], max_length=max_length) for texts in (FIRSTS, SECONDS)]
+    assert len(features) == len(FIRSTS)
+    for row in range(len(FIRSTS)):
+        place, begin = features.row(row), features.second_starts[row]
+        for part, half in zip(alone, (slice(None, begin), slice(begin, None)), strict=True):
+            own = part.row(row)
+            assert features.ids[place][half].tolist() == part.ids[own].tolist()
+            assert features.special[place][half].tolist() == part.special[own].tolist()
+            assert 2 <= len(part.ids[own]) <= max_length
+            if part.type_ids is None:
+                assert features.type_ids is None
+            else:
+                assert features.type_ids[place][half].tolist() == part.type_ids[own].tolist()
+                assert not features.type_ids[place].any()
+        longer = max(int(part.full_lengths[row]) for part in alone)
+        assert features.full_lengths[row] == longer
+        assert features.padded_lengths[row] == 2 * max(int(part.lengths[row]) for part in alone)
+        assert features.lengths[row] == sum(int(part.lengths[row]) for part in alone)
+    assert (features.full_lengths > max_length).any() == any((part.lengths < part.full_lengths).any() for part in alone)
 
 
-def test_dtypes_are_small(tokenizers) -> None:
-    features = encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16)
-    dtypes = (features.ids.dtype, features.type_ids.dtype, features.special.dtype, features.starts.dtype)
-    assert dtypes == (np.int32, np.int8, np.bool_, np.int64)
+def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers) -> None:
+    for rows, apart in ((rows_of(FIRSTS), True), (rows_of(FIRSTS, SECONDS), False)):
+        features = encode_rows(rows, tokenizers["bert"], max_length=16, bi_encoder=apart)
+        assert features.second_starts is None
+        assert np.array_equal(features.padded_lengths, features.lengths)
+        assert "second_start" not in pad_batch(features, [0, 1], pad_token_id=0).inputs
+    apart = encode_rows(rows_of(FIRSTS), tokenizers["bert"], max_length=16, bi_encoder=True)
+    assert np.array_equal(apart.ids, encode_rows(rows_of(FIRSTS), tokenizers["bert"], max_length=16).ids)
+    assert len(encode_rows(rows_of([], []), tokenizers["bert"], max_length=16, bi_encoder=True)) == 0
+
+
+@every_family
+@pytest.mark.parametrize("max_length", [5, 12, 128])
+def test_spans_of_texts_apart_are_those_of_each_alone(tokenizers, family: str, max_length: int) -> None:
+    rows = rows_of(FIRSTS, SECONDS)
+    features = encode_rows(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
+    spans = token_spans(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
+    for row, own in enumerate(spans):
+        assert [span is None for span in own] == features.special[features.row(row)].tolist()
+        begin = int(features.second_starts[row])
+        assert {span[0] for span in own[:begin] if span} <= {"text"}
+        assert {span[0] for span in own[begin:] if span} <= {"pair"}
+        for part, texts in ((own[:begin], FIRSTS), (own[begin:], SECONDS)):
+            alone = token_spans(rows_of([texts[row]]), tokenizers[family], max_length=max_length)[0]
+            assert [span and span[1:] for span in part] == [span and span[1:] for span in alone]
+
+
+def test_a_batch_says_where_the_second_texts_begin(tokenizers) -> None:
+    features = encode_rows(rows_of(FIRSTS, SECONDS), tokenizers["bert"], max_length=16, bi_encoder=True)
+    rows = [8, 3, 11, 8]
+    batch = pad_batch(features, rows, pad_token_id=0, mask_token_id=4, masked=[None, np.array([1]), None, None])
+    begins = batch.inputs["second_start"]
+    assert begins.dtype == torch.int64
+    assert begins.tolist() == [int(features.second_starts[row]) for row in rows]
+    ids_BT, mask_BT = batch.inputs["input_ids"], batch.inputs["attention_mask"]
+    tokenizer = tokenizers["bert"]
+    assert (ids_BT[:, 0] == tokenizer.cls_token_id).all()
+    assert (ids_BT[torch.arange(4), begins] == tokenizer.cls_token_id).all()
+    assert (ids_BT[torch.arange(4), begins - 1] == tokenizer.sep_token_id).all()
+    assert ids_BT[1, 1] == 4
+    assert batch.tokens == int(mask_BT.sum()) == int(features.lengths[rows].sum())
+
+
+WORDS = ["The sailors rode the breeze!", "don't stop", "", "a  b", "unbelievably long-winded"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
+@pytest.mark.parametrize("bi_encoder", [False, True])
+def test_words_are_made_of_the_tokens_between_spaces_and_signs(tokenizers, family, bi_encoder):
+    tokenizer = tokenizers[family]
+    rows = rows_of(WORDS, WORDS[::-1]) if bi_encoder else rows_of(WORDS)
+    features = encode_rows(rows, tokenizer, max_length=64, bi_encoder=bi_encoder)
+    words = words_of(rows, tokenizer, max_length=64, bi_encoder=bi_encoder)
+    assert len(words.starts) == len(rows) + 1
+    assert words.starts[-1] == len(words.texts) == len(words.first) == len(words.end)
+    covered = np.concatenate([np.arange(*span) for span in zip(words.first, words.end, strict=True)])
+    # Every token that is not special belongs to one word.
+    assert sorted(covered.tolist()) == np.flatnonzero(~features.special).tolist()
+    first_row = [text for text in words.texts[words.starts[0] : words.starts[1]] if text.strip()]
+    assert first_row[:6] == ["the", "sailors", "rode", "the", "breeze", "!"]
+
+
+def test_the_words_of_cut_rows_end_with_the_row(tokenizers):
+    tokenizer = tokenizers["bert"]
+    rows = rows_of(["one two three four five six seven"])
+    words = words_of(rows, tokenizer, max_length=5)
+    assert words.end.max() <= 4

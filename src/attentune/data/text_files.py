@@ -327,15 +327,17 @@ def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None)
         raise DataError(
             f"holds a {type(whole).__name__}, expected a list of objects: [{{...}}, {{...}}].", path=path, line=1
         )
-    return _reshaped(whole, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
+    return _reshaped(whole, text, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
 
 
-def _reshaped(whole: Mapping[str, Any], path: str | Path, keep: Collection[str] | None) -> Table | None:
+def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Collection[str] | None) -> Table | None:
     """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row."""
     values = list(whole.values())
     columns = whole.get("columns")
     if isinstance(whole.get("data"), list) and not isinstance(columns, list):
-        return replace(_table(whole["data"], [1] * len(whole["data"]), path, keep), lines=None)
+        found = re.finditer(r'"data"\s*:\s*(?=\[)', text)
+        place = next(key.end() for key in found if _DECODER.raw_decode(text, key.end())[0] == whole["data"])
+        return _table(*_items(text, place), path, keep)
     if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:
         if not all(isinstance(row, list) and len(row) == len(columns) for row in whole["data"]):
             raise DataError("has rows of another length than its columns. Write it again.", path=path)
