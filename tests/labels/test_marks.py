@@ -11,10 +11,10 @@ import pytest
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.label_errors import Disagreement
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, ConfigError, DataError
 from attentune.labels.label_check import (
+    Disagreement,
     LabelCheck,
     Mark,
     SuspectLabel,

@@ -4,21 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.label_errors import HIGH_SHARE, Disagreement, disagreement
 from attentune.data.splits import deal_groups, row_groups
 from attentune.errors import CheckpointError, DataError
 from attentune.io.files import read_json, storage_errors
 from attentune.metrics.metrics import probabilities_of
+from attentune.stats.estimate import wilson_interval
 
 WORK_FOLDER, PLAN_FILE, OOF_FILE = "auto", "plan.json", "oof.safetensors"
 # Strata of scores.
 _BINS = 10
+
+
+# The share of rows of which a model is most certain, on which wrong labels are counted.
+CERTAIN_SHARE = 0.2
+# A share of disagreement is worth a line if the lower bound of its interval is at least this.
+HIGH_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """How often the given label is not the predicted one, in the rows of which a model is most certain."""
+
+    value: float  # the share of these rows
+    low: float  # the lower bound of its 95 % Wilson interval over rows
+    high: float  # the upper bound
+    rows: int  # the number of these rows
+
+
+def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreement:
+    """Estimate the share of wrong labels by the rows of which a model is most certain.
+
+    Of the rows of each predicted class, the fifth with the highest probability is taken. Were the model right in all of
+    these and errors equally frequent in all rows, the share of other labels there would be the share of wrong labels.
+    A model that is wrong there too makes it too high. docs/data.md has how far it was off.
+    """
+    predicted, certainty = probabilities_NC.argmax(axis=1), probabilities_NC.max(axis=1)
+    certain = []
+    for name in np.unique(predicted):
+        own = np.flatnonzero(predicted == name)
+        count = max(1, round(CERTAIN_SHARE * len(own)))
+        certain.append(own[np.argsort(-certainty[own], kind="stable")[:count]])
+    rows = np.concatenate(certain)
+    others = int((predicted[rows] != labels[rows]).sum())
+    return Disagreement(others / len(rows), *wilson_interval(others, len(rows)), len(rows))
 
 
 def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.out_of_fold import make_folds, read_out_of_fold
+from attentune.automl.out_of_fold import Disagreement, disagreement, make_folds, read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.baselines.registry import BaselinePredictor
 from attentune.config import Config
@@ -22,7 +22,6 @@ from attentune.config.schema import DataConfig
 from attentune.data.columns import choose_columns
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_table
-from attentune.data.label_errors import Disagreement, LabelErrors, find_label_errors
 from attentune.data.splits import near_duplicates
 from attentune.data.tables import Table
 from attentune.data.text_formats import FileOptions, open_bytes
@@ -255,6 +254,61 @@ def _like(before: Any, label: str) -> Any:
 FOLDS = 5
 # Rows that are encoded between two calls of `progress`.
 _CHUNK = 256
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """The rows whose labels are probably wrong."""
+
+    places: np.ndarray  # (K,) int64 indices of the rows, the least probable label first
+    suggested: np.ndarray  # (K,) int64 the most probable other class
+    given_probabilities: np.ndarray  # (K,) float64 the probability of the given class
+    suggested_probabilities: np.ndarray  # (K,) float64 that of the suggested class
+    share: Disagreement  # the disagreement in the rows of which the model is most certain
+    accuracy: float  # how often the most probable class is the given one, of all rows
+    majority: float  # the share of the most frequent class
+
+
+def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> LabelErrors:
+    """Find rows whose given label is probably wrong.
+
+    How many rows are flagged is the number of off-diagonal entries of confident learning's joint distribution of given
+    and true classes; which, are those with the lowest probability of the given class.
+
+    Source:
+        Northcutt, Jiang and Chuang, "Confident learning", JAIR 70, 2021; `cleanlab.filter.find_label_issues`.
+    """
+    try:
+        from cleanlab.filter import find_label_issues
+    except ImportError:
+        raise ConfigError(
+            "--labels: needs cleanlab, which is not installed; run: pip install 'attentune[labels]'"
+        ) from None
+    present, own_N = np.unique(labels, return_inverse=True)
+    if len(present) < 2:
+        raise DataError(
+            f"label errors: got {len(labels)} rows of {len(present)} class, expected rows of at least two classes to"
+            " compare. Give rows of other classes too."
+        )
+    # cleanlab counts classes from 0 without gaps; a class without rows cannot be the given one.
+    shown_NP = np.maximum(probabilities_NC[:, present], 1e-12)
+    shown_NP = shown_NP / shown_NP.sum(axis=1, keepdims=True)
+    is_flagged = find_label_issues(own_N, shown_NP, filter_by="low_self_confidence", n_jobs=1)
+    places = np.flatnonzero(is_flagged)
+    given_K = probabilities_NC[places, labels[places]]
+    places = places[np.argsort(given_K, kind="stable")]
+    others_KC = probabilities_NC[places].copy()
+    others_KC[np.arange(len(places)), labels[places]] = -1.0
+    suggested = others_KC.argmax(axis=1)
+    return LabelErrors(
+        places=places.astype(np.int64),
+        suggested=suggested.astype(np.int64),
+        given_probabilities=probabilities_NC[places, labels[places]],
+        suggested_probabilities=probabilities_NC[places, suggested],
+        share=disagreement(labels, probabilities_NC),
+        accuracy=float((probabilities_NC.argmax(axis=1) == labels).mean()),
+        majority=float(np.bincount(labels).max() / len(labels)),
+    )
 
 
 @dataclass(frozen=True)

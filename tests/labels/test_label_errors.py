@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.automl.out_of_fold import label_note
+from attentune.automl.out_of_fold import CERTAIN_SHARE, disagreement, label_note
 from attentune.data.dataset import LabelSpace
-from attentune.data.label_errors import CERTAIN_SHARE, disagreement, find_label_errors
 from attentune.errors import ConfigError, DataError
+from attentune.labels.label_check import find_label_errors
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import wilson_interval
 
