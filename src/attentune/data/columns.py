@@ -21,7 +21,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.labels import LabelReader, label_columns, label_setting, parse_number
+from attentune.data.labels import LabelReader, find_label_columns, label_columns, label_setting, parse_number
 from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, no_content, quote
 from attentune.data.text_files import separator_hint
 from attentune.data.text_formats import named_columns
@@ -46,7 +46,7 @@ class Columns:
     @property
     def labels(self) -> tuple[str, ...]:
         """The label columns."""
-        return () if self.label is None else label_columns(self.label, None)
+        return () if self.label is None else label_columns(self.label)
 
     def settings(self) -> dict[str, str]:
         """Return the settings of the columns that are read, except ids, as in `TaskData.columns`."""
@@ -76,16 +76,16 @@ def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
     if set(columns.values()) <= {"text", "label", "sentence", "sentence1", "sentence2"}:
         return ()
     what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
-    shown = {name: ", ".join(map(repr, label_columns(column, None))) for name, column in columns.items()}
+    shown = {name: ", ".join(map(repr, label_columns(column))) for name, column in columns.items()}
     return (f"Columns read: {', '.join(f'{what[name]} {column}' for name, column in shown.items())}.",)
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:
     """Return the column if it exists; of `--label_column` several, as `label_columns` reads them, as a JSON list."""
-    found = label_columns(column, names) if setting == "--label_column" else None
+    found = find_label_columns(column, names) if setting == "--label_column" else None
     if found is not None or column in names:
         return column if found is None else label_setting(found)
-    parts = [part.strip() for part in column.split(",")] if "," in column else label_columns(column, None)
+    parts = [part.strip() for part in column.split(",")] if "," in column else label_columns(column)
     lacking = next((part for part in parts if part not in names), column) if set(parts) & set(names) else column
     near = did_you_mean(lacking, names)
     if not near:
@@ -115,7 +115,7 @@ def choose_columns(
 
     label = config.label_column
     if label is not None:
-        is_there = label_columns(label, names) is not None
+        is_there = find_label_columns(label, names) is not None
         likely = [] if table is None or is_there else label_candidates(table, _given(config))
         label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:

@@ -10,7 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -32,25 +32,20 @@ _ARRAY = re.compile(r"\[[\s0-9.eE+-]+\]|\[(\s*(True|False))+\s*\]")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
-@overload
-def label_columns(column: str, names: None) -> tuple[str, ...]: ...
+def label_columns(setting: str) -> tuple[str, ...]:
+    """Return the columns that a setting names: one, or several in a JSON list."""
+    listed = as_list(setting) if setting.startswith("[") else None
+    return (setting,) if listed is None else tuple(map(str, listed))
 
 
-@overload
-def label_columns(column: str, names: Collection[str]) -> tuple[str, ...] | None: ...
-
-
-def label_columns(column: str, names: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the columns that a label setting names: one, or several in a JSON list or with commas."""
-    if names is not None and column in names:
-        return (column,)
-    listed = as_list(column) if column.startswith("[") else None
-    if listed is not None:
-        columns = tuple(map(str, listed))
-        return columns if names is None or set(columns) <= set(names) else None
-    if names is None:
-        return (column,)
-    parts, found = column.split(","), []
+def find_label_columns(setting: str, names: Collection[str]) -> tuple[str, ...] | None:
+    """Return the columns of a file that a setting names: one, or several in a JSON list or with commas."""
+    if setting in names:
+        return (setting,)
+    listed = label_columns(setting)
+    if listed != (setting,):
+        return listed if set(listed) <= set(names) else None
+    parts, found = setting.split(","), []
     while parts:
         joined = ((count, ",".join(parts[:count]).strip()) for count in range(len(parts), 0, -1))
         count, name = next(((count, name) for count, name in joined if name in names), (0, ""))
@@ -152,7 +147,7 @@ class LabelLists:
 def label_lists(table: Table, column: str, separator: str | None, known: Sequence[str] = ()) -> LabelLists:
     r"""Read the labels of each row: those of its list, or the names of the ones in its vector."""
     cells = _cells(table, column)
-    columns = label_columns(column, None)
+    columns = label_columns(column)
     texts = {cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()}
     if texts and all(text[:1] == "[" and text[-1] == "]" and not as_list(text) for text in texts):
         cells = [str(cell).strip()[1:-1] if isinstance(cell, str) else cell for cell in cells]
@@ -217,7 +212,7 @@ def _names_in(table: Table, row: int, column: str, cell: Any, separator: str) ->
 
 def _cells(table: Table, column: str) -> Sequence[Any]:
     """The cells of a label column; of several columns of zeros and ones, the list of those that hold a one."""
-    columns = (column,) if column in table.columns else label_columns(column, None)
+    columns = (column,) if column in table.columns else label_columns(column)
     if len(columns) == 1:
         return table.columns[columns[0]]
     parts = {name: table.values(name) for name in columns}
@@ -229,19 +224,16 @@ def _ones(table: Table, row: int, cells: Mapping[str, str | None]) -> list[str] 
     bits = {name: (cell or "").strip().lower() for name, cell in cells.items()}
     if all(bit in ("", "-1", "-1.0") for bit in bits.values()):
         return None
-    wrong = next((name for name, bit in bits.items() if bit not in _BITS), None)
-    if wrong is not None:
-        raise _no_bit(table, row, wrong, cells[wrong])
+    for name, bit in bits.items():
+        if bit not in _BITS:
+            raise table.error(
+                row,
+                f"column {name!r} holds {quote(cells[name] or '')}, expected 0 or 1, as --label_column names several"
+                " columns of one label each. If these are votes, decide from how many on a label counts, and write 1"
+                " for it and 0 below.",
+                LabelError,
+            )
     return [name for name, bit in bits.items() if bit in _ONES]
-
-
-def _no_bit(table: Table, row: int, column: str, cell: str | None) -> DataError:
-    return table.error(
-        row,
-        f"column {column!r} holds {quote(cell or '')}, expected 0 or 1, as --label_column names several columns of one"
-        " label each. If these are votes, decide from how many on a label counts, and write 1 for it and 0 below.",
-        LabelError,
-    )
 
 
 # Up to this many rows, labels may all be different; above this many classes, rows of one each are pointed out.
@@ -347,11 +339,20 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
             " (or use --task_type regression for scores).",
             path=table.source,
         )
+    count = sum(counts.values())
     if task_type == "classification" and column not in table.class_names and config.label_names is None:
-        count = sum(counts.values())
-        _check_repeated(distinct, count, table, column)
+        if count > _FEW_ROWS and len(distinct) == count:
+            raise LabelError(
+                f"column {column!r} holds a different label in each of its {count:,} rows ({quote(distinct[0])},"
+                f" {quote(distinct[1])}, ...), expected classes that occur several times. Is it an id or a free text?"
+                " Name the column of the classes with --label_column; for scores use --task_type regression.",
+                path=table.source,
+            )
         if len(distinct) > _MANY_CLASSES and len(distinct) > count / 2:
-            notes.append(_many_classes_note(distinct, count, column))
+            notes.append(
+                f"warning: column {column!r} holds {len(distinct):,} classes in {count:,} rows: most have one row. Is"
+                " it an id or a free text? Name another --label_column; for scores use --task_type regression."
+            )
     return LabelSpace(task_type, _ordered_names(task_type, config, table, column, order or distinct)), tuple(notes)
 
 
@@ -432,24 +433,6 @@ def _ordered_names(
     return tuple(distinct)
 
 
-def _check_repeated(distinct: Sequence[str], count: int, table: Table, column: str) -> None:
-    """Check that at least one label occurs twice: a column of ids or free text is no label column."""
-    if count > _FEW_ROWS and len(distinct) == count:
-        raise LabelError(
-            f"column {column!r} holds a different label in each of its {count:,} rows ({quote(distinct[0])},"
-            f" {quote(distinct[1])}, ...), expected classes that occur several times. Is it an id or a free text? Name"
-            " the column of the classes with --label_column; for scores use --task_type regression.",
-            path=table.source,
-        )
-
-
-def _many_classes_note(distinct: Sequence[str], count: int, column: str) -> str:
-    return (
-        f"warning: column {column!r} holds {len(distinct):,} classes in {count:,} rows: most have one row. Is"
-        " it an id or a free text? Name another --label_column; for scores use --task_type regression."
-    )
-
-
 def check_names(names: Sequence[str], source: str) -> None:
     """Check that label names can be joined by `SEPARATOR` in our files."""
     wrong = next((name for name in names if SEPARATOR in name), None)
@@ -515,27 +498,26 @@ class LabelReader:
             raise _unknown_labels(dict(reversed(places)), table, self.space.names)
         return multi_hot(present, ids, self.space.num_labels)
 
+    def _label_sets(self, table: Table, column: str) -> list[LabelSet | None]:
+        """Return the labels of each row, one or several; None for missing ones."""
+        if self.space.is_multilabel:
+            return label_lists(table, column, self.separator, self.space.names).sets
+        return [None if label is None else (label,) for label in label_values(table, column)]
+
     def rows_left_out(self, table: Table, column: str) -> dict[int, str]:
-        """Return the rows whose label is one of `left_out`, with that label; "" for none."""
+        """Return the rows whose only label is one of `left_out`, with that label; "" for none."""
         if not self.left_out:
             return {}
         wanted = set(map(label_key, self.left_out))
-        if self.space.is_multilabel:
-            sets = label_lists(table, column, self.separator, self.space.names).sets
-            labels = [None if names is None else names[0] if len(names) == 1 else SEPARATOR for names in sets]
-        else:
-            labels = list(label_values(table, column))
-        return {row: label or "" for row, label in enumerate(labels) if label_key(label or "") in wanted}
+        sets = self._label_sets(table, column)
+        labels = ["" if own is None else SEPARATOR.join(own) or SEPARATOR for own in sets]
+        return {row: label for row, label in enumerate(labels) if label_key(label) in wanted}
 
     def spellings(self, table: Table, column: str) -> str | None:
         """Return a note on labels that are not spelled as the class that they are read as; None if all are."""
         if self.space.task_type == "regression":
             return None
-        if self.space.is_multilabel:
-            sets = label_lists(table, column, self.separator, self.space.names).sets
-            counts = Counter(name for names in sets for name in names or ())
-        else:
-            counts = Counter(label for label in label_values(table, column) if label)
+        counts = Counter(label for own in self._label_sets(table, column) for label in own or ())
         known = {*self.space.names, *self.values}
         read = {label: name for label, name in self._ids(counts).items() if label not in known}
         if not read:
@@ -651,7 +633,7 @@ def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
     more = f", and in {len(missing) - 1:,} more rows ({end})" if len(missing) > 1 else ""
     return table.error(
         missing[0],
-        f"column {', '.join(map(repr, label_columns(column, None)))} has no label here{more}, expected one in each row."
+        f"column {', '.join(map(repr, label_columns(column)))} has no label here{more}, expected one in each row."
         ' Add it, take the row out, or leave such rows out with --skip_broken_rows or --ignore_labels "".',
         LabelError,
     )

@@ -468,71 +468,59 @@ def _sampled(data: TaskData, config: DataConfig, seed: int) -> TaskData:
 
 def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool) -> tuple[Table, tuple[str, ...]]:
     """Find rows that repeat the names of the columns and, where rows are skipped, those without a label."""
-    repeated = dict.fromkeys(_repeated(table), "repeats the names of the columns")
+    what = "row" if table.lines is None else "line"
+    places: Sequence[int] = table.lines or range(table.first_row, table.first_row + len(table))
+    reasons = dict.fromkeys(_repeated(table), "repeats the names of the columns")
     if not is_skipped:
-        return table, (_told(table, list(repeated)),) if repeated else ()
+        if not reasons:
+            return table, ()
+        count = len(reasons)
+        shown = ", ".join(str(places[row]) for row in list(reasons)[:5]) + (", ..." if count > 5 else "")
+        return table, (
+            f"{table.source}: {f'{count} {what}s:' if count > 1 else what} {shown} repeat{'s' * (count == 1)} the names"
+            f" of the columns and {'is read as a row' if count == 1 else 'are read as rows'}. If files were put"
+            " together, --skip_broken_rows leaves them out.",
+        )
     given = [table.columns[name] for name in labels if name in table.columns]
-    empty = {row: "no label" for row, cells in enumerate(zip(*given, strict=True)) if all(map(_is_empty, cells))}
-    reasons = empty | repeated
-    places = table.lines or range(table.first_row, table.first_row + len(table))
-    columns = list(table.columns.values())
-    rows = [(places[row], reasons[row], [cells[row] for cells in columns]) for row in sorted(reasons)]
+    for row, cells in enumerate(zip(*given, strict=True)):
+        if all(cell is None or (isinstance(cell, str) and not cell.strip()) for cell in cells):
+            reasons.setdefault(row, "no label")
+    rows = [(places[row], reasons[row], [cells[row] for cells in table.columns.values()]) for row in reasons]
     left_out = sorted((*table.left_out, *rows), key=lambda entry: entry[0])
     if not left_out or len(reasons) == len(table):
         # Rows none of which has a label stay, so that they are refused.
         return table, ()
     kept = table.take([row for row in range(len(table)) if row not in reasons])
-    where = _written(table, left_out)
     few = ", ".join(f"{line} ({reason})" for line, reason, _ in left_out[:5]) + (", ..." if len(left_out) > 5 else "")
-    count = "1 row is" if len(left_out) == 1 else f"{len(left_out):,} rows are"
-    what = "line" if table.lines is not None else "row"
-    return replace(kept, left_out=()), (f"{table.source}: {count} left out, {what} {few}; written to {where}.",)
+    count_text = "1 row is" if len(left_out) == 1 else f"{len(left_out):,} rows are"
+    where = _written(table, what, left_out)
+    return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}; written to {where}.",)
 
 
 def _repeated(table: Table) -> list[int]:
+    """Return the rows that repeat the names, but for case, spaces and the mark that a stacked file begins with."""
     if len(table.names) < 2 or len(table.columns) < len(table.names):
         return []
-    names = [_plain(name) for name in table.names]
-    return [
-        row
-        for row, cell in enumerate(table.columns[table.names[0]])
-        if _plain(cell) == names[0] and [_plain(table.columns[name][row]) for name in table.names] == names
-    ]
+
+    def plain(cell: Any) -> str | None:
+        return cell.removeprefix("\ufeff").strip().lower() if isinstance(cell, str) else None
+
+    names, cells = [*map(plain, table.names)], [table.columns[name] for name in table.names]
+    first = [row for row, cell in enumerate(cells[0]) if plain(cell) == names[0]]
+    return [row for row in first if [plain(column[row]) for column in cells] == names]
 
 
-def _plain(cell: Any) -> str | None:
-    """Return a name without the mark that a stacked file begins with, spaces and case."""
-    return cell.removeprefix("\ufeff").strip().lower() if isinstance(cell, str) else None
-
-
-def _is_empty(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip())
-
-
-def _told(table: Table, rows: Sequence[int]) -> str:
-    shown = ", ".join(str(row if table.lines is None else table.lines[row]) for row in rows[:5])
-    what = "row" if table.lines is None else "line"
-    one, more = len(rows) == 1, ", ..." if len(rows) > 5 else ""
-    return (
-        f"{table.source}: {what if one else f'{len(rows)} {what}s:'} {shown}{more} {'repeats' if one else 'repeat'} the"
-        f" names of the columns and {'is' if one else 'are'} read as {'a row' if one else 'rows'}. If files were put"
-        " together, --skip_broken_rows leaves them out."
-    )
-
-
-def _written(table: Table, left_out: Sequence[tuple[int, str, Any]]) -> Path:
+def _written(table: Table, what: str, left_out: Sequence[tuple[int, str, Any]]) -> Path:
     """Write rows beside their file, or to the folder of temporary files where that cannot be written to."""
-    place = "row" if table.lines is None else "line"
-    lines = [json.dumps({place: line, "reason": why, "cells": cells}, default=str) for line, why, cells in left_out]
+    lines = [json.dumps({what: line, "reason": why, "cells": cells}, default=str) for line, why, cells in left_out]
     path = Path(table.source)
-    for folder in (path.parent, Path(tempfile.gettempdir())):
-        file = folder / f"{path.name}.left_out.jsonl"
-        try:
-            write_text(file, "".join(f"{line}\n" for line in lines))
-            return file
-        except (StorageError, OSError) as error:
-            problem = error
-    raise problem
+    file, content = path.with_name(f"{path.name}.left_out.jsonl"), "".join(f"{line}\n" for line in lines)
+    try:
+        write_text(file, content)
+    except (StorageError, OSError):
+        file = Path(tempfile.gettempdir()) / file.name
+        write_text(file, content)
+    return file
 
 
 def with_extra(data: TaskData, config: DataConfig) -> TaskData:
