@@ -1,6 +1,7 @@
 """The known tasks: real files where they are at hand, hand-written rows in the published layouts for the rest."""
 
 import csv
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -362,3 +363,11 @@ def test_each_file_is_complete(name: str) -> None:
     assert {split.split("_")[0] for split in spec.splits} <= {"train", "validation", "test"}
     assert all(split.optional for key, split in spec.splits.items() if key.startswith("test"))
     assert "." in spec.folders
+    assert all(isinstance(value, str) for value in spec.label_values)
+    assert set(spec.label_values.values()) == set(spec.label_names)
+
+
+def test_no_two_tasks_share_a_name() -> None:
+    names = [re.sub(r"[^a-z0-9]", "", name.lower()) for task in TASKS for name in {task, *load_spec(task).aliases}]
+    owners = [task for task in TASKS for _ in {task, *load_spec(task).aliases}]
+    assert len(set(names)) == len(set(zip(names, owners, strict=True)))

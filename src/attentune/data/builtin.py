@@ -16,7 +16,7 @@ import yaml
 
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
-from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
 from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
 from attentune.data.tables import IDS, Table
@@ -91,25 +91,16 @@ def _all_specs() -> dict[str, TaskSpec]:
 @lru_cache(maxsize=1)
 def _spellings() -> dict[str, str]:
     """Map each name and alias, without case and punctuation, to the name of the task."""
-    spellings: dict[str, str] = {}
-    for spec in _all_specs().values():
-        for alias in (spec.name, *spec.aliases):
-            if spellings.setdefault(_plain(alias), spec.name) != spec.name:
-                raise ValueError(f"tasks {spellings[_plain(alias)]} and {spec.name} are both called {alias!r}")
-    return spellings
+    return {_plain(alias): spec.name for spec in _all_specs().values() for alias in (spec.name, *spec.aliases)}
 
 
 def _parse(raw: dict[str, Any]) -> TaskSpec:
-    """Parse a task file. These files are part of the package: an error in one is a bug, not a user error."""
+    """Parse a task file, which is part of the package."""
     values = dict(raw)
     columns = values.pop("columns")
-    if values["task_type"] not in TASK_TYPES:
-        raise ValueError(f"task {values['name']}: unknown task type {values['task_type']!r}")
     splits = {name: _parse_split(facts, columns) for name, facts in values.pop("splits").items()}
     names = tuple(values.pop("label_names", ()))
     label_values = {name: name for name in names} | values.pop("label_values", {})
-    if not all(isinstance(key, str) for key in label_values) or not set(label_values.values()) <= set(names):
-        raise ValueError(f"task {values['name']}: label_values must map texts (quote numbers) to label_names")
     for key in ("aliases", "metrics", "folders", "missing_labels", "score_range"):
         if key in values:
             values[key] = tuple(values[key])
