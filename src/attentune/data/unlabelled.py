@@ -146,7 +146,8 @@ def _row_chunks(
     keep_columns: Sequence[str],
 ) -> RowChunks:
     names, spec = scan.names, load_spec(config.task) if config.task else None
-    columns, notes = choose_to_predict(next(tables(names)), names, config, is_pair=is_pair, spec=spec)
+    first = next(tables(names))
+    columns, notes = prediction_columns(names, first.source, config, is_pair=is_pair, spec=spec, table=first)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
     keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
@@ -174,24 +175,19 @@ def _row_chunks(
     return RowChunks(scan.rows, rows, keep, notes)
 
 
-def choose_to_predict(
-    table: Table, names: Sequence[str], config: DataConfig, *, is_pair: bool, spec: TaskSpec | None = None
-) -> tuple[Columns, tuple[str, ...]]:
-    """Choose the columns of a file to predict by its names and first rows; and return notes on what was guessed."""
-    is_guessed = spec is None and (config.text_column is None or config.text_column not in names)
-    return _columns(names, table.source, is_pair, config, spec, table if is_guessed else None)
-
-
 def prediction_columns(
-    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None = None
-) -> Columns:
-    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
-    return _columns(names, source, is_pair, config, spec, None)[0]
-
-
-def _columns(
-    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None, table: Table | None
+    names: Sequence[str],
+    source: str,
+    config: DataConfig,
+    *,
+    is_pair: bool,
+    spec: TaskSpec | None = None,
+    table: Table | None = None,
 ) -> tuple[Columns, tuple[str, ...]]:
+    """Return the columns of one of the task's files, if they exist, otherwise those chosen as for custom data.
+
+    They are chosen by their names, and by what the first rows in `table` hold; the notes say what was guessed by these.
+    """
     if spec is not None and config.text_column is None and config.text_pair_column is None:
         for split in spec.splits.values():
             if {split.text, split.pair or split.text} <= set(names):
@@ -200,6 +196,8 @@ def _columns(
                 if config.id_column is not None:
                     id_column = require(names, config.id_column, source, "--id_column")
                 return Columns(split.text, split.pair, label if label in names else None, id_column), ()
+    if spec is not None or config.text_column in names:
+        table = None
     columns, notes = choose_columns(names, config, source, want_label=False, table=table)
     if is_pair and columns.pair is None:
         raise DataError(
@@ -357,7 +355,7 @@ class InputRows:
         scanned = tuple(source.scanned() for source in sources)
         first = scanned[0]
         table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
-        columns, notes = choose_to_predict(table, first.names, config, is_pair=is_pair)
+        columns, notes = prediction_columns(first.names, table.source, config, is_pair=is_pair, table=table)
         if columns.id is None:
             columns = replace(columns, id=next((name for name in first.names if name.lower() in IDS), None))
         read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}

@@ -461,7 +461,8 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
     if hasattr(texts, "columns"):
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
-        columns = prediction_columns(names, "data frame", saved.is_pair, saved.with_columns(DataConfig()))
+        config = saved.with_columns(DataConfig())
+        columns, _ = prediction_columns(names, "data frame", config, is_pair=saved.is_pair)
         texts, pairs = list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
