@@ -88,7 +88,7 @@ def examine(
 ) -> DoctorReport:
     """Examine all splits of a task."""
     keys = _keys(data.splits["train"], normalised) if "train" in data.splits else []
-    first = {key: row for row, key in reversed(list(enumerate(keys))) if key is not None}
+    first = {key: row for key, row in zip(reversed(keys), reversed(range(len(keys))), strict=True) if key is not None}
     lengths = token_lengths or {}
     splits = [_Split(name, data, first, lengths.get(name), max_length, english_only) for name in data.splits]
     findings = [
@@ -129,7 +129,7 @@ class _Split:
         self.labels = self.rows.labels if len(self.rows) else None
         keys = _keys(self.rows, str)
         self.empty = [row for row, key in enumerate(keys) if key is None]
-        self.repeated = [rows for rows in _by_text(keys).values() if len(rows) > 1]
+        self.repeated = _repeated(keys)
         self.conflicting: list[list[int]] = []
         if self.labels is not None:  # scores differ by more than one standard deviation
             allowed = float(np.std(self.labels)) if self.space.task_type == "regression" else 0.0
@@ -209,13 +209,14 @@ def _keys(rows: TextRows, change: Callable[[str], str]) -> _Keys:
     ]
 
 
-def _by_text(keys: _Keys) -> dict[tuple[str, ...], list[int]]:
+def _repeated(keys: _Keys) -> list[list[int]]:
     """Group the rows with equal texts, in the order of their first rows."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+    first: dict[tuple[str, ...], int] = {}
+    groups: dict[int, list[int]] = {}
     for row, key in enumerate(keys):
-        if key is not None:
-            groups.setdefault(key, []).append(row)
-    return groups
+        if key is not None and (earlier := first.setdefault(key, row)) != row:
+            groups.setdefault(earlier, [earlier]).append(row)
+    return [groups[row] for row in sorted(groups)]
 
 
 def percent(share: float) -> str:
