@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,7 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
     by_class, units = words_by_class(explanations, label_space), class_units(explanations, label_space)
     overlap = predictions_by_overlap(explanations, label_space)
     if kind == "json":
-        words = ((name, word.to_dict()) for name, words in by_class.items() for word in words)
+        words = ((name, asdict(word)) for name, words in by_class.items() for word in words)
         lines = [{"class": name, **word, "unit": units[name]} for name, word in words]
         _put(parsed, _json_lines([*lines, *(group.to_dict() for group in overlap)]))
     else:

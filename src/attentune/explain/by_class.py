@@ -6,7 +6,7 @@ Of pairs, also how often each class is predicted by how many words the texts sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,6 @@ class ClassWord:
     score: float  # its mean score in these rows
     low: float  # the lower bound of the 95 % bootstrap interval of that mean, over rows
     high: float  # the upper bound
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,14 @@ from attentune.inference.scoring import BATCH_TOKENS
 
 
 class PassCounter:
-    """Counts the texts that go through a model, forward and backward; each row of a batch is one text.
-
-    Use as a context manager: the hooks are attached while the block runs.
-    """
+    """Counts the texts that go through a model, forward plus backward, while a `with` block runs."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._handles: list[RemovableHandle] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self.forward_calls = self.backward_calls = self.forward_texts = self.backward_texts = self._taken = 0
+        self._texts = 0
 
     def __enter__(self) -> PassCounter:
-        self._reset()
         self._handles = [
             self._model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             self._model.register_forward_hook(self._after_forward),
@@ -42,21 +35,19 @@ class PassCounter:
         self._handles = []
 
     def _before_forward(self, module: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
-        self.forward_calls += 1
-        self.forward_texts += len(options["input_ids"])
+        self._texts += len(options["input_ids"])
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if output.logits.requires_grad:
             output.logits.register_hook(self._on_backward)
 
     def _on_backward(self, gradient_BC: Tensor) -> None:
-        self.backward_calls += 1
-        self.backward_texts += len(gradient_BC)
+        self._texts += len(gradient_BC)
 
     def take(self) -> int:
-        """Return the number of texts, forward plus backward, since the last call."""
-        before, self._taken = self._taken, self.forward_texts + self.backward_texts
-        return self._taken - before
+        """Return the number of texts since the last call."""
+        count, self._texts = self._texts, 0
+        return count
 
 
 class _EmbeddingHook:
