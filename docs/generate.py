@@ -16,7 +16,7 @@ from attentune.config.load import setting_fields
 # Arguments that docs/commands.md describes once for all commands.
 COMMON = (
     "help help_all version file preset config set quiet precision best"
-    " executor jobs ray_address cpus_per_run gpus_per_run processes_per_run slurm"
+    " executor jobs ray_address cpus_per_run gpus_per_run slurm"
 )
 # Arguments of one meaning, which its introduction describes.
 SHARED = ("RUN", "--text", "--text_pair", "--input_file", "--split", "--task", "--suite", "--fit")

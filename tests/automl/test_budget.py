@@ -21,7 +21,7 @@ from attentune.automl.budget import (
     time_needed,
     with_fewer_updates,
 )
-from attentune.automl.portfolio import Member, choose_members
+from attentune.automl.portfolio import choose_members
 from attentune.errors import ConfigError
 
 MEMBERS = choose_members(is_pair=False, task_type="classification", encoders=["embedded"])
@@ -40,21 +40,12 @@ def _member(name):
     return next(member for member in MEMBERS if member.name == name)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("1h", 3600), ("1h30m", 5400), ("1.5m", 90), ("45", 45), (600, 600)],
-)
-def test_times(text, seconds):
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "ten minutes", "10d", "-5m", "10m5", "nan", "1e3"])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(ConfigError, match="expected a time such as 90s, 10m, 1h"):
-        parse_duration(text)
-
-
-def test_a_time_below_ten_seconds_is_refused():
+def test_times():
+    for text, seconds in (("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5m", 90), ("45", 45), (600, 600)):
+        assert parse_duration(text) == seconds
+    for text in ("", "ten minutes", "10d", "-5m", "10m5", "nan", "1e3"):
+        with pytest.raises(ConfigError, match="expected a time such as 90s, 10m, 1h"):
+            parse_duration(text)
     with pytest.raises(ConfigError, match="time_limit: got '5s', expected at least 10s"):
         parse_duration("5s")
 
@@ -101,6 +92,9 @@ def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
     assert speed.seconds(baseline, WORK) == before["frozen-linear"]
     speed.observe(other, WORK, before["sesame"])  # its own measurement counts more than that of others
     assert speed.seconds(other, WORK) == pytest.approx(before["sesame"])
+    speed.encoders["other"] = speed.encoders["embedded"]
+    elsewhere = replace(first, name="bert-mean@other", encoder="other")
+    assert speed.seconds(elsewhere, WORK) == before["bert-mean"]
 
 
 def test_predictions_follow_the_load_of_the_machine():
@@ -116,12 +110,7 @@ def test_predictions_follow_the_load_of_the_machine():
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)
     speed.observe(tfidf, WORK, 0.1, load=9.0)
     assert speed.load == 2.0  # that of a moment is chance
-
-
-def test_the_load_is_wall_over_processor_seconds():
-    assert load_of(6.0, 2.0) == 3.0
-    assert load_of(1.0, 1.1) == 1.0
-    assert load_of(60.0, 0.0) == 20.0
+    assert [load_of(6.0, 2.0), load_of(1.0, 1.1), load_of(60.0, 0.0)] == [3.0, 1.0, 20.0]
     assert 1 <= load_now() <= 20
 
 
@@ -153,14 +142,6 @@ def test_time_is_kept_for_runs_that_follow():
         assert 0.3 * seconds < (plan.folds + 2.5) * fold_s < seconds
     # Where they leave no time for the member, the baselines have all folds.
     assert "only baselines" in make_plan(PlanRequest(**options, seconds=12.0, later_runs=2.5)).notes[0]
-
-
-def test_another_encoder_is_not_corrected():
-    speed = SpeedModel({name: EncoderSpeed(3000, 12000, 3.0) for name in ("a", "b")})
-    a, b = (Member(f"bert@{name}", "fine-tuned", "bert", encoder=name) for name in ("a", "b"))
-    before = speed.seconds(b, WORK)
-    speed.observe(a, WORK, 10 * before)
-    assert speed.seconds(b, WORK) == before
 
 
 def test_much_time_means_five_folds_and_all_updates():
@@ -207,28 +188,17 @@ def test_baselines_have_folds_if_no_fine_tuned_member_fits():
     assert "only baselines are tried" in plan.notes[0]
 
 
-def test_given_folds_and_epochs_are_kept():
+def test_given_folds_and_epochs_are_kept_and_few_rows_have_few_folds():
     assert _plan(1000, 30, folds=4).folds == 4
     plan = _plan(1000, 30, epochs=2.0, batch_size=8)
     assert (plan.updates, plan.batch_size) == (2 * plan.train_rows // 8, 8)
+    assert [_plan(rows, 3600).folds for rows in (12, 8)] == [3, 2]
 
 
-def test_few_rows_have_few_folds():
-    assert _plan(12, 3600).folds == 3
-    assert _plan(8, 3600).folds == 2
-
-
-def test_time_needed_is_that_of_the_longest_task_at_least():
-    assert time_needed([10, 10, 10, 10], 2) == 20
-    assert time_needed([30, 2, 2], 2) == 30
-    assert time_needed([], 2) == 0
-
-
-def test_workers_fit_into_memory():
-    assert jobs_for_memory(8, 1_000, 10_000) == 8
-    assert jobs_for_memory(8, 2_000, 10_000) == 4
-    assert jobs_for_memory(8, 20_000, 10_000) == 1
-    assert jobs_for_memory(8, 2_000, None) == 8
+def test_workers_and_the_time_that_they_need():
+    assert [time_needed([10, 10, 10, 10], 2), time_needed([30, 2, 2], 2), time_needed([], 2)] == [20, 30, 0]
+    for job_bytes, available, expected in ((1_000, 10_000, 8), (2_000, 10_000, 4), (20_000, 10_000, 1), (9, None, 8)):
+        assert jobs_for_memory(8, job_bytes, available) == expected
     assert jobs_for_memory(8, 0, 10_000) == 8
 
 

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from attentune.automl.estimate import Effort, choose_effort, estimate_score
-from attentune.automl.fusion import FusionProblem, fit_fusion
+from attentune.automl.fusion import Effort, FusionProblem, choose_effort, estimate_score, fit_fusion
 from attentune.automl.thresholds import fit_thresholds
 from attentune.data.dataset import LabelSpace
-from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.stats.estimate import wilson_interval
 
@@ -89,42 +87,6 @@ def test_the_estimate_is_made_without_the_fold_that_is_scored():
     )
     np.testing.assert_array_equal(first.predictions[folds == 2], second.predictions[folds == 2])
     assert first.value == metric.score(labels, first.predictions)
-    assert first.rows == 100
-
-
-def test_rows_without_predictions_are_left_out():
-    logits, labels = draw(120, np.random.default_rng(2))
-    folds = np.arange(120) % 2
-    for values in logits.values():
-        values[folds == 1] = np.nan
-    problem = FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"])
-    found = estimate_score(problem, SINGLE, resamples=10)
-    assert found.places.tolist() == list(range(0, 120, 2))
-    assert found.low < found.value < found.high
-
-
-def test_intervals_of_accuracy_and_of_groups():
-    generator = np.random.default_rng(3)
-    groups = np.repeat(np.arange(40), 5)
-    right_G = generator.random(40) < 0.7
-    labels = np.ones(200, dtype=np.int64)
-    predictions = right_G.astype(np.int64)[groups]
-    metric = METRICS["accuracy"]
-    value, low, high = score_interval(metric, labels, predictions, generator=generator)
-    assert (value, low, high) == (predictions.mean(), *wilson_interval(int(predictions.sum()), 200))
-    _, group_low, group_high = score_interval(metric, labels, predictions, generator=generator, groups=groups)
-    # Five equal rows count as one: the interval is wider by the root of five.
-    assert (group_high - group_low) / (high - low) == pytest.approx(np.sqrt(5), rel=0.15)
-
-
-def test_intervals_of_correlations_are_bootstrap_intervals():
-    generator = np.random.default_rng(4)
-    labels = generator.normal(size=300)
-    predictions = labels + generator.normal(size=300)
-    value, low, high = score_interval(METRICS["pearson"], labels, predictions, generator=generator)
-    # Fisher's interval.
-    wanted = np.tanh(np.arctanh(value) + np.array([-1.96, 1.96]) / np.sqrt(297))
-    np.testing.assert_allclose([low, high], wanted, atol=0.03)
 
 
 def test_few_rows_are_divided_into_ten_parts_that_keep_groups_together():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.automl.out_of_fold import make_folds
+from attentune.automl.folds import make_folds
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import row_groups
 from attentune.errors import DataError

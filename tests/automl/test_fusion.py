@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from attentune.automl import fusion
-from attentune.automl.estimate import estimate_score
-from attentune.automl.fusion import FusionProblem, _choose_kind, _cross_fit, _fit_single, fit_fusion
+from attentune.automl.fusion import FusionProblem, _choose_kind, _cross_fit, _fit_single, estimate_score, fit_fusion
 from attentune.data.dataset import LabelSpace
-from attentune.errors import ConfigError
 from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
 from attentune.stats.calibration import fit_temperature
@@ -104,18 +102,6 @@ def test_labels_known_through_their_own_fold_only_gain_nothing(kind):
         result = fit_fusion(FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"], seed), (kind,))
         scores.append(result.scores[kind])
     assert np.mean(scores) < 0.5 + 3 * 0.5 / np.sqrt(3 * 500)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", FUSION_KINDS)
-def test_random_labels_have_chance_scores(kind):
-    scores = []
-    for seed in range(6):
-        generator = np.random.default_rng(100 + seed)
-        labels = generator.integers(0, 2, 200)
-        logits = {f"m{i}": 2 * generator.normal(size=(200, 2)) for i in range(5)}
-        scores.append(fit(logits, labels, BINARY, "accuracy", kinds=(kind,)).scores[kind])
-    assert abs(np.mean(scores) - 0.5) < 3.5 * 0.5 / np.sqrt(6 * 200)
 
 
 def test_weights_minimise_the_cross_entropy():
@@ -211,29 +197,6 @@ def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
     assert losses_N.mean() < np.log(3)  # not worse than knowing nothing
 
 
-def test_members_without_all_rows_are_dropped():
-    generator = np.random.default_rng(7)
-    labels = generator.integers(0, 2, 100)
-    logits = {name: member(BINARY, labels, 1.0, generator) for name in ("a", "b", "part")}
-    logits["part"][80:] = np.nan
-    result = fit(logits, labels, BINARY, "accuracy")
-    assert result.dropped == ("part",)
-    assert np.isfinite(result.logits).all()
-    assert set(result.member_scores) == {"a", "b"}
-
-
-def test_rows_of_one_finished_fold_are_enough():
-    generator = np.random.default_rng(8)
-    labels, folds = generator.integers(0, 2, 200), np.arange(200) % 2
-    logits = {name: member(BINARY, labels, 1.0, generator) for name in ("a", "b")}
-    for values in logits.values():
-        values[folds == 1] = np.nan
-    result = fit_fusion(FusionProblem(logits, labels, folds, BINARY, METRICS["accuracy"]))
-    assert np.isfinite(result.logits[folds == 0]).all()
-    assert np.isnan(result.logits[folds == 1]).all()
-    assert set(result.scores) == set(FUSION_KINDS)
-
-
 @pytest.mark.integration
 @given(st.sampled_from(sorted(SPACES)), st.integers(2, 12), st.integers(0, 99), st.booleans())
 def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_constant):
@@ -300,14 +263,6 @@ def test_a_temperature_does_not_count_as_a_gain():
     logits = member(SPACES["accuracy"], labels, 1.0, generator)
     losses = [fit({"a": scale * logits}, labels, SPACES["accuracy"], "accuracy").losses["single"] for scale in (1, 8)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-
-
-def test_what_cannot_be_fused_is_refused():
-    empty = {"a": np.full((4, 2), np.nan)}
-    with pytest.raises(ConfigError, match="got no row with out-of-fold logits of its 1 members \\(a\\), expected"):
-        fit(empty, np.array([0, 1, 0, 1]), BINARY, "accuracy")
-    with pytest.raises(ConfigError, match="got 'vote', expected some of single, greedy, weights, linear"):
-        fit({"a": np.zeros((4, 2))}, np.array([0, 1, 0, 1]), BINARY, "accuracy", kinds=("vote",))
 
 
 def test_a_linear_fusion_gives_the_majority_no_weight_and_converges():

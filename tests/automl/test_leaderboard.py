@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attentune.automl.leaderboard import LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
+from pathlib import Path
+
+from attentune.automl.delivery import AutoResult, LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
 from attentune.metrics.metrics import METRICS
 
 ROWS = [
@@ -36,14 +38,9 @@ def test_the_estimate_names_its_interval_and_method():
 
 
 def test_the_card_has_leaderboard_scores_and_notes():
-    result = {
-        "reason": "bert is delivered.",
-        "estimate": ESTIMATE,
-        "metric": "accuracy",
-        "scores": {"test": {"accuracy": 0.81}},
-        "notes": ["3 folds instead of 5."],
-    }
-    text = card(ROWS, result)
+    scores, notes = {"test": {"accuracy": 0.81}}, ("3 folds instead of 5.",)
+    result = AutoResult(Path("best"), "accuracy", ROWS, "bert is delivered.", ESTIMATE, scores, 9.0, notes=notes)
+    text = card(result)
     for part in (
         "bert is delivered.",
         "| bert | 0.8000 |",

@@ -11,12 +11,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from attentune.automl import members
-from attentune.automl.members import MemberTrainer, WorkerSetup, save_folds
+from attentune.automl.folds import save_folds
+from attentune.automl.members import MemberTrainer, WorkerSetup
 from attentune.automl.portfolio import Member
 from attentune.config import load_config, to_flat
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.runs.driver import RunTask, execute_run
 from attentune.runs.records import RecordStore, Run, RunRecord
-from attentune.runs.worker import RunTask, execute_run
 from attentune.training.run_folder import stop_on_signal
 
 ROWS, UPDATES = 24, 10

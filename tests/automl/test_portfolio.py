@@ -71,9 +71,9 @@ def test_names_are_chosen_in_the_portfolio_s_order_and_exclude_wins():
             "--portfolio: got 'bert-meen', expected some of majority, .* Did you mean 'bert-mean'",
         ),
         ({"exclude": ["nothing"]}, "--exclude: got 'nothing', expected some of majority"),
-        ({"names": ["cosine"]}, "cosine is for pairs of texts .* but the rows are single texts with 2 labels"),
+        ({"names": ["cosine"]}, "cosine is for pairs of texts.* but the rows are single texts with 2 labels"),
         ({"names": ["majority"], "exclude": ["majority"]}, "leave no member"),
-        ({"is_pair": True, "num_labels": 3, "names": ["bi-encoder-cosine"]}, "with at most 2 classes .* with 3 labels"),
+        ({"is_pair": True, "num_labels": 3, "names": ["bi-encoder-cosine"]}, "with at most 2 classes.* with 3 labels"),
         ({"encoders": ["embedded", "embedded"]}, "expected each encoder once"),
     ],
 )

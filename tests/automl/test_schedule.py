@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from attentune.automl.budget import BudgetPlan, EncoderSpeed, SpeedModel
+from attentune.automl.budget import FIRST, BudgetPlan, EncoderSpeed, MemberState, Schedule, SpeedModel
 from attentune.automl.portfolio import Member
-from attentune.automl.schedule import FIRST, MemberState, Schedule
 from attentune.runs.records import RecordStore
 from helpers.tasks import small_record
 
@@ -44,18 +43,6 @@ def begin(state: MemberState, number: int) -> None:
     state.running.add(number)
 
 
-def test_a_fold_takes_what_its_tokens_take(schedule):
-    _, bert, sesame = schedule.states
-    assert schedule.remaining(bert) == pytest.approx([10] * 5, rel=0.01)
-    assert schedule.remaining(sesame, 50) == pytest.approx([10] * 5, rel=0.01)
-
-
-def test_a_running_fold_counts_half(schedule):
-    bert = schedule.states[1]
-    begin(bert, 1)
-    assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
-
-
 def adapted(state: MemberState) -> MemberState:
     """Make a member one whose encoder is adapted first."""
     state.member = replace(state.member, adapted=True)
@@ -63,11 +50,18 @@ def adapted(state: MemberState) -> MemberState:
     return state
 
 
-def test_the_adaptation_of_an_encoder_takes_what_its_updates_take(schedule):
-    bert = adapted(schedule.states[1])
-    # 300 updates of which a fold has 100.
-    assert schedule.remaining(bert) == pytest.approx([30] + [10] * 5, rel=0.01)
-    assert schedule.remaining(bert, 50) == pytest.approx([30] + [5] * 5, rel=0.01)
+def test_a_fold_takes_what_its_tokens_take_and_a_running_one_half_of_it(schedule):
+    _, bert, sesame = schedule.states
+    assert schedule.remaining(sesame, 50) == pytest.approx([10] * 5, rel=0.01)
+    begin(bert, 1)
+    assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
+    schedule.observe(bert, updates=50, seconds=10.0)  # one that took longer raises the prediction of the others
+    assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
+    # The adaptation of an encoder has 300 updates, a fold 100.
+    adapted(sesame)
+    sesame.member = replace(sesame.member, encoder="other", cost=1.0)
+    schedule.speed.encoders["other"] = schedule.speed.encoders["tiny"]
+    assert schedule.remaining(sesame, 50) == pytest.approx([30] + [5] * 5, rel=0.01)
 
 
 def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
@@ -108,16 +102,12 @@ def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
     assert schedule.next_member(1000, 1) is tfidf
     finish(tfidf)
     assert schedule.next_member(1000, 1) is bert
-    begin(sesame, 1)
-    assert schedule.next_member(1000, 1) is sesame
-
-
-def test_a_member_that_fits_goes_before_one_that_needs_fewer_updates(schedule):
-    tfidf, bert, sesame = schedule.states
-    finish(tfidf)
+    # One that fits goes before one that needs fewer updates.
     schedule.states.sort(key=lambda state: state is not sesame)
     assert schedule.next_member(60, 1) is bert
     assert (bert.updates, sesame.updates) == (0, 0)
+    begin(sesame, 1)
+    assert schedule.next_member(1000, 1) is sesame
 
 
 def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
@@ -131,18 +121,13 @@ def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
 
 
 def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule):
-    tfidf, bert, _ = schedule.states
+    tfidf, bert, sesame = schedule.states
     finish(tfidf)
     # All updates need 50 of 52 seconds, of which the prediction may fill 85 %.
     assert schedule.next_member(52, 1) is bert
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 52 / 50 * 100, abs=1)
-
-
-def test_no_member_has_less_than_half_of_the_updates(schedule):
-    tfidf, bert, sesame = schedule.states
-    finish(tfidf)
     finish(bert)
-    assert schedule.next_member(50, 1) is None
+    assert schedule.next_member(50, 1) is None  # no member has less than half of the updates
     assert sesame.updates == 0
 
 
@@ -157,29 +142,18 @@ def test_epochs_that_a_user_sets_are_kept(schedule):
     assert bert.note.startswith("given up: its other folds need about 40 s, 30 s were left")
 
 
-def test_a_member_that_is_late_goes_on_with_fewer_updates(schedule):
+def test_a_late_member_goes_on_with_fewer_updates_or_is_given_up(schedule):
     bert = schedule.states[1]
     finish(bert, 1)
     schedule.observe(bert, updates=100, seconds=10.0)
     schedule.give_up_late_members(30, 1)
     assert not bert.note
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 30 / 40 * 100, abs=2)
-
-
-def test_a_member_that_is_far_too_late_is_given_up(schedule):
-    bert = schedule.states[1]
-    finish(bert, 1)
-    schedule.give_up_late_members(15, 1)
+    schedule.give_up_late_members(13, 1)
     assert not bert.note  # with a quarter of the updates the others fit
     assert 25 <= schedule.updates_of(bert) < 50
     schedule.give_up_late_members(8, 1)
     assert bert.note.startswith("given up: its other folds need about")
-
-
-def test_a_fold_that_took_longer_raises_the_prediction_of_the_others(schedule):
-    bert = schedule.states[1]
-    schedule.observe(bert, updates=50, seconds=10.0)
-    assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
 
 
 def test_a_member_without_disk_space_is_left_out(schedule):
@@ -204,21 +178,15 @@ def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule)
     assert schedule.lower_plan(10, 1) is None
 
 
-def test_a_late_fold_may_end_early_after_a_quarter_of_its_updates(schedule):
+def test_a_late_fold_may_end_early_and_what_follows_is_saving_and_predicting(schedule):
     _, bert, sesame = schedule.states
-    assert schedule.fewest_updates(bert) == 25
     sesame.updates = 61
-    assert schedule.fewest_updates(sesame) == 16
+    assert [schedule.fewest_updates(state) for state in (bert, sesame)] == [25, 16]
     schedule.has_fixed_updates = True
     assert schedule.fewest_updates(bert) is None
-
-
-def test_what_follows_the_last_update_is_saving_and_predicting(schedule):
-    _, bert, _ = schedule.states
     schedule.speed.encoders["tiny"] = EncoderSpeed(800.0, predict_tokens_per_s=50.0, overhead_s=3.0)
     assert schedule.ending_seconds(bert) == pytest.approx(3 + 2)  # 20 rows of 5 tokens at 50 tokens/s
-    assert schedule.speed.tokens_per_s(bert.member) == 800
-    assert schedule.speed.tokens_per_s(schedule.states[2].member) == 400
+    assert [schedule.speed.tokens_per_s(state.member) for state in (bert, sesame)] == [800, 400]
 
 
 def test_a_baseline_that_seems_too_long_is_tried_before_time_is_left_unused(schedule):

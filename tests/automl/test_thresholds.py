@@ -26,7 +26,6 @@ from attentune.automl.thresholds import (
 )
 from attentune.data.dataset import LabelSpace
 from attentune.metrics.metrics import METRICS, predictions_of
-from attentune.stats.verdict import predict_labels
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 ORDERED = LabelSpace("ordinal", ("a", "b", "c", "d"))
@@ -248,14 +247,6 @@ def test_cut_points_that_are_not_needed_cost_little():
     assert np.mean(differences) > -0.005
 
 
-def test_the_decision_by_cut_points():
-    shares_NC = np.array([[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.1, 0.9], [0.0, 0.5, 0.5]])  # means 0.1, 1, 1.9, 1.5
-    assert predict_labels(shares_NC, task_type="ordinal", thresholds=(0.5, 1.5)).tolist() == [0, 1, 2, 2]
-    assert predict_labels(shares_NC, task_type="ordinal", thresholds=(1.2, 1.6)).tolist() == [0, 0, 2, 1]
-    two_NC = np.array([[0.7, 0.3], [0.6, 0.4]])
-    assert predict_labels(two_NC, task_type="ordinal", thresholds=(0.4,)).tolist() == [0, 1]
-
-
 def test_tasks_and_metrics_without_thresholds():
     assert not can_have_thresholds(BINARY, METRICS["accuracy"])
     assert not can_have_thresholds(LabelSpace("regression"), METRICS["pearson"])
@@ -266,15 +257,3 @@ def test_tasks_and_metrics_without_thresholds():
     assert result.label_space == space
     assert result.scores == pytest.approx({"default": 1.0})
     assert "do not apply" in result.reason
-
-
-def test_rows_without_logits_are_ignored():
-    generator = np.random.default_rng(3)
-    labels = (generator.random(200) < 0.2).astype(np.int64)
-    logits_NC = np.column_stack([np.zeros(200), 2.0 * labels - 2.5 + generator.normal(size=200)])
-    folds, metric = np.arange(200) % 5, METRICS["f1"]
-    part_NC = np.where((np.arange(200) < 150)[:, None], logits_NC, np.nan)
-    part = fit_thresholds(part_NC, labels, BINARY, metric=metric, folds=folds)
-    whole = fit_thresholds(logits_NC[:150], labels[:150], BINARY, metric=metric, folds=folds[:150])
-    assert part.scores == whole.scores
-    assert part.label_space == whole.label_space

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -109,27 +108,6 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     assert cell["std"] == pytest.approx((sum((score - mean) ** 2 for score in scores) / 2) ** 0.5)
     assert (cell["n"], cell["failed"], cell["metric"], cell["train_size"]) == (3, 0, "accuracy", "all")
     assert sum(times_done(folder / "comparison").values()) == RUNS
-
-
-@pytest.mark.integration
-def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
-    folder, _, printed = whole
-    page, figures = tmp_path / "report.html", tmp_path / "figures"
-    status, out, err = attentune("report", folder / "comparison", "--output-file", page, "--figures", figures)
-    assert (status, out) == (0, "")
-    assert "4 figures written to" in err
-    names = ("advantage-points", "seeds-train-csv", "loss-train-csv", "confusion-train-csv")
-    assert {path.name for path in figures.iterdir()} == {f"{n}{e}" for n in names for e in (".svg", ".png", ".pdf")}
-    sentence = next(line for line in printed.splitlines() if "bert on train.csv" in line)
-    text = page.read_text()
-    assert "is best for train.csv" in text
-    assert re.search(r"\((-?[\d.]+)", sentence)[1].lstrip("-") in text, "the difference that the command prints"
-    assert "<img " not in text
-    assert text.count("<svg") == 4  # differences, scores by seed, loss and confusion
-    assert "objective.alpha" not in text.split("Settings of all")[1]
-    for ending in (".md", ".tex", ".csv"):
-        assert attentune("report", folder / "comparison", "--output-file", tmp_path / f"r{ending}")[0] == 0
-        assert "ssa" in (tmp_path / f"r{ending}").read_text()
 
 
 @pytest.mark.integration

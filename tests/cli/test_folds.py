@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.runs.manifest import fingerprint_rows, rows_of_task
+from attentune.runs.grid import fingerprint_rows, rows_of_task
 from helpers.samples import write_reviews
 
 QUICK = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu")

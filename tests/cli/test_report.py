@@ -15,8 +15,7 @@ from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.errors import CheckpointError
 from attentune.report.load import RecordedRun, collect
-from attentune.runs.grid import RunGrid
-from attentune.runs.manifest import open_comparison
+from attentune.runs.grid import RunGrid, open_comparison
 from attentune.training.run import train
 from helpers.made_records import Run, predictions, write_comparison, write_record
 from helpers.samples import settings

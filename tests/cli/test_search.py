@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import read_predictions
-from attentune.runs.search_plan import part_scores
-from attentune.runs.search_settings import SelectionCriterion
-from helpers.comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
+from attentune.runs.trials import part_scores
+from helpers.comparisons import command, finish, outcomes, start, times_done
 from helpers.samples import settings
 
 SPACE = ("--search", "training.learning_rate=1e-3,2e-3,1e30", "--choose", "three-parts", "--search_share", "0.5")
@@ -86,26 +84,9 @@ def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
     for trial in json.loads((folder / "search/trials.json").read_text())["trials"][:2]:
         predictions = read_predictions(folder / f"search/records/own/all/{trial['name']}/seed-5.validation.csv")
         assert trial["scores"] == pytest.approx(part_scores(predictions, "accuracy", 5))
-        assert trial["value"] == pytest.approx(SelectionCriterion("three-parts").value(trial["scores"]))
+        assert trial["value"] == pytest.approx(fmean(trial["scores"]) - stdev(trial["scores"]))
         mean = found[f"records/own/all/{trial['name']}/seed-5.json"]["score"]
         assert trial["mean"] == pytest.approx(mean)  # 24 rows: parts of the same size
-
-
-@pytest.mark.integration
-def test_dev_is_not_looked_at(whole, tiny):
-    folder, found, _, _ = whole
-    config = load_config(folder / "search/config.yaml")
-    data = load_data(config.data, seed=5)
-    texts = {name: set(rows.ids) for name, rows in data.splits.items()}
-    prints = {record["data_fingerprint"]["validation"] for name, record in found.items() if "trial-000" in name and
-              name.endswith(".json") and record["status"] == "done"}  # fmt: skip
-    assert len(prints) == 1
-    assert data.splits["validation"].fingerprint() not in prints
-    record = next(record for name, record in found.items() if name.endswith(".json") and record["status"] == "done")
-    assert record["train"]["rows"] == 24
-    scored = {line.split(",")[0] for name, text in found.items() if name.endswith(".csv") for line in text.splitlines()}
-    assert len(scored - {"id"}) == 24
-    assert scored - {"id"} <= texts["train"]
 
 
 @pytest.mark.integration
@@ -135,33 +116,6 @@ def test_the_same_command_does_nothing_again_and_another_is_refused(whole, atten
     assert (status, file.stat().st_mtime_ns > stamp) == (0, True)
     assert "1 of 3 trials failed" in err
     assert outcomes(folder / "search") == before
-
-
-@pytest.mark.slow
-def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_path):
-    line, folder = words(tmp_path, tiny("bert"), *FLAGS), tmp_path / "search"
-    # The command is killed: its workers see the pipe closed, save and end.
-    process = start(line)
-    wait_for(checkpointed(folder), "checkpoint", process)
-    kill(process.pid)
-    process.communicate()
-    wait_for(lambda: not workers_of(folder), "end of the orphans")
-    # Ctrl-C.
-    process = start(line, start_new_session=True)
-    wait_for(lambda: workers_of(folder), "workers", process)
-    os.killpg(process.pid, signal.SIGINT)
-    status, out, errors = finish(process)
-    assert (status, out) == (130, "")
-    assert "runs recorded. Resume with:\n  attentune search --search" in errors
-    # And now in peace.
-    status, _, errors = finish(start(line))
-    assert status == 0, errors
-    assert outcomes(folder) == whole[1]
-    assert set(times_done(folder).values()) == {1}
-    found, expected = (
-        json.loads((place / "trials.json").read_text())["trials"] for place in (folder, whole[0] / "search")
-    )
-    assert [{**trial, "seconds": 0} for trial in found] == [{**trial, "seconds": 0} for trial in expected]
 
 
 @pytest.mark.integration

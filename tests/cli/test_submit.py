@@ -81,18 +81,6 @@ def test_a_zip_of_trained_runs(attentune: Command, tmp_path: Path) -> None:
     assert "WNLI: 146 of 146 rows" in err
 
 
-def test_missing_tasks_are_filled_if_asked(attentune: Command, tmp_path: Path) -> None:
-    file = tmp_path / "submission.zip"
-    status, out, err = attentune("submit", "wnli", "--output_file", file, "--fill_missing")
-    assert status == 0, err
-    with zipfile.ZipFile(file) as archive:
-        assert len(archive.namelist()) == 11
-        assert archive.read("STS-B.tsv").decode().splitlines()[:2] == ["index\tprediction", "0\t2.500"]
-    assert out.count("(filled)") == 10
-    assert "GLUE" not in out
-    assert "warning" not in err
-
-
 def test_ax_is_scored_with_a_model_of_mnli(attentune: Command) -> None:
     ax = ("--task", "ax", "--data_dir", "glue")
     status, out, err = attentune("evaluate", "mnli", *ax, "--format", "json")

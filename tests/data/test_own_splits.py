@@ -11,7 +11,9 @@ from attentune.config import load_config
 from attentune.data.doctor import examine
 from attentune.data.load import load_data
 from attentune.data.splits import normalised
-from attentune.runs.search_plan import Rows
+from attentune.runs.search_settings import Search, SearchSettings
+from attentune.runs.space import Space
+from attentune.runs.trials import rows_of
 
 WORDS = ("warm", "cold", "kind", "rude", "quick", "slow", "lovely", "dull", "clean", "noisy")
 # Each text as it is, with other case and spaces, decomposed accents, and an invisible sign.
@@ -61,7 +63,7 @@ def test_no_text_is_in_two_splits(tmp_path, name, pairs):
         together = [note for note in data.notes if re.search("rows .100.0 %. with equal.* texts stay together", note)]
         assert len(together) == len(parts) - 1
         assert not [finding for finding in examine(data).findings if finding.kind == "leak"]
-    data = Rows().load(load_config(overrides=given))
+    data = rows_of(Search(SearchSettings(), Space(), {}, 42), load_config(overrides=given))
     assert not keys(data.splits["train"]) & keys(data.splits["validation"])
     assert "stay together" in data.notes[-1]
 

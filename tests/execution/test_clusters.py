@@ -22,7 +22,6 @@ from attentune.runs.records import RecordStore
 from attentune.training.run_folder import StopRequest
 from helpers import tasks
 from helpers.comparisons import is_alive, wait_for
-from helpers.samples import settings
 from helpers.slurm import running_slurm
 from helpers.tasks import RUNS, names, noted, sleeping_plan
 
@@ -119,21 +118,6 @@ def test_a_stopped_comparison_goes_on(executor, tmp_path):
     again = make_executor(ExecutorOptions(jobs=1), folder / "logs", [{"training.use_cpu": True}])
     Driver(sleeping_plan(folder, runs), store, again, ComparisonProgress(quiet=True)).run(StopRequest())
     assert {record.run.name for record in store.records()} == names(runs)
-
-
-@pytest.mark.parametrize("kind", ["ray", LOCAL])
-def test_a_run_of_several_processes(kind, cluster, attentune, tiny, tmp_path):
-    """Through the command line; torchrun starts them where the task is executed."""
-    values = settings(tmp_path, tiny("bert"), training__per_device_train_batch_size=4)
-    values |= {"training.output_dir": str(tmp_path / "comparison")}
-    flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    where = ["--executor", "ray"] if kind == "ray" else ["--executor", "slurm", "--slurm", "cluster=local"]
-    options = ["--presets", "bert", "--seeds", "1", "--processes_per_run", "2", "--cpus_per_run", "2", "--quiet"]
-    status, _, err = attentune("compare", *options, *where, *flags)
-    assert status == 0, err
-    (record,) = RecordStore(tmp_path / "comparison").records()
-    assert record.status == "done", record.error
-    assert record.train["processes"] == 2
 
 
 def test_what_a_cluster_lacks_is_told(cluster, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,11 +14,10 @@ import pytest
 from attentune.errors import CheckpointError, StorageError
 from attentune.execution.executor import Slots, WorkerKilled
 from attentune.execution.local import LocalExecutor
-from attentune.runs.driver import ComparisonStopped, Driver, only_driver
+from attentune.runs.driver import ComparisonStopped, Driver, RunTask, execute_run, only_driver
 from attentune.runs.grid import Run
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
-from attentune.runs.worker import RunTask, execute_run
 from attentune.training.run_folder import StopRequest
 from helpers.tasks import RUNS, names, noted, sleeping_plan, small_record
 
@@ -213,17 +211,3 @@ def test_memory_that_runs_have_needed_is_expected_of_further_ones(tmp_path):
     act = lambda task: replace(small_record(task.run), train={"peak_memory_bytes": int(next(peaks))})  # noqa: E731
     drive(tmp_path / "comparison", Watched(act=act), RUNS[:3])
     assert asked == [1_000_000_000, 2_000_000_000, 5_000_000_000]
-
-
-@pytest.mark.integration
-def test_the_records_are_those_of_a_single_process(tmp_path):
-    for name, executor in (("one", Here()), ("two", LocalExecutor(Slots(2, 1), tmp_path / "two/logs"))):
-        drive(tmp_path / name, executor)
-    texts = []
-    for name in ("one", "two"):
-        content = {}
-        for file in (tmp_path / name / "records").rglob("*.json"):
-            record = json.loads(file.read_text())
-            content[file.name, record["run"]["method"]] = {key: record[key] for key in ("run", "status", "scores")}
-        texts.append(content)
-    assert texts[0] == texts[1]

@@ -10,9 +10,9 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
+from attentune.runs.driver import RunTask, _train_alone, execute_run
 from attentune.runs.grid import Run
 from attentune.runs.records import RecordStore
-from attentune.runs.worker import RunTask, _train_alone, execute_run
 from attentune.training.run_folder import Interrupted, StopRequest
 from helpers.samples import settings
 from helpers.tasks import RUNS, noted, sleeping_plan

@@ -1,7 +1,4 @@
-"""Runs small comparisons through the command line, to interrupt them and compare their results, and runs in processes.
-
-`python -m helpers.comparisons FOLDER ENCODER` trains a long one of the latter, as a worker does that is to be killed.
-"""
+"""Runs small comparisons through the command line, to interrupt them and compare their results."""
 
 from __future__ import annotations
 
@@ -15,12 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config
-from attentune.errors import DataError
-from attentune.execution.launch import train_in_processes
-from attentune.results import RunResult
-from attentune.training.run import train
-from attentune.training.run_folder import StopRequest
 from helpers.interrupted import TIMES
 from helpers.samples import settings
 
@@ -148,38 +139,3 @@ def times_done(folder: Path) -> dict[str, int]:
     lines = [line for log in (folder / "logs").glob("*.log") for line in log.read_text().splitlines()]
     ends = [line.rsplit("saved in ", 1)[1] for line in lines if line.startswith("done: ")]
     return {end: ends.count(end) for end in ends}
-
-
-# Runs that several processes train together
-SHORT = {"training__per_device_train_batch_size": 4, "training__save_steps": 4, "training__num_train_epochs": 4}
-LONG = {"training__num_train_epochs": 200}
-
-
-def train_quietly(config: Config) -> RunResult:
-    """Train, as a worker does."""
-    return train(config, with_baselines=False)
-
-
-def fail(config: Config) -> RunResult:
-    raise DataError("no such rows", path="somewhere.csv", line=3)
-
-
-def end_at_once(config: Config) -> RunResult:
-    os._exit(7)
-
-
-def config_of(folder: Path, encoder: Path, **changes: object) -> Config:
-    """Return the settings of a run of 24 steps in folder/run."""
-    return load_config(overrides=settings(folder, encoder, **{**SHORT, **changes}))
-
-
-def launched(trainer, config: Config, stop: StopRequest | None = None) -> RunResult:
-    """Train a run in two processes."""
-    folder = Path(str(config.training.output_dir))
-    return train_in_processes(trainer, (config,), folder=folder, processes=2, threads=1, stop=stop or StopRequest())
-
-
-if __name__ == "__main__":
-    from helpers.comparisons import train_quietly as trainer  # by the name that the processes import it by
-
-    launched(trainer, config_of(Path(sys.argv[1]), Path(sys.argv[2]), **LONG))

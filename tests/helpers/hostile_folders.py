@@ -382,27 +382,11 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
 SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is deep": (put("search.json", DEEP), ("search.json", "cannot be read")),
     "a plan that is a pickle": (put("search.json", pickled), ("search.json",)),
-    "a journal that is deep": (put("trials.journal", DEEP + "\n"), ("trials.journal", "is damaged")),
-    "a journal that is a pickle": (put("trials.journal", lambda secret: pickled(secret) + b"\n"), ("trials.journal",)),
-    "a journal of words": (put("trials.journal", '"create_study"\n'), ("trials.journal", "is damaged")),
-    "a journal of code": (
-        put("trials.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
-        ("trials.journal", "is damaged"),
-    ),
-    "a journal of studies that are not": (
-        put("trials.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'),
-        ("trials.journal",),
-    ),
-    "a journal of distributions": (
-        put(
-            "trials.journal",
-            '{"op_code": 0, "worker_id": "a", "study_name": "search trials", "directions": [1]}\n'
-            '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
-            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n',
-        ),
-        ("trials.journal",),
-    ),
-    "a journal that is a link": (link("trials.journal", "SECRET/precious"), ("holds the link trials.journal",)),
+    "a plan of words": (put("search.json", '{"format": 1, "id": "a", "search": "x"}'), ("search.json",)),
+    "points that are none": (settings("search.json", trials=[[1], "x"]), ("search.json", "is not of its space")),
+    "points of other settings": (settings("search.json", trials=[{"x": 1}]), ("search.json", "is not of its space")),
+    "points that are no list": (settings("search.json", trials=7), ("search.json",)),
+    "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }
 
 # Settings files named on the command line.

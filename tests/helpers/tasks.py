@@ -13,11 +13,9 @@ from typing import Any
 
 from attentune.config import Config, to_dict, to_flat
 from attentune.results import RunResult
-from attentune.runs.driver import FixedPlan
-from attentune.runs.grid import Run, RunGrid
-from attentune.runs.manifest import MANIFEST_FILE
+from attentune.runs.driver import FixedPlan, RunTask
+from attentune.runs.grid import MANIFEST_FILE, Run, RunGrid
 from attentune.runs.records import RunRecord
-from attentune.runs.worker import RunTask
 
 HELD: list[Any] = []
 

@@ -61,7 +61,7 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = predictions(["bad", "good"] * 5, ["bad", "good"] * 4 + ["good", "bad"], ("bad", "good"))
         write_record(folder / "records", Run("own", None, "bert", seed), rows, score=0.8)
     assert main(trained("search", folder, *SEARCH, "--output_dir", folder / "search")) == 0
-    for name in ("search/records", "search/trials.journal", "search/trials.json", "search/config.yaml"):
+    for name in ("search/records", "search/trials.json", "search/config.yaml"):
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     shutil.rmtree(folder / "comparison" / "records")
     return folder

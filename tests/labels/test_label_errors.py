@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.automl.out_of_fold import CERTAIN_SHARE, disagreement, label_note
+from attentune.automl.folds import CERTAIN_SHARE, disagreement, label_note
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, DataError
 from attentune.labels.label_check import find_label_errors

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from attentune.errors import CheckpointError
-from attentune.runs.grid import Method, plan_grid
-from attentune.runs.manifest import MANIFEST_FILE, open_comparison, read_manifest, with_saved_choices
+from attentune.runs.grid import MANIFEST_FILE, Method, open_comparison, plan_grid, read_manifest, with_saved_choices
 
 
 def grid(*methods: str | Method, tasks: tuple[str, ...] = ("cola",), **overrides: Any):

@@ -55,28 +55,3 @@ def test_compare_from_python_and_a_disk_that_refuses(tiny, tmp_path):
     assert both[0] == first[0]
     assert both[1].config["training"]["learning_rate"] == 1e-6
     assert set(times_done(folder).values()) == {1}  # what was trained was not trained again
-
-
-@pytest.mark.slow
-def test_a_run_whose_workers_are_killed_again_and_again_is_recorded_as_failed(tiny, tmp_path):
-    flags = ("--presets", "bert", "--seeds", "1", "--jobs", "1")
-    words = command(tmp_path, tiny("bert"), *flags, training__num_train_epochs=2000, training__save_steps=1)
-    folder = tmp_path / "comparison"
-    process = start(words)
-    before = 0
-    for _ in range(3):
-        run = wait_for(checkpointed(folder), "checkpoint", process)[0]
-        victim = wait_for(
-            lambda run=run: [pid for pid in workers_of(folder) if pid == worker_at(folder, run)], "worker"
-        )
-        assert victim[0] != before
-        before = victim[0]
-        kill(before)
-        wait_for(lambda pid=before: not is_alive(pid), "end of the killed worker")
-    status, _, errors = finish(process)
-    assert status == 2
-    assert "1 of 1 runs failed" in errors
-    record = RecordStore(folder).records()[0]
-    assert record.error is not None
-    assert record.error["kind"] == "WorkerKilled"
-    assert "was killed by signal 9, 3 times in all; if memory ran out, give fewer --jobs" in record.error["message"]

@@ -8,7 +8,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.runs.search_settings import CheckedSearch, SearchSettings, TrialSettings, check_search
+from attentune.runs.search_settings import Search, SearchSettings, check_search
 from attentune.runs.space import Dimension, Space, dimension_of, load_space, space_from, space_names
 
 
@@ -20,7 +20,7 @@ def read(text: str) -> Dimension:
     return found
 
 
-def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> CheckedSearch:
+def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> Search:
     """The checked search that these flags ask for."""
     overrides = {name.replace("__", "."): value for name, value in fixed.items()}
     return check_search(SearchSettings(named, [read(text) for text in searched], preset=preset, overrides=overrides))
@@ -121,7 +121,7 @@ def test_the_papers_grids():
         points = space.points()
         assert points is not None
         assert (len(points), notes) == (size, [])
-        trials = checked(named=name, preset=None).trials
+        trials = checked(named=name, preset=None)
         configs = [trials.config(space.settings_of(point)) for point in points]
         assert {config.preset for config in configs} == {preset}
         assert len(set(map(repr, configs))) == size
@@ -135,7 +135,7 @@ def test_the_papers_grids():
         "model.token_gate.beta": 0.2,
         "labels.ratio": 0.6,
     }
-    training = checked(named="sesame", preset=None).trials.config({}).training
+    training = checked(named="sesame", preset=None).config({}).training
     assert (training.learning_rate, training.per_device_train_batch_size, training.num_train_epochs) == (3e-5, 32, 3)
     attention, _ = tried(named="task-attention", preset=None)
     assert attention.settings_of({"regime": "pretrain", "model.head.init": "uniform"}) == {
@@ -157,8 +157,8 @@ def test_flags_go_before_a_named_space():
     assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
     # Another method than the space's own, and another learning rate than the one that goes with it.
     found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
-    config = found.trials.config({})
-    assert (config.preset, config.training.learning_rate, found.sampling.seed) == ("blur-value", 1e-4, 7)
+    config = found.config({})
+    assert (config.preset, config.training.learning_rate, found.seed) == ("blur-value", 1e-4, 7)
     # One value of an alternative is enough to fix all of it.
     space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
     assert [part.name for part in space.dimensions] == ["model.head.init"]
@@ -178,8 +178,8 @@ def test_a_space_of_ones_own(tmp_path: Path):
     assert space.dimensions[1].choices == ("cls", "mean")
     assert space.settings == {"training.num_train_epochs": 1}
     assert space.points() is None
-    varied, _ = tried("preset=bert,bert-mean", "training.learning_rate=1e-5,1e-4", preset=None)
-    assert TrialSettings().config(varied.points()[3]).preset == "bert-mean"  # type: ignore[index]
+    varied = checked("preset=bert,bert-mean", "training.learning_rate=1e-5,1e-4", preset=None)
+    assert varied.config(varied.space.points()[3]).preset == "bert-mean"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attentune.runs import timing
 from attentune.runs.grid import Method, plan_grid
 from attentune.runs.records import RecordStore
 from attentune.runs.search import plan_search
 from attentune.runs.search_settings import SearchSettings
-from attentune.runs.timing import RowSize, epochs_of, planned_runs
+from attentune.runs.progress import RowSize, epochs_of, planned_runs, seconds_per_token, size_of
+from attentune.training.run import train
 from helpers.comparisons import command
 from helpers.samples import settings
 from helpers.tasks import small_record
@@ -35,12 +35,12 @@ def test_recorded_runs_say_how_long_further_ones_take_and_others_are_predicted(t
     for run in grid.runs[:1]:
         record = replace(small_record(run, seconds=36.0), config={"baseline": None})
         RecordStore(folder).write(record, folder)
-    monkeypatch.setattr(timing, "seconds_per_token", lambda flat: 0.25)
+    monkeypatch.setattr("attentune.runs.progress.seconds_per_token", lambda flat: 0.25)
     found = {one.method: one for one in planned_runs(folder, grid, timed.append)}
     bert, sesame, majority = found["bert"], found["sesame"], found["majority"]
     assert (bert.runs, bert.done, bert.seconds, bert.is_measured) == (3, 1, 36.0, True)
     assert bert.hours == pytest.approx(2 * 36 / 3600)
-    tokens = timing.size_of(grid.config(grid.runs[0], folder), None)
+    tokens = size_of(grid.config(grid.runs[0], folder), None)
     assert sesame.seconds == pytest.approx(2 * tokens.rows * tokens.mean_tokens * 0.25)
     assert (sesame.done, sesame.is_measured) == (0, False)
     assert (majority.seconds, majority.hours) == (0.0, 0.0)
@@ -51,14 +51,14 @@ def test_methods_are_timed_on_the_threads_of_a_run(tiny, tmp_path, monkeypatch):
     values = settings(tmp_path, tiny("bert"))
     del values["training.output_dir"]
     used = []
-    train = timing.train
     monkeypatch.setattr(
-        timing, "train", lambda *given, **named: used.append(torch.get_num_threads()) or train(*given, **named)
+        "attentune.training.run.train",
+        lambda *given, **named: used.append(torch.get_num_threads()) or train(*given, **named),
     )
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert timing.seconds_per_token(values, "bert") > 0
+        assert seconds_per_token(values, "bert") > 0
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -17,10 +17,9 @@ from attentune.errors import ConfigError, DataError
 from attentune.execution.executor import ExecutorOptions, default_slots
 from attentune.report.document import Table
 from attentune.runs.grid import Method, methods_from
-from attentune.runs.progress import ComparisonProgress
+from attentune.runs.progress import ComparisonProgress, RowSize, epochs_of, seconds_per_token, size_of
 from attentune.runs.search import search
 from attentune.runs.space import Dimension, Space, load_space, space_from
-from attentune.runs.timing import RowSize, epochs_of, seconds_per_token, size_of
 from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
 
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
@@ -219,7 +218,7 @@ def run_searches(
                 " Its records say why; --search none leaves the search out."
             )
         done = sum(trial.status == "done" for trial in result.trials)
-        chosen.append(ChosenSettings(one, best.settings, result.criterion.metric, best.value, done))
+        chosen.append(ChosenSettings(one, best.settings, result.search.metric, best.value, done))
     return chosen
 
 

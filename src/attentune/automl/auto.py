@@ -28,9 +28,12 @@ from typing import Any
 import numpy as np
 
 from attentune.automl.budget import (
+    FIRST,
     BudgetPlan,
     EncoderSpeed,
+    MemberState,
     PlanRequest,
+    Schedule,
     SpeedModel,
     jobs_for_memory,
     load_now,
@@ -39,26 +42,14 @@ from attentune.automl.budget import (
 )
 from attentune.automl.delivery import AutoResult, Delivery, clear_folder
 from attentune.automl.distill import TIME_MARGIN, training_runs
-from attentune.automl.leaderboard import AutoProgress
-from attentune.automl.members import (
-    MemberTrainer,
-    WorkerSetup,
-    held_out_logits,
-    hold,
-    load_folds,
-    probe,
-    save_folds,
-    settings_of,
-)
-from attentune.automl.out_of_fold import PLAN_FILE, WORK_FOLDER, make_folds
+from attentune.automl.folds import PLAN_FILE, WORK_FOLDER, fold_numbers, load_folds, save_folds
+from attentune.automl.members import MemberTrainer, WorkerSetup, hold, probe, settings_of
 from attentune.automl.portfolio import Member, choose_members
-from attentune.automl.schedule import FIRST, MemberState, Schedule
-from attentune.automl.work import AutoSettings, AutoWork
+from attentune.automl.work import AutoProgress, AutoSettings, AutoWork
 from attentune.config import Config, to_flat
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import TaskData
 from attentune.data.doctor import examine, summary_lines
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import encode_rows
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import CheckpointError, ConfigError, DataError
@@ -72,12 +63,12 @@ from attentune.execution.executor import (
 )
 from attentune.execution.local import LocalExecutor
 from attentune.io.files import read_json, storage_errors, write_text
-from attentune.metrics.metrics import choose_metric, score_predictions
+from attentune.metrics.metrics import choose_metric, predictions_of
 from attentune.models.build import EMBEDDED, load_tokenizer
 from attentune.results import to_json
-from attentune.runs.driver import ComparisonStopped, Driver, Plan
+from attentune.runs.driver import ComparisonStopped, Driver, Plan, RunTask, execute_run
+from attentune.runs.progress import as_duration
 from attentune.runs.records import RecordStore, Run, RunRecord
-from attentune.runs.worker import RunTask, execute_run
 from attentune.training.prepare import ADAPTATION_UPDATES
 from attentune.training.run_folder import StopRequest, check_own_folder, locked_folder, stop_on_signal
 
@@ -127,16 +118,15 @@ def auto(
     options = AutoSettings(**settings)
     options.check(config)
     work = _Training(config, options, display or AutoProgress())
-    with (
-        _work_folder(work.folder, resume=options.resume, overwrite=config.training.overwrite_output_dir),
-        stop_on_signal() as stop,
-    ):
-        try:
-            work.load(data, stop)
-            work.train_members(stop)
-            return work.deliver(stop)
-        finally:
-            work.close()
+    with stop_on_signal() as stop:
+        members = work.read(data)  # before there is a folder, which a mistake would leave behind
+        with _work_folder(work.folder, resume=options.resume, overwrite=config.training.overwrite_output_dir):
+            try:
+                work.prepare(members, stop)
+                work.train_members(stop)
+                return work.deliver(stop)
+            finally:
+                work.close()
 
 
 @contextlib.contextmanager
@@ -167,10 +157,10 @@ class _Training(AutoWork, Plan):
     workers: int = 1  # runs at a time, for which memory suffices
     end_s: float = 0.0  # the seconds of fusing and estimating, by a trial
     timed_members: int = 1  # the members of that trial
+    tokens_per_row: float = 0.0
     is_ordered: bool = False
     is_complete: bool = False
     setup: WorkerSetup = field(init=False)
-    tokens_per_row: float = field(init=False)
     schedule: Schedule = field(init=False)
 
     def __post_init__(self) -> None:
@@ -178,20 +168,17 @@ class _Training(AutoWork, Plan):
         self.display.left_s = lambda: self.left_s
         self.encoders = tuple(self.options.encoders) or (self.config.model.name_or_path,)
 
-    @property
-    def plan(self) -> BudgetPlan:
-        return self.schedule.plan
-
     # The time.
+
+    @property
+    def _before_delivery_s(self) -> float:
+        """The seconds until the best is to be delivered."""
+        return self.left_s - _DELIVERY_S - _DELIVERY_SHARE * self.options.time_limit_s
 
     @property
     def training_left_s(self) -> float:
         """The seconds until training has to end: what follows is fusion, distillation, and scoring of other rows."""
-        limit_s = self.options.time_limit_s
-        seconds = _DELIVERY_S + _DELIVERY_SHARE * limit_s
-        if not hasattr(self, "schedule"):
-            return self.left_s - seconds
-        seconds += self.end_s
+        left_s = self._before_delivery_s - self.end_s
         scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
         encoders = self.schedule.speed.encoders
         if scored_rows and encoders:
@@ -200,8 +187,7 @@ class _Training(AutoWork, Plan):
             fine_tuned = sum(len(state.folds) for state in begun if not state.note)
             scoring_s = scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self.workers
             # Measured when the machine may have been busier; rows that then need more are not scored.
-            seconds += min(scoring_s, _SCORING_SHARE * limit_s)
-        left_s = self.left_s - seconds
+            left_s -= min(scoring_s, _SCORING_SHARE * self.options.time_limit_s)
         return left_s - self._distillation_s(left_s)
 
     def _distillation_s(self, left_s: float) -> float:
@@ -220,11 +206,15 @@ class _Training(AutoWork, Plan):
 
     # Rows, probe and plan.
 
-    def load(self, data: TaskData | None, stop: StopRequest) -> None:
-        """Read and check the rows, measure the encoders, and make or read the plan."""
+    def read(self, data: TaskData | None) -> tuple[Member, ...]:
+        """Read and check the rows; return the members to try."""
         self.data = _load_rows(self.config, data)
         self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
-        members = choose_members(
+        if self.options.unlabeled_file is not None:
+            self.unlabeled = read_unlabelled(
+                self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=self.config.data
+            )
+        return choose_members(
             is_pair=self.data.is_pair,
             task_type=self.space.task_type,
             num_labels=self.space.num_labels,
@@ -232,10 +222,9 @@ class _Training(AutoWork, Plan):
             names=self.options.portfolio,
             exclude=self.options.exclude,
         )
-        if self.options.unlabeled_file is not None:
-            self.unlabeled = read_unlabelled(
-                self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=self.config.data
-            )
+
+    def prepare(self, members: Sequence[Member], stop: StopRequest) -> None:
+        """Measure the encoders, and make or read the plan."""
         saved = self._saved_plan() if self.options.resume else None
         if saved is not None:
             self.spent_before_s = float(saved["seconds"])
@@ -250,21 +239,22 @@ class _Training(AutoWork, Plan):
         self.executor = LocalExecutor(slots, self.work / "logs", reuse=True, initializer=hold, initargs=(self.setup,))
         self.workers = slots.count
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
-        needed = [name for name in dict.fromkeys(member.encoder for member in members) if name is not None]
-        encoders = self._probed([name for name in needed if name not in known], stop)
+        needed = dict.fromkeys(one.encoder for one in members if one.encoder is not None and one.encoder not in known)
+        limit_s = max(3.0, _PROBE_SHARE * self.options.time_limit_s / max(1, len(needed)))
+        # One after the other, so that they do not disturb each other.
+        encoders = {name: self._probe(name, limit_s, self.executor, stop) for name in needed}
+        self._examine()
         speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels)
-        if saved is None:
-            plan = self._make_plan(members, speed)
-            self.folds_N = _fold_numbers(self.rows, self.space, plan, self.config.training.seed)
-            save_folds(self.work / FOLDS_FILE, self.folds_N)
-        else:
-            plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
-            self.folds_N = load_folds(self.work / FOLDS_FILE)
+        plan = self._plan(members, speed, saved)
         is_fixed = self.config.training.num_train_epochs is not None
         weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
         free = int(_DISK_SHARE * shutil.disk_usage(self.work).free) + sum(file.stat().st_size for file in weights)
         self.schedule = Schedule(plan, speed, is_fixed, free, self.states)
-        self._limit_memory()
+        size = jobs_for_memory(self.workers, self.expected_bytes, available_memory_bytes())
+        if size < self.workers:
+            each = f"{self.expected_bytes / 1e9:.1f} GB"
+            self._say_notes([f"Memory suffices for {size} of {self.workers} workers, each of which needs {each}."])
+            self.workers = size
         self._save_plan()
         self.states.extend(self._state(member) for member in members)
         self._say_notes(plan.notes)
@@ -282,35 +272,26 @@ class _Training(AutoWork, Plan):
         cores, most = usable_cores(), os.environ.get("OMP_NUM_THREADS", "")
         return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
 
-    def _probed(self, encoders: Sequence[str], stop: StopRequest) -> dict[str, EncoderSpeed]:
-        """Measure encoders one after the other, so that they do not disturb each other; examine the rows meanwhile."""
-        assert self.executor is not None
-        limit_s = max(3.0, _PROBE_SHARE * self.options.time_limit_s / max(1, len(encoders)))
-        measured: dict[str, EncoderSpeed] = {}
-        for encoder in encoders:
-            for kills in range(1, MAX_KILLS + 1):
-                (future,) = self.executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
-                if not hasattr(self, "tokens_per_row"):
-                    self._examine()
-                while not future.done():
-                    if stop.requested:
-                        raise KeyboardInterrupt
-                    time.sleep(_POLL_S)
-                try:
-                    measured[encoder] = future.result()
-                    break
-                except WorkerKilled as error:
-                    if kills == MAX_KILLS:
-                        raise ConfigError(
-                            f"the speed of {encoder}: its worker was killed {MAX_KILLS} times; if memory ran out, give"
-                            " fewer --jobs, a smaller encoder or a shorter --max_length"
-                        ) from error
-        if not hasattr(self, "tokens_per_row"):
+    def _probe(self, encoder: str, limit_s: float, executor: LocalExecutor, stop: StopRequest) -> EncoderSpeed:
+        """Measure an encoder; examine the rows meanwhile."""
+        for _ in range(MAX_KILLS):
+            (future,) = executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
             self._examine()
-        return measured
+            while not future.done():
+                if stop.requested:
+                    raise KeyboardInterrupt
+                time.sleep(_POLL_S)
+            with contextlib.suppress(WorkerKilled):
+                return future.result()
+        raise ConfigError(
+            f"the speed of {encoder}: its worker was killed {MAX_KILLS} times; if memory ran out, give fewer --jobs, a"
+            " smaller encoder or a shorter --max_length"
+        )
 
     def _examine(self) -> None:
-        """Count tokens and print the notes on the rows."""
+        """Count tokens and print the notes on the rows, once."""
+        if self.tokens_per_row:
+            return
         rows = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), _COUNTED_ROWS)).astype(int))
         tokenizer = load_tokenizer(replace(self.config.model, name_or_path=self.encoders[0]))
         features = encode_rows(self.rows.take(rows), tokenizer, max_length=self.config.data.longest_row)
@@ -320,28 +301,27 @@ class _Training(AutoWork, Plan):
         for line in (*self.data.notes, *summary_lines(report)):
             self.display.info(line)
 
-    def _make_plan(self, members: Sequence[Member], speed: SpeedModel) -> BudgetPlan:
+    def _plan(self, members: Sequence[Member], speed: SpeedModel, saved: dict[str, Any] | None) -> BudgetPlan:
+        """Make the plan and the folds, or read those of an earlier call."""
+        if saved is not None:
+            self.folds_N = load_folds(self.work / FOLDS_FILE)
+            return BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
         request = PlanRequest(
             rows=len(self.rows),
             tokens_per_row=self.tokens_per_row,
             members=members,
             speed=speed,
-            seconds=max(1.0, self.training_left_s),
+            seconds=max(1.0, self._before_delivery_s),
             jobs=self.workers,
             batch_size=self.config.training.per_device_train_batch_size,
             epochs=self.config.training.num_train_epochs,
             folds=self.options.folds,
             later_runs=self._later_runs(),
         )
-        return make_plan(request)
-
-    def _limit_memory(self) -> None:
-        """Use fewer workers if memory does not suffice for all."""
-        size = jobs_for_memory(self.workers, self.expected_bytes, available_memory_bytes())
-        if size < self.workers:
-            each = f"{self.expected_bytes / 1e9:.1f} GB"
-            self._say_notes([f"Memory suffices for {size} of {self.workers} workers, each of which needs {each}."])
-            self.workers = size
+        plan = make_plan(request)
+        self.folds_N = fold_numbers(self.rows, self.space, plan, self.config.training.seed)
+        save_folds(self.work / FOLDS_FILE, self.folds_N)
+        return plan
 
     def _say_notes(self, notes: Sequence[str]) -> None:
         self.notes += notes
@@ -364,8 +344,6 @@ class _Training(AutoWork, Plan):
             state.waiting.append(number)
         return state
 
-    # The plan's file.
-
     def _identity(self) -> dict[str, Any]:
         """Return what must be equal for the work to be resumed."""
         settings = settings_of(self.config)
@@ -382,7 +360,7 @@ class _Training(AutoWork, Plan):
         content = {
             "format": _FORMAT,
             "identity": self._identity(),
-            "plan": dataclasses.asdict(self.plan),
+            "plan": dataclasses.asdict(self.schedule.plan),
             "encoders": {name: dataclasses.asdict(speed) for name, speed in self.schedule.speed.encoders.items()},
             "seconds": round(self.spent_s, 3),
         }
@@ -469,14 +447,14 @@ class _Training(AutoWork, Plan):
         self.schedule.give_up_late_members(self.training_left_s, self.workers)
         runs: list[Run] = []
         while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
-            runs.append(self._start(state))
+            runs.append(state.start())
         if not runs and not started:
             note = self.schedule.lower_plan(self.training_left_s, self.workers)
             if note is not None:
                 self._say_notes([note])
                 return self.advance(free, running)
             state = self._fits_now()
-            runs += [] if state is None else [self._start(state)]
+            runs += [] if state is None else [state.start()]
             self.is_complete = not runs
         return runs
 
@@ -486,11 +464,6 @@ class _Training(AutoWork, Plan):
             self.schedule.speed.load = load_now()
         state = self.schedule.next_member(self.training_left_s, self.workers)
         return self.schedule.last_try(self.training_left_s) if state is None else state
-
-    def _start(self, state: MemberState) -> Run:
-        number = state.waiting.pop(0)
-        state.running.add(number)
-        return state.run(number)
 
     def _of(self, run: Run) -> tuple[MemberState, int]:
         """Return the member of a run, and the run's number."""
@@ -512,7 +485,7 @@ class _Training(AutoWork, Plan):
         adapted = self.work / "encoders" / member.name / f"{Path(member.encoder or '').name}-adapted"
         settings = {"max_steps": updates, "save_steps": max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))}
         if is_fold:
-            settings["per_device_train_batch_size"] = self.plan.batch_size
+            settings["per_device_train_batch_size"] = self.schedule.plan.batch_size
         encoder = str(adapted) if is_fold and member.adapted else member.encoder
         preset = member.method if is_fold else None
         config = self.setup.config(replace(member, encoder=encoder), preset, **settings)
@@ -562,23 +535,21 @@ class _Training(AutoWork, Plan):
         """Show the score of a member that has an out-of-fold prediction of all rows."""
         if state.updates:
             self.notes.append(
-                f"{state.member.name}: some folds were trained for {state.updates:,} of {self.plan.updates:,} updates,"
-                " which fitted into the time left."
+                f"{state.member.name}: some folds were trained for {state.updates:,} of"
+                f" {self.schedule.plan.updates:,} updates, which fitted into the time left."
             )
-        self.display.member_ended(state.member.name, self.metric.name, self._score(state), state.seconds)
+        score = self.metric.score(self.labels, predictions_of(self.out_of_fold(state), self.space))
+        shown, left = "undefined" if math.isnan(score) else f"{score:.4f}", as_duration(max(self.left_s, 0.0))
+        self.display.info(
+            f"{time.strftime('%H:%M:%S')} {state.member.name}: {self.metric.name} {shown} out of fold"
+            f" ({state.seconds:.0f} s; {left} left)"
+        )
         self._put_similarity_first()
         # Predict how long fusing and estimating take, to keep time for it; again for twice as many members.
         complete = [state for state in self.states if state.is_complete]
         if len(complete) >= 2 * self.timed_members:
             self.timed_members = len(complete)
             self.end_s = Delivery(self, StopRequest()).end_seconds(complete)
-
-    def _score(self, state: MemberState) -> float | None:
-        """Return the out-of-fold score of a member; None if it is undefined."""
-        scored = np.flatnonzero(self.folds_N > 0)
-        assert self.rows.labels is not None
-        logits_MC = held_out_logits(state.run_folders(), len(self.rows))[scored]
-        return score_predictions([self.metric.name], self.rows.labels[scored], logits_MC, self.space)[self.metric.name]
 
     def _put_similarity_first(self) -> None:
         """Try the cosine bi-encoder before other fine-tuned members if similarity is what the labels are about.
@@ -591,9 +562,7 @@ class _Training(AutoWork, Plan):
         if self.is_ordered or len(baselines) < 2:
             return
         self.is_ordered = True
-        scores = [self._score(state) for state in baselines]
-        sign = 1 if self.metric.greater_is_better else -1
-        cosine, tfidf = (-math.inf if score is None else sign * score for score in scores)
+        cosine, tfidf = map(self.quality, baselines)
         if cosine > tfidf:
             self.states.sort(key=lambda state: not state.member.is_baseline and state.member.name != _SIMILARITY_MEMBER)
 
@@ -657,17 +626,3 @@ def _load_rows(config: Config, data: TaskData | None) -> TaskData:
             " folds. Give more with --train_file."
         )
     return data
-
-
-def _fold_numbers(rows: TextRows, space: LabelSpace, plan: BudgetPlan, seed: int) -> np.ndarray:
-    """Return the (N,) fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
-    if plan.folds > 1:
-        return np.unique(make_folds(rows, space, folds=plan.folds, seed=seed), return_inverse=True)[1] + 1
-    count = min(len(rows), max(2, round(len(rows) / plan.held_rows)))
-    numbers = make_folds(rows, space, folds=count, seed=seed)
-    folds_N = (numbers == np.unique(numbers)[0]).astype(np.int64)
-    trained = np.flatnonzero(folds_N == 0)
-    if plan.train_rows < len(trained) and rows.labels is not None:
-        kept = trained[stratified_sample(rows.labels[trained], plan.train_rows, seed, "auto train")]
-        folds_N[np.setdiff1d(trained, kept)] = -1
-    return folds_N

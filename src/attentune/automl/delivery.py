@@ -9,28 +9,24 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.automl.budget import FEWEST_UPDATES, fitting_updates
+from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, MemberState, fitting_updates
 from attentune.automl.distill import TIME_MARGIN, Alternative, Distillation, OutOfTime, training_runs
-from attentune.automl.estimate import PARTS, Effort, ScoreEstimate, choose_effort, estimate_score
-from attentune.automl.fusion import FusionProblem, FusionResult, fit_fusion
-from attentune.automl.leaderboard import (
-    LEADERBOARD_FILE,
-    LeaderboardRow,
-    card,
-    ranked,
-    scored,
-    to_dicts,
+from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, label_note, save_out_of_fold
+from attentune.automl.fusion import (
+    PARTS,
+    Effort,
+    FusionProblem,
+    choose_effort,
+    estimate_score,
+    fit_fusion,
 )
-from attentune.automl.members import HELD_OUT_FILE, held_out_logits
-from attentune.automl.out_of_fold import WORK_FOLDER, label_note, save_out_of_fold
-from attentune.automl.schedule import WEIGHTS_FILE, MemberState
-from attentune.automl.thresholds import ThresholdResult, fit_thresholds, utility
+from attentune.automl.thresholds import fit_thresholds
 from attentune.automl.work import AutoWork
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.columns import with_columns
@@ -41,8 +37,10 @@ from attentune.inference.fusion import Fusion
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
-from attentune.metrics.metrics import predictions_of, score_predictions
+from attentune.metrics.intervals import score_interval
+from attentune.metrics.metrics import Metric, predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
+from attentune.seeding import numpy_generator
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.prepare import row_facts
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE, Interrupted, Stopped, StopRequest, raise_on_signal
@@ -56,6 +54,32 @@ _LATE_SHARE = 0.03
 _STOPPED_S = 0.8
 # Files of a fold that are not those of a run: what it predicted, that it is kept, and its own records.
 _FOLD_FILES = {HELD_OUT_FILE, ".kept", ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
+LEADERBOARD_FILE = "leaderboard.json"
+LEADERBOARD_HEADER = ("model", "score", "95 % interval", "seconds", "MB", "")
+_RESAMPLES, _FEWER_RESAMPLES, _MANY_ROWS = 1000, 200, 3000
+_METHOD = (
+    "nested cross-fitting: members, fusion, its kind and thresholds are chosen without the part that is scored; the"
+    " interval is over rows and these choices"
+)
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """A member, or the fusion of several."""
+
+    name: str  # the member's name, or "fusion"
+    kind: str  # "baseline", "fine-tuned" or "fusion"
+    method: str  # the baseline, the preset, or the kind of fusion
+    encoder: str | None = None  # the member's encoder; None if it has none
+    status: str = "done"  # "done" or "left out"
+    score: float | None = None  # the metric on rows that the model was not trained on; None if undefined or left out
+    # low, high: its 95 % interval over these rows; None if undefined.
+    low: float | None = None
+    high: float | None = None
+    seconds: float = 0.0  # the time that all of its folds took
+    bytes: int = 0  # the size of its files
+    weight: float | None = None  # how much it counts in what was delivered; None if it is not part of that
+    note: str = ""  # why it was left out
 
 
 @dataclass(frozen=True)
@@ -74,50 +98,18 @@ class AutoResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {
-            "folder": str(self.folder),
-            "metric": self.metric,
-            "leaderboard": to_dicts(self.leaderboard),
-            "reason": self.reason,
-            "estimate": self.estimate,
-            "scores": self.scores,
-            "seconds": round(self.seconds, 3),
-            "stopped": self.stopped,
-            "notes": list(self.notes),
-        }
+        return {**asdict(self), "folder": str(self.folder), "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True)
 class _Fused:
     """A fusion of members with its decision thresholds."""
 
-    result: FusionResult  # the fusion, and how it was chosen
-    decided: ThresholdResult  # the thresholds, and what the fusion predicts with them out of fold
-    metric: str  # the metric that decided
-
-    @property
-    def fusion(self) -> Fusion:
-        return self.result.fusion
-
-    @property
-    def logits(self) -> np.ndarray:
-        """Its out-of-fold logits of the scored rows."""
-        return self.result.logits
-
-    @property
-    def label_space(self) -> LabelSpace:
-        """The labels, with its decision thresholds."""
-        return self.decided.label_space
-
-    @property
-    def reason(self) -> str:
-        has_thresholds, reason = self.label_space.thresholds is not None, self.result.reason
-        if self.fusion.kind != "single" and len(self.result.member_scores) > 1:
-            # The scores are those of the leaderboard.
-            own = self.decided.scores["thresholds" if has_thresholds else "default"]
-            alone = self.result.member_scores[self.result.simplest_member]
-            reason = f"{reason.removesuffix('.')} ({self.metric} {own:.4f} against {alone:.4f})."
-        return f"{reason} {self.decided.reason}" if has_thresholds else reason
+    fusion: Fusion
+    logits: np.ndarray  # its out-of-fold logits of the scored rows
+    predictions: np.ndarray  # what it predicts for them, with the thresholds
+    label_space: LabelSpace  # with its decision thresholds
+    reason: str
 
     @property
     def name(self) -> str:
@@ -126,34 +118,13 @@ class _Fused:
         return f"the fusion of {', '.join(names)}" if len(names) > 1 else names[0]
 
 
-@dataclass(frozen=True)
 class Delivery:
-    """Delivers the best model of finished members."""
+    """Delivers the best model of finished members, of which there is at least one."""
 
-    auto: AutoWork  # at least one member is complete
-    stop: StopRequest  # whether a stop was requested, before or meanwhile
-
-    @property
-    def _scored_rows(self) -> np.ndarray:
-        """The indices of the rows that some fold predicts."""
-        return np.flatnonzero(self.auto.folds_N > 0)
-
-    @property
-    def _labels(self) -> np.ndarray:
-        """The labels of these rows."""
-        labels = self.auto.data.splits["train"].labels
-        assert labels is not None
-        return labels[self._scored_rows]
-
-    def _logits(self, state: MemberState) -> np.ndarray:
-        """Return a member's logits of these rows."""
-        return held_out_logits(state.run_folders(), len(self.auto.folds_N))[self._scored_rows]
-
-    def _on_all_rows(self, logits: np.ndarray) -> np.ndarray:
-        """Return logits of the scored rows as (N, C) logits of all rows, NaN in the others."""
-        logits_NC = np.full((len(self.auto.folds_N), self.auto.space.num_labels), np.nan)
-        logits_NC[self._scored_rows] = logits
-        return logits_NC
+    def __init__(self, auto: AutoWork, stop: StopRequest) -> None:
+        self.auto = auto
+        self.stop = stop  # whether a stop was requested, before or meanwhile
+        self.labels, self.seed = auto.labels, auto.config.training.seed
 
     def run(self) -> AutoResult:
         """Fuse the complete members, and write the run folder.
@@ -161,36 +132,42 @@ class Delivery:
         If a stop is requested, before or meanwhile, what is delivered is chosen in about a second, rows of other splits
         are not scored, and the work is kept whole, to be resumed.
         """
-        complete = [state for state in self.auto.states if state.is_complete]
+        auto = self.auto
+        complete = [state for state in auto.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
-        single = self._write_model(best, wants_single=self.auto.options.deliver == "single" and not self.stop.requested)
-        notes = list(self.auto.notes)
+        single = self._write_model(best, wants_single=auto.options.deliver == "single" and not self.stop.requested)
+        notes = list(auto.notes)
         scores = self._score(notes)
-        save_out_of_fold(self.auto.work, self._on_all_rows(best.logits))
-        on_labels = label_note(self.auto.folder, self._labels, best.logits, self.auto.space)
+        save_out_of_fold(auto.work, self._on_all_rows(best.logits))
+        on_labels = label_note(auto.folder, self.labels, best.logits, auto.space)
         notes += () if on_labels is None else (on_labels,)
         if self.stop.requested:
             notes.append(
-                f"Interrupted after {self.auto.spent_s:.0f} s with {len(complete)} of {len(self.auto.states)} members"
-                " finished; this is the best of them. --resume goes on."
+                f"Interrupted after {auto.spent_s:.0f} s with {len(complete)} of {len(auto.states)} members finished;"
+                " this is the best of them. --resume goes on."
             )
         result = AutoResult(
-            folder=self.auto.folder,
-            metric=self.auto.metric.name,
+            folder=auto.folder,
+            metric=auto.metric.name,
             leaderboard=rows,
             reason=best.reason if single is None else f"{best.reason} {single}",
-            estimate=_estimate_facts(estimate),
+            estimate=estimate,
             scores=scores,
-            seconds=self.auto.spent_s,
+            seconds=auto.spent_s,
             stopped=self.stop.requested,
             notes=tuple(notes),
         )
         self._write_records(result)
-        if not self.stop.requested:
-            self._remove_unused(best)
+        # The weights of finished members that are not delivered are removed; their predictions are kept.
+        for state in () if self.stop.requested else auto.states:
+            if state.member.name not in best.fusion.members and not state.member.is_baseline:
+                for folder in state.run_folders():
+                    (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         return result
 
-    def _chosen(self, states: Sequence[MemberState]) -> tuple[_Fused, ScoreEstimate, list[LeaderboardRow]]:
+    # What is delivered.
+
+    def _chosen(self, states: Sequence[MemberState]) -> tuple[_Fused, dict[str, Any], list[LeaderboardRow]]:
         """Fuse members, estimate the score, and rank them: in about a second if a stop is or was requested."""
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
@@ -204,32 +181,41 @@ class Delivery:
 
     def _chosen_within(
         self, states: Sequence[MemberState], fuse_s: float, estimate_s: float
-    ) -> tuple[_Fused, ScoreEstimate, list[LeaderboardRow]]:
-        names = f"{len(states)} member{'s' * (len(states) != 1)}"
-        self._say(f"fusing {names}")
+    ) -> tuple[_Fused, dict[str, Any], list[LeaderboardRow]]:
+        names, doing = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto.display.doing
+        doing(f"fusing {names}")
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        self._say(f"estimating the score of {names}")
-
-        def each_part(part: int, parts: int) -> None:
-            self._say(f"estimating the score, part {part + 1} of {parts}", is_new=False)
-
-        groups = row_groups(self.auto.rows.take(self._scored_rows))
-        estimate = estimate_score(problem, effort, groups=groups, each_part=each_part)
-        self._say("scoring the members", is_new=False)
-        return best, estimate, self._leaderboard(best)
+        doing(f"estimating the score of {names}")
+        groups = row_groups(self.auto.rows.take(self.auto.scored))
+        estimate = estimate_score(problem, effort, groups=groups)
+        facts = {
+            "metric": self.auto.metric.name,
+            "value": estimate.value,
+            "low": estimate.low,
+            "high": estimate.high,
+            "rows": len(self.labels),
+            "method": _METHOD,
+        }
+        return best, without_nan(facts), self._leaderboard(best)
 
     def _problem(self, states: Sequence[MemberState]) -> FusionProblem:
         """Return what the fusion of these members is fitted on."""
-        logits = {state.member.name: self._logits(state) for state in states}
-        auto, seed = self.auto, self.auto.config.training.seed
-        return FusionProblem(logits, self._labels, self._fusion_folds(), auto.space, auto.metric, seed)
+        logits = {state.member.name: self.auto.out_of_fold(state) for state in states}
+        return FusionProblem(logits, self.labels, self._fusion_folds(), self.auto.space, self.auto.metric, self.seed)
+
+    def _fusion_folds(self) -> np.ndarray:
+        """Return the fold of each scored row; the rows of one held-out part are divided into five."""
+        folds_N = self.auto.folds_N[self.auto.scored]
+        if len(np.unique(folds_N)) == 1:
+            rows = self.auto.rows.take(self.auto.scored)
+            for number, part in enumerate(fold_rows(rows, min(5, len(folds_N)), "auto held out", self.seed)[0]):
+                folds_N[part] = number
+        return folds_N
 
     def _effort(self, problem: FusionProblem, fuse_s: float, estimate_s: float) -> Effort:
         """Choose how much of fusing and estimating fits into the time, timed on small pieces of the rows."""
-        if math.isinf(fuse_s):
-            return Effort()
 
         def seconds_of(kinds: tuple[str, ...], rows: int) -> float:
             piece = problem.part(stratified_sample(problem.labels, rows, problem.seed, "auto timing"))
@@ -238,56 +224,56 @@ class Delivery:
             fit_thresholds(fused.logits, piece.labels, piece.space, metric=piece.metric, folds=piece.folds)
             return time.perf_counter() - began
 
+        if math.isinf(fuse_s):
+            return Effort()
         folds = len(np.unique(problem.folds))
         return choose_effort(seconds_of, rows=len(problem.labels), folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
 
     def end_seconds(self, states: Sequence[MemberState]) -> float:
         """Predict the seconds that fusing and estimating these members will take; at most what is spent on them."""
-        kept_s = END_SHARE * self.auto.options.time_limit_s
-        effort = self._effort(self._problem(states), kept_s, kept_s)
-        parts = effort.parts or max(PARTS, len(np.unique(self._fusion_folds())))
+        kept_s, problem = END_SHARE * self.auto.options.time_limit_s, self._problem(states)
+        effort = self._effort(problem, kept_s, kept_s)
+        parts = effort.parts or max(PARTS, len(np.unique(problem.folds)))
         return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
 
-    def _say(self, step: str, *, is_new: bool = True) -> None:
-        self.auto.display.doing(step, is_new=is_new)
-
-    def _fusion_folds(self) -> np.ndarray:
-        """Return the fold of each scored row; the rows of one held-out part are divided into five."""
-        folds_N = self.auto.folds_N[self._scored_rows]
-        if len(np.unique(folds_N)) > 1:
-            return folds_N
-        rows, seed = self.auto.data.splits["train"].take(self._scored_rows), self.auto.config.training.seed
-        parts, _ = fold_rows(rows, min(5, len(folds_N)), "auto held out", seed)
-        for number, part in enumerate(parts):
-            folds_N[part] = number
-        return folds_N
+    def _fuse(self, problem: FusionProblem, effort: Effort = Effort()) -> _Fused:  # noqa: B008  frozen
+        """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
+        result = fit_fusion(problem, effort.kinds, effort.max_rows)
+        decided = fit_thresholds(
+            result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
+        )
+        has_thresholds, reason = decided.label_space.thresholds is not None, result.reason
+        if result.fusion.kind != "single" and len(result.member_scores) > 1:
+            # The scores are those of the leaderboard.
+            own = decided.scores["thresholds" if has_thresholds else "default"]
+            alone = result.member_scores[result.simplest_member]
+            reason = f"{reason.removesuffix('.')} ({problem.metric.name} {own:.4f} against {alone:.4f})."
+        reason = f"{reason} {decided.reason}" if has_thresholds else reason
+        return _Fused(result.fusion, result.logits, decided.predictions, decided.label_space, reason)
 
     def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:
         """Return the members and the fusion, best first, then the members that were left out."""
-        weights, labels, seed = fused.fusion.member_weights(), self._labels, self.auto.config.training.seed
+        weights = fused.fusion.member_weights()
         rows = []
         for state in self.auto.states:
             member = state.member
-            row = LeaderboardRow(member.name, member.kind, member.method, member.encoder, seconds=state.seconds)
-            if not state.has_predictions:
-                rows.append(replace(row, status="left out", note=state.note))
-                continue
-            rows.append(
-                replace(
-                    row,
-                    **scored(self.auto.metric, labels, predictions_of(self._logits(state), self.auto.space), seed=seed),
-                    bytes=_bytes(state.folders()),
-                    weight=weights.get(member.name),
-                    note=state.note,
-                )
+            row = LeaderboardRow(
+                member.name, member.kind, member.method, member.encoder, seconds=state.seconds, note=state.note
             )
+            if not state.has_predictions:
+                rows.append(replace(row, status="left out"))
+                continue
+            files = [file for folder in state.folders() if folder.is_dir() for file in folder.iterdir()]
+            size, weight = sum(file.stat().st_size for file in files if file.is_file()), weights.get(member.name)
+            scores = self._interval(predictions_of(self.auto.out_of_fold(state), self.auto.space))
+            rows.append(replace(row, **scores, bytes=size, weight=weight))
         if fused.fusion.kind != "single":
             parts = [row for row in rows if row.weight is not None]
             fusion = LeaderboardRow(
                 "fusion",
                 "fusion",
                 fused.fusion.kind,
-                **scored(self.auto.metric, labels, fused.decided.predictions, seed=seed),
+                **self._interval(fused.predictions),
                 seconds=sum(row.seconds for row in parts),
                 bytes=sum(row.bytes for row in parts),
                 weight=1.0,
@@ -295,21 +281,34 @@ class Delivery:
             rows.append(fusion)
         return ranked(rows, self.auto.metric)
 
+    def _interval(self, predictions: np.ndarray) -> dict[str, Any]:
+        """Return `score`, `low` and `high` of out-of-fold predictions."""
+        values = score_interval(
+            self.auto.metric,
+            self.labels,
+            predictions,
+            generator=numpy_generator("auto estimate", self.seed),
+            resamples=_RESAMPLES if len(self.labels) <= _MANY_ROWS else _FEWER_RESAMPLES,
+        )
+        return without_nan(dict(zip(("score", "low", "high"), map(float, values), strict=True)))
+
+    # The model.
+
     def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
         """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble."""
         clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
-        if wants_single:
-            self._say("distilling")
-            try:
+        try:
+            if wants_single:
+                self.auto.display.doing("distilling")
                 return self._write_single(best)
-            except (OutOfTime, Interrupted) as error:
-                clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
-                self._write_fused(best)
-                if isinstance(error, Interrupted):
-                    return "It was not distilled into one encoder before the interruption."
-                return "No time was left to distil it into one encoder: give more with --time_limit and --resume."
+            why = None
+        except OutOfTime:
+            why = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
+        except Interrupted:
+            why = "It was not distilled into one encoder before the interruption."
+        clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
         self._write_fused(best)
-        return None
+        return why
 
     def _write_fused(self, fused: _Fused) -> None:
         """Write the run itself if it is one, else an ensemble."""
@@ -321,8 +320,22 @@ class Delivery:
         self._write_config(self.auto.config)
 
     def _write_run(self, run: Path) -> None:
-        _copy_run(run, self.auto.folder)
-        self._write_config(self._config_of_run(run))
+        """Copy the files of a run or baseline, by hard links where the file system has them."""
+        folder, config = self.auto.folder, run / CONFIG_FILE
+        with storage_errors(folder):
+            for file in sorted(run.iterdir()):
+                if not file.is_file() or file.name in _FOLD_FILES:
+                    continue
+                try:
+                    os.link(file, folder / file.name)
+                except OSError:
+                    shutil.copy2(file, folder / file.name)
+        self._write_config(load_config(config, as_record=True) if config.is_file() else self.auto.config)
+
+    def _write_config(self, config: Config) -> None:
+        training = replace(config.training, output_dir=str(self.auto.folder), resume=False, overwrite_output_dir=False)
+        data = with_columns(self.auto.config.data, self.auto.data.columns)
+        write_text(self.auto.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
 
     def _only_run(self, fused: _Fused) -> Path | None:
         """Return the run that a fusion is, or None if it has several or decision thresholds."""
@@ -333,6 +346,8 @@ class Delivery:
         """Return the run folders of each member, absolute, since `save_ensemble` reads relative ones as in its own."""
         by_name = {state.member.name: state for state in self.auto.states}
         return {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
+
+    # One encoder that learns from an ensemble.
 
     def _write_single(self, best: _Fused) -> str:
         """Write a model that needs one encoder, and return a sentence on what it costs and saves.
@@ -367,56 +382,45 @@ class Delivery:
     def _fused_baselines(self) -> _Fused | None:
         """Fuse the complete baselines that need no encoder, or the one that the best baseline needs."""
         complete = [one for one in self.auto.states if one.is_complete and one.member.is_baseline]
-        known = [one for one in complete if one.member.method != "majority"]
-        if not known:
+        if all(one.member.method == "majority" for one in complete):
             return None
-        with_encoder = [one for one in known if one.member.encoder is not None]
-        best = max(with_encoder, key=self._utility, default=None)
+        best = max((one for one in complete if one.member.encoder is not None), key=self.auto.quality, default=None)
         encoders = {None} if best is None else {None, best.member.encoder}
         return self._fuse(self._problem([one for one in complete if one.member.encoder in encoders]))
 
-    def _utility(self, state: MemberState) -> float:
-        return utility(self.auto.metric, self._labels, predictions_of(self._logits(state), self.auto.space))
-
-    def _fuse(self, problem: FusionProblem, effort: Effort = Effort()) -> _Fused:  # noqa: B008  frozen
-        """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
-        result = fit_fusion(problem, effort.kinds, effort.max_rows)
-        self._say("fitting decision thresholds", is_new=False)
-        decided = fit_thresholds(
-            result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
-        )
-        return _Fused(result, decided, problem.metric.name)
-
     def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
-        used = np.flatnonzero(self.auto.folds_N >= 0)
-        logits_NC = self._on_all_rows(fused.logits)
-        splits = {**self.auto.data.splits, "train": self.auto.data.splits["train"].take(used)}
+        auto = self.auto
+        used = np.flatnonzero(auto.folds_N >= 0)
+        alternative = None
+        if baselines is not None:
+            logits_NC = self._on_all_rows(baselines.logits)[used]
+            alternative = Alternative(baselines.name, logits_NC, baselines.label_space)
         shutil.rmtree(folder, ignore_errors=True)
-        training = replace(self.auto.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
+        training = replace(auto.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
         return Distillation(
-            teacher=Predictor.load(self.auto.work),
-            data=replace(self.auto.data, splits=splits),
-            config=replace(self.auto.config, training=training),
-            out_of_fold=logits_NC[used],
-            folds=self.auto.folds_N[used] - 1,
-            alternative=None if baselines is None else self._alternative(baselines, used),
-            unlabeled=self.auto.unlabeled,
+            teacher=Predictor.load(auto.work),
+            data=replace(auto.data, splits={**auto.data.splits, "train": auto.rows.take(used)}),
+            config=replace(auto.config, training=training),
+            out_of_fold=self._on_all_rows(fused.logits)[used],
+            folds=auto.folds_N[used] - 1,
+            alternative=alternative,
+            unlabeled=auto.unlabeled,
             max_steps=self._distillation_updates(fused),
-            left_s=lambda: self.auto.left_s,
+            left_s=lambda: auto.left_s,
             display=ProgressDisplay(quiet=True),
         ).run()
 
-    def _alternative(self, baselines: _Fused, used: np.ndarray) -> Alternative:
-        logits_NC = self._on_all_rows(baselines.logits)[used]
-        return Alternative(baselines.name, logits_NC, baselines.label_space)
+    def _on_all_rows(self, logits: np.ndarray) -> np.ndarray:
+        """Return logits of the scored rows as (N, C) logits of all rows, NaN in the others."""
+        logits_NC = np.full((len(self.auto.folds_N), self.auto.space.num_labels), np.nan)
+        logits_NC[self.auto.scored] = logits
+        return logits_NC
 
     def _distillation_updates(self, fused: _Fused) -> int | None:
         """Return the updates that fit into the time left, if those of the members do not."""
-        states = [
-            one for one in self.auto.states if one.member.name in fused.fusion.members and not one.member.is_baseline
-        ]
-        records = [record for one in states for record in one.records.values() if record.run.seed != one.seed]
+        used = [state for state in self.auto.states if state.member.name in fused.fusion.members]
+        records = [state.records[fold] for state in used if not state.member.is_baseline for fold in state.done]
         if not records or self.auto.config.training.num_train_epochs is not None:
             return None
         longest = max(records, key=lambda record: record.wall_seconds)
@@ -430,14 +434,7 @@ class Delivery:
             return None
         return fitting_updates(updates, needed_s, left_s, fewest=FEWEST_UPDATES) or FEWEST_UPDATES
 
-    def _write_config(self, config: Config) -> None:
-        training = replace(config.training, output_dir=str(self.auto.folder), resume=False, overwrite_output_dir=False)
-        data = with_columns(self.auto.config.data, self.auto.data.columns)
-        write_text(self.auto.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
-
-    def _config_of_run(self, folder: Path) -> Config:
-        file = folder / CONFIG_FILE
-        return load_config(file, as_record=True) if file.is_file() else self.auto.config
+    # Scores and records.
 
     def _score(self, notes: list[str]) -> dict[str, dict[str, float]]:
         """Score the delivered model on the validation and test rows, and write its predictions.
@@ -446,12 +443,9 @@ class Delivery:
         """
         splits = {name: rows for name, rows in self.auto.data.splits.items() if name != "train"}
         scores: dict[str, dict[str, float]] = {}
-        try:
-            if splits and not self.stop.requested:
-                with raise_on_signal(self.stop):
-                    self._score_splits(splits, scores)
-        except (Stopped, OutOfTime):
-            pass
+        if splits and not self.stop.requested:
+            with contextlib.suppress(Stopped, OutOfTime), raise_on_signal(self.stop):
+                self._score_splits(splits, scores)
         left_out = [
             name for name, rows in splits.items() if name not in scores and rows.labels is not None and len(rows)
         ]
@@ -470,7 +464,7 @@ class Delivery:
         evaluator = predictor.predictor(replace(self.auto.data, splits=splits), precision=None)
         names = tuple(dict.fromkeys((*self.auto.data.metrics, self.auto.metric.name)))
         for split, rows in splits.items():
-            self._say(f"scoring {len(rows):,} {split} rows")
+            self.auto.display.doing(f"scoring {len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split, check_time)
             write_text(
                 self.auto.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
@@ -480,35 +474,28 @@ class Delivery:
 
     def _write_records(self, result: AutoResult) -> None:
         """Write the leaderboard, the card, the scores, and last the record of the run."""
-        write_text(self.auto.work / LEADERBOARD_FILE, to_json(result.to_dict()))
-        write_text(self.auto.folder / "README.md", card(result.leaderboard, result.to_dict()))
+        auto = self.auto
+        write_text(auto.work / LEADERBOARD_FILE, to_json(result.to_dict()))
+        write_text(auto.folder / "README.md", card(result))
         record = RunResult(
             scores={split: dict(part) for split, part in result.scores.items()},
             train={
                 "seconds": round(result.seconds, 3),
-                "rows": int((self.auto.folds_N >= 0).sum()),
-                **row_facts(self.auto.data.splits["train"]),
-                "folds": max(1, int(self.auto.folds_N.max())),
+                "rows": int((auto.folds_N >= 0).sum()),
+                **row_facts(auto.rows),
+                "folds": max(1, int(auto.folds_N.max())),
                 "members": [row.name for row in result.leaderboard if row.weight is not None and row.kind != "fusion"],
                 "estimate": result.estimate,
             },
             best=None,
-            config=to_dict(self.auto.config),
-            seed=self.auto.config.training.seed,
+            config=to_dict(auto.config),
+            seed=self.seed,
             versions=versions(),
-            data_fingerprint=self.auto.data.fingerprint(),
-            notes=[*self.auto.data.notes, *result.notes, result.reason],
+            data_fingerprint=auto.data.fingerprint(),
+            notes=[*auto.data.notes, *result.notes, result.reason],
         )
-        write_text(self.auto.folder / METRICS_FILE, to_json(record.metrics()))
-        write_text(self.auto.folder / RESULT_FILE, record.to_json())
-
-    def _remove_unused(self, fused: _Fused) -> None:
-        """Remove the weights of finished members that are not delivered; their predictions are kept."""
-        for state in self.auto.states:
-            if state.member.name in fused.fusion.members or state.member.is_baseline:
-                continue
-            for folder in state.run_folders():
-                (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+        write_text(auto.folder / METRICS_FILE, to_json(record.metrics()))
+        write_text(auto.folder / RESULT_FILE, record.to_json())
 
 
 def clear_folder(folder: Path, *, keep: Sequence[str]) -> None:
@@ -523,26 +510,53 @@ def clear_folder(folder: Path, *, keep: Sequence[str]) -> None:
                 entry.unlink()
 
 
-def _estimate_facts(estimate: ScoreEstimate) -> dict[str, Any]:
-    """Return the estimate as plain values, without predictions."""
-    values = {name: getattr(estimate, name) for name in ("metric", "value", "low", "high", "rows", "method")}
-    return without_nan(values)
+def ranked(rows: Sequence[LeaderboardRow], metric: Metric) -> list[LeaderboardRow]:
+    """Return the rows best first, then those without a score."""
+    sign = -1.0 if metric.greater_is_better else 1.0
+    return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0)))
 
 
-def _bytes(folders: Sequence[Path]) -> int:
-    """Return the size of the files of these folders."""
-    return sum(
-        file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file()
+def leaderboard_cells(rows: Sequence[LeaderboardRow]) -> list[tuple[str, ...]]:
+    """Return the cells of the leaderboard: name, score, interval, seconds, MB, and what it is used for."""
+    return [
+        (
+            row.name,
+            "-" if row.score is None else f"{row.score:.4f}",
+            "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}",
+            f"{row.seconds:.1f}",
+            f"{row.bytes / 1e6:.1f}",
+            f"delivered, weight {row.weight:.2f}" if row.weight is not None else row.note,
+        )
+        for row in rows
+    ]
+
+
+def estimate_sentence(estimate: dict[str, Any]) -> str:
+    """Return the estimate for new rows in a sentence."""
+    if estimate.get("value") is None:
+        return f"There is no estimate for new rows: {estimate['metric']} is undefined."
+    interval = ""
+    if estimate.get("low") is not None and estimate.get("high") is not None:
+        interval = f" (95 % interval {estimate['low']:.4f} to {estimate['high']:.4f})"
+    return (
+        f"Estimate for new rows: {estimate['metric']} {estimate['value']:.4f}{interval}, by {estimate['method']}. It"
+        " holds for rows of the same time and source; others are not covered."
     )
 
 
-def _copy_run(run: Path, folder: Path) -> None:
-    """Copy the files of a run folder or baseline folder, by hard links where the file system has them."""
-    with storage_errors(folder):
-        for file in sorted(run.iterdir()):
-            if not file.is_file() or file.name in _FOLD_FILES:
-                continue
-            try:
-                os.link(file, folder / file.name)
-            except OSError:
-                shutil.copy2(file, folder / file.name)
+def card(result: AutoResult) -> str:
+    """Return the README.md of the run folder."""
+    lines = ["# A model made by attentune auto", "", result.reason, "", estimate_sentence(result.estimate), ""]
+    for split, scores in result.scores.items():
+        values = ", ".join(
+            f"{name} {'undefined' if value != value else format(value, '.4f')}" for name, value in scores.items()
+        )
+        lines += [f"Scores on {split} rows, which chose nothing: {values}.", ""]
+    header = ("model", f"{result.metric}, out of fold", *LEADERBOARD_HEADER[2:])
+    lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    lines += [
+        f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in leaderboard_cells(result.leaderboard)
+    ]
+    lines += ["", *(f"- {note}" for note in result.notes), ""]
+    lines += ["The folder `auto` belongs to the model: it has the members' weights.", ""]
+    return "\n".join(lines)

@@ -140,9 +140,8 @@ class Distillation:
         return train(config, data=data, display=self.display, callbacks=callbacks, with_baselines=False)
 
     def _noted(self, result: RunResult, note: str) -> RunResult:
-        """Add the note on distillation to the run's record, in place of an earlier one, and save it."""
-        others = [one for one in result.notes if not one.startswith("Distilled from")]
-        result = replace(result, notes=[*others, note])
+        """Add the note on distillation to the run's record, and save it."""
+        result = replace(result, notes=[*result.notes, note])
         write_text(self.folder / RESULT_FILE, result.to_json())
         return result
 

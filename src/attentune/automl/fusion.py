@@ -25,9 +25,10 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from attentune.automl.thresholds import can_have_thresholds, choose_simplest, fit_thresholds, paired_gain, utility
 from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_folds, stratified_sample
-from attentune.errors import ConfigError
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
+from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.seeding import numpy_generator
 from attentune.stats.calibration import fit_temperature
 from attentune.stats.verdict import predict_labels
 
@@ -63,7 +64,7 @@ _BY_FREEDOM = ("weights", "greedy", "linear")
 class FusionProblem:
     """The out-of-fold logits of members, with what a fit needs."""
 
-    logits: Mapping[str, np.ndarray]  # by member, (N, C); NaN in rows that no fold predicts
+    logits: Mapping[str, np.ndarray]  # by member, (N, C)
     labels: np.ndarray
     folds: np.ndarray  # (N,) the fold of each row
     space: LabelSpace
@@ -122,19 +123,16 @@ class FusionResult:
     """The delivered fusion, and what it was chosen from."""
 
     fusion: Fusion  # fitted on all rows
-    logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out
+    logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind
     scores: dict[str, float]  # the cross-fitted score of each kind
     losses: dict[str, float]  # the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration
     member_scores: dict[str, float]  # the out-of-fold score of each member
     simplest_member: str  # the simplest good member: the first that no member beats by more than one standard error
-    dropped: tuple[str, ...]  # the members that were left out, because they lack out-of-fold logits that others have
     reason: str  # why this fusion is delivered, in one sentence
     rows: int  # the number of rows that it was fitted on
 
 
-def fit_fusion(
-    problem: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_rows: int | None = None
-) -> FusionResult:
+def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_rows: int | None = None) -> FusionResult:
     """Fit all kinds of fusion, choose one of them, and fit it on all rows.
 
     The kind with the lowest cross-fitted loss is delivered if this loss is below that of the simplest good member and
@@ -145,35 +143,27 @@ def fit_fusion(
     Source:
         Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
     """
-    unknown = [kind for kind in kinds if kind not in FUSION_KINDS]
-    if unknown:
-        raise ConfigError(f"kinds of fusion: got {unknown[0]!r}, expected some of {', '.join(FUSION_KINDS)}.")
-    whole, labels, space = problem, problem.labels, problem.space
-    members, rows = usable_members(whole.logits)
-    logits = {name: whole.logits[name] for name in members}
+    count, members, space = len(whole.labels), tuple(whole.logits), replace(whole.space, thresholds=None)
     is_many = space.num_labels > FEW_LABELS
     if is_many:
         fitting = max(_FEWEST_FITTED_ROWS, _MAX_FITTED_VALUES // (len(members) * space.num_labels))
-        max_rows = min(fitting, _MAX_FITTED_ROWS, max_rows or len(rows))
-    used = rows
-    if max_rows is not None and max_rows < len(rows):
-        used = rows[stratified_sample(labels[rows], max_rows, whole.seed, "auto fusion rows")]
-    problem = replace(
-        whole,
-        logits={name: _rows_of(values, used) for name, values in logits.items()},
-        labels=labels[used],
-        folds=whole.folds[used],
-        space=replace(space, thresholds=None),
-    ).with_folds()
+        max_rows = min(fitting, _MAX_FITTED_ROWS, max_rows or count)
+    used = np.arange(count)
+    if max_rows is not None and max_rows < count:
+        used = stratified_sample(whole.labels, max_rows, whole.seed, "auto fusion rows")
+    problem = replace(whole if len(used) == count else whole.part(used), space=space).with_folds()
     allowed = [kind for kind in kinds if not is_many or kind in _OF_MANY_LABELS]
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in allowed and len(members) > 1)]
-    fused, losses = _cross_fit_kinds(tried, problem)
+    _ = problem.predictions  # computed once, for all folds
+    if "weights" in tried and space.task_type != "regression":
+        _ = problem.truth
+    crossed = {kind: _cross_fit(kind, problem) for kind in tried}
+    fused, losses = ({kind: pair[place] for kind, pair in crossed.items()} for place in (0, 1))
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
     if len(fusion.members) == 1 and fusion.kind in ("greedy", "weights"):
         fusion = _only(fusion.members[0], problem)
-    scores = {name: problem.score(values) for name, values in fused.items()}
     if len(members) == 1:
         reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
     elif fusion.kind != "single":
@@ -186,56 +176,25 @@ def fit_fusion(
         )
     else:
         reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
-    whole_NC = np.full((len(labels), fused[kind].shape[1]), np.nan)
-    whole_NC[used] = fused[kind]
-    if len(used) < len(rows):
-        others = np.setdiff1d(rows, used)
-        whole_NC[others] = fusion.apply({name: logits[name][others] for name in fusion.members})
+    logits_NC = fused[kind]
+    if len(logits_NC) < count:
+        others = np.setdiff1d(np.arange(count), used)
+        logits_NC = np.empty((count, fused[kind].shape[1]))
+        logits_NC[used] = fused[kind]
+        logits_NC[others] = fusion.apply({name: whole.logits[name][others] for name in fusion.members})
     return FusionResult(
         fusion=fusion,
-        logits=whole_NC,
-        scores=scores,
+        logits=logits_NC,
+        scores={name: problem.score(values) for name, values in fused.items()},
         losses={name: float(values.mean()) for name, values in losses.items()},
         member_scores={
-            name: whole.metric.score(labels[rows], predictions_of(_rows_of(logits[name], rows), problem.space))
-            for name in members
+            name: whole.metric.score(whole.labels, predictions_of(values, space))
+            for name, values in whole.logits.items()
         },
         simplest_member=simplest,
-        dropped=tuple(name for name in whole.logits if name not in members),
         reason=reason,
-        rows=len(used),
+        rows=len(problem.labels),
     )
-
-
-def _rows_of(logits_NC: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return float64 logits of ascending rows, without a copy of all of them."""
-    values_NC = np.asarray(logits_NC, dtype=np.float64)
-    return values_NC if len(rows) == len(values_NC) else values_NC[rows]
-
-
-def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the members with the most out-of-fold rows, and the indices of the rows that all of them have."""
-    there = {name: np.isfinite(values).all(axis=1) for name, values in logits.items()}
-    most = max((int(mask.sum()) for mask in there.values()), default=0)
-    members = tuple(name for name, mask in there.items() if most and mask.sum() == most)
-    rows = np.flatnonzero(np.logical_and.reduce([there[name] for name in members])) if members else np.zeros(0, int)
-    if len(rows) == 0:
-        raise ConfigError(
-            f"fusion: got no row with out-of-fold logits of its {len(logits)} members ({', '.join(logits) or 'none'}),"
-            " expected at least one. Raise the time limit, so that a member is finished."
-        )
-    return members, rows
-
-
-def _cross_fit_kinds(
-    kinds: Sequence[str], problem: FusionProblem
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the logits and the losses of `_cross_fit`, by kind."""
-    _ = problem.predictions  # computed once, for all folds
-    if "weights" in kinds and problem.space.task_type != "regression":
-        _ = problem.truth
-    crossed = {kind: _cross_fit(kind, problem) for kind in kinds}
-    return {kind: pair[0] for kind, pair in crossed.items()}, {kind: pair[1] for kind, pair in crossed.items()}
 
 
 def _cross_fit(kind: str, problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -326,13 +285,10 @@ def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
 
 
 def _fit(kind: str, problem: FusionProblem) -> Fusion:
-    fits: dict[str, Callable[[FusionProblem], Fusion]] = {
-        "single": _fit_single,
-        "greedy": _fit_greedy,
-        "weights": _fit_weights,
-        "linear": _fit_linear,
-    }
-    return fits[kind](problem if kind == "single" else problem.limited())
+    if kind == "single":
+        return _fit_single(problem)
+    fits = {"greedy": _fit_greedy, "weights": _fit_weights, "linear": _fit_linear}
+    return fits[kind](problem.limited())
 
 
 def _only(name: str, problem: FusionProblem) -> Fusion:
@@ -509,3 +465,145 @@ def _regress(
     absent = np.setdiff1d(np.arange(count), there)
     bias[absent] = bias[there].min() - math.log(2 * len(classes_N))
     return weights, bias
+
+
+# Fewer rows than this are divided into at least so many parts: rules fitted on three quarters of few rows are worse.
+_MANY_ROWS, PARTS = 5000, 10
+# Numbers of all members that each rule is applied to at most, to see how much the rules differ.
+_MAX_SPREAD_VALUES = 2_000_000
+
+
+# What is tried when time is short, from all to least.
+_CHEAPER_KINDS = (FUSION_KINDS, ("single", "weights"), ("single",))
+_FEWEST_PARTS = 5
+# The sizes of the pieces of rows on which fusing is timed, and the fewest rows that it is worth it.
+_PIECES, _WORTH_ROWS = (100, 400), 1000
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is spent on fusing and estimating."""
+
+    kinds: tuple[str, ...] = FUSION_KINDS  # the kinds of fusion that are tried
+    parts: int | None = None  # the parts of the estimate; None for its default
+    max_rows: int | None = None  # the most rows that are fitted on; None for all
+    seconds: float = 0.0  # the predicted seconds of a fusion; the estimate takes as many for each part
+
+
+def choose_effort(
+    seconds_of: Callable[[tuple[str, ...], int], float],
+    *,
+    rows: int,
+    folds: int,
+    fuse_s: float,
+    estimate_s: float,
+) -> Effort:
+    """Choose the most that fits the time: all kinds of fusion on all rows; on fewer rows; fewer kinds and parts."""
+    parts = folds if rows >= _MANY_ROWS else max(PARTS, folds)
+    few, some = (min(rows, piece) for piece in _PIECES)
+    for kinds in _CHEAPER_KINDS:
+        first_s = seconds_of(kinds, few)
+        if first_s > min(fuse_s, estimate_s / min(parts, _FEWEST_PARTS)):
+            continue
+        second_s = seconds_of(kinds, some) if some > few else first_s
+        slope = max(0.0, (second_s - first_s) / max(1, some - few))
+        for count in dict.fromkeys((parts, min(parts, _FEWEST_PARTS))):
+            most_s = min(fuse_s, estimate_s / count)
+            fitting = rows if slope == 0 else int(some + (most_s - second_s) / slope)
+            if fitting >= min(rows, _WORTH_ROWS):
+                limit = fitting if fitting < rows else None
+                used = min(rows, fitting)
+                return Effort(kinds, None if count == parts else count, limit, second_s + slope * (used - some))
+    return Effort(("single",), _FEWEST_PARTS, few)
+
+
+@dataclass(frozen=True)
+class ScoreEstimate:
+    """The estimated score for new rows."""
+
+    value: float  # the score of the nested cross-fitted predictions
+    low: float  # the lower bound of the 95 % interval; NaN if there is none
+    high: float  # the upper bound
+    predictions: np.ndarray  # (N,) the nested cross-fitted predictions
+
+
+def estimate_score(
+    problem: FusionProblem,
+    effort: Effort = Effort(),
+    *,
+    groups: np.ndarray | None = None,
+    resamples: int = 1000,
+) -> ScoreEstimate:
+    """Estimate the score for new rows of what `fit_fusion` and `fit_thresholds` deliver, with its 95 % interval.
+
+    The rows are divided into parts: the folds, or pieces of them, at least ten below 5,000 rows. Everything that looks
+    at labels is repeated without each part: the choice of the simplest good member, the fits of all kinds of fusion,
+    the choice among them, and the thresholds. What comes out is applied to the part, so neither fits nor choices make
+    the estimate optimistic. This costs as many runs of `fit_fusion` as there are parts.
+
+    The estimate is pessimistic rather than optimistic about the members: their out-of-fold predictions come from models
+    that were trained on (k - 1) / k of the rows, while the delivered bag averages k such models. With enough rows the
+    difference is small. The interval covers the sampling of the rows that are scored: bootstrap percentiles over rows
+    (over groups, if rows depend on each other), and for the accuracy of independent rows Wilson's interval, which does
+    not collapse near 0 and 1. It is widened, in squares, by 1.96 standard deviations of the scores on all rows of the
+    rules fitted without one part each, as choices vary with the rows. It does not cover the variation of the members
+    between training sets. docs/auto.md has its measured coverage.
+
+    Source:
+        Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
+        relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
+    """
+    labels, metric, seed, count = problem.labels, problem.metric, problem.seed, len(problem.labels)
+    has_groups, groups = groups is not None, np.arange(count) if groups is None else groups
+    predictions, scores = np.zeros_like(labels), []
+    part_N = _parts(problem.folds, groups, seed, effort.parts)
+    if len(np.unique(problem.folds)) < 2:
+        problem = replace(problem, folds=part_N)
+    size = len(problem.logits) * problem.space.num_labels * count
+    spread = np.arange(0, count, max(1, size // _MAX_SPREAD_VALUES))  # rows that all rules are scored on
+    parts = int(part_N.max()) + 1
+    for part in range(parts):
+        inside, other = np.flatnonzero(part_N == part), np.flatnonzero(part_N != part)
+        if effort.max_rows is not None and effort.max_rows < len(other):
+            other = other[stratified_sample(labels[other], effort.max_rows, seed, "auto estimate rows", part)]
+        fitted = fit_fusion(problem.part(other), effort.kinds)
+        space = fit_thresholds(
+            fitted.logits,
+            labels[other],
+            problem.space,
+            metric=metric,
+            folds=problem.folds[other],
+            standard_errors=problem.standard_errors,
+        ).label_space
+        applied = np.union1d(inside, spread)
+        members = {name: problem.logits[name][applied] for name in fitted.fusion.members}
+        rule = predictions_of(fitted.fusion.apply(members), space)
+        predictions[inside] = rule[np.searchsorted(applied, inside)]
+        scores.append(metric.score(labels[spread], rule[np.searchsorted(applied, spread)]))
+    value, low, high = score_interval(
+        metric,
+        labels,
+        predictions,
+        generator=numpy_generator("auto estimate", seed),
+        groups=groups if has_groups else None,
+        resamples=resamples,
+    )
+    # Widened by the variation of the scores of the rules fitted without one part each.
+    spread_s = 1.96 * np.std(scores)
+    low, high = float(value - np.hypot(value - low, spread_s)), float(value + np.hypot(high - value, spread_s))
+    return ScoreEstimate(value, low, high, predictions)
+
+
+def _parts(folds: np.ndarray, groups: np.ndarray, seed: int, parts: int | None = None) -> np.ndarray:
+    """Return the part of each row: its fold, or a piece of it where there are fewer than `parts`; a group is in one."""
+    names, fold_N = np.unique(folds, return_inverse=True)
+    if len(names) > 1 and (len(folds) >= _MANY_ROWS or (parts is not None and parts <= len(names))):
+        return fold_N
+    pieces = -(-(parts or PARTS) // len(names))
+    part_N = fold_N * pieces
+    for fold in range(len(names)):
+        inside = np.flatnonzero(fold_N == fold)
+        members, group = np.unique(groups[inside], return_inverse=True)
+        order = numpy_generator("auto estimate folds", seed, fold).permutation(len(members))
+        part_N[inside] += order[group] % pieces
+    return part_N

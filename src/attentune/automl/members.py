@@ -1,6 +1,6 @@
 """The runs of a member: its folds, all folds of a baseline, the adaptation of its encoder; the probe of an encoder.
 
-A fold is an ordinary run (`runs.worker`) of the folder `auto`: it is trained on the rows of all other folds, and leaves
+A fold is an ordinary run (`runs.driver`) of the folder `auto`: it is trained on the rows of all other folds, and leaves
 in its run folder the logits of its own rows (`heldout.safetensors`). A baseline has one run, with a model for each fold
 and one fitted on all rows.
 
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from attentune.automl.budget import EncoderSpeed, load_of
+from attentune.automl.folds import HELD_OUT_FILE, REFIT_FOLDER, load_folds
 from attentune.automl.portfolio import Member
 from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat
 from attentune.data.dataset import TaskData, TextRows
@@ -33,7 +34,6 @@ from attentune.runs.records import Run
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
-HELD_OUT_FILE, REFIT_FOLDER = "heldout.safetensors", "all"
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
@@ -92,39 +92,6 @@ def settings_of(config: Config) -> dict[str, Any]:
         and name not in _NOT_PASSED_ON
         and (not name.startswith("data.") or name.removeprefix("data.") in _DATA_SETTINGS)
     }
-
-
-def save_folds(file: Path, folds_N: np.ndarray) -> None:
-    """Write the fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
-    with storage_errors(file):
-        save_file({"folds": folds_N.astype(np.int64)}, file)
-
-
-def load_folds(file: Path) -> np.ndarray:
-    """Read what `save_folds` wrote."""
-    try:
-        return load_file(file)["folds"]
-    except Exception as error:  # safetensors has its own
-        raise CheckpointError(f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir.") from error
-
-
-def held_out_logits(folders: Sequence[Path], rows: int) -> np.ndarray:
-    """Return the (N, C) float64 out-of-fold logits in these run folders; NaN in rows that no fold predicts."""
-    logits_NC: np.ndarray | None = None
-    for folder in folders:
-        file = folder / HELD_OUT_FILE
-        try:
-            arrays = load_file(file)
-            part_MC, rows_M = arrays["logits"], arrays["rows"]
-            if logits_NC is None:
-                logits_NC = np.full((rows, part_MC.shape[1]), np.nan)
-            logits_NC[rows_M] = part_MC
-        except Exception as error:  # safetensors and NumPy have their own
-            raise CheckpointError(
-                f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
-            ) from error
-    assert logits_NC is not None
-    return logits_NC
 
 
 # The state of a worker process.
@@ -299,6 +266,8 @@ def _train(config: Config, rows: np.ndarray, callbacks: Sequence[TrainingCallbac
 
 
 def _save_held_out(folder: Path, logits_MC: np.ndarray, held: np.ndarray) -> None:
+    if not np.isfinite(logits_MC).all():
+        raise ValueError("its predictions are not finite")
     with storage_errors(folder):
         arrays = {"logits": np.ascontiguousarray(logits_MC, dtype=np.float64), "rows": held.astype(np.int64)}
         save_file(arrays, folder / HELD_OUT_FILE)

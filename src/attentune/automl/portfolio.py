@@ -13,11 +13,10 @@ from typing import Any
 import yaml
 
 from attentune.config.parse import did_you_mean
-from attentune.data.dataset import TASK_TYPES
 from attentune.errors import ConfigError
 
-BASELINE, FINE_TUNED = "baseline", "fine-tuned"
-_ROWS = ("single", "pair")
+BASELINE = "baseline"
+_ROWS = {"single": "single texts", "pair": "pairs of texts"}
 
 
 @dataclass(frozen=True)
@@ -33,45 +32,25 @@ class Member:
     passes: float = 0.0  # how often it predicts all training rows before each epoch
     probed: bool = False  # whether its classifier starts at a linear probe of the training rows
     seed: int = 0  # added to the run's seed
-    rows: tuple[str, ...] = _ROWS  # "single" and "pair": the rows that it reads
-    task_types: tuple[str, ...] = TASK_TYPES  # the tasks that it is for
+    rows: str | None = None  # "single" or "pair", if it reads only such rows
     max_labels: int | None = None  # the most classes that it can have, without several labels per row
     adapted: bool = False  # whether its encoder is adapted to the texts before its folds are trained
-
-    def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
-        """Whether it is for rows of this kind, "single" or "pair", with these labels."""
-        too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
-        return rows in self.rows and task_type in self.task_types and not too_many
 
     @property
     def is_baseline(self) -> bool:
         return self.kind == BASELINE
+
+    def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
+        """Whether it is for rows of this kind, "single" or "pair", with these labels."""
+        too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
+        return self.rows in (None, rows) and not too_many
 
 
 @functools.cache
 def all_members() -> tuple[Member, ...]:
     """Return the members of `portfolio.yaml`; the encoder of those that have one is ""."""
     text = (resources.files("attentune.automl") / "portfolio.yaml").read_text(encoding="utf-8")
-    return tuple(_member(entry) for entry in yaml.safe_load(text)["members"])
-
-
-def _member(entry: dict[str, Any]) -> Member:
-    rows, task_types = entry.get("rows"), entry.get("task_types")
-    return Member(
-        name=entry["name"],
-        kind=entry["kind"],
-        method=entry.get("preset", entry["name"]),
-        encoder="" if entry.get("encoder", True) else None,
-        settings=entry.get("settings", {}),
-        cost=float(entry.get("cost", 1.0)),
-        passes=float(entry.get("passes", 0.0)),
-        probed=entry.get("probed", False),
-        seed=int(entry.get("seed", 0)),
-        rows=_ROWS if rows is None else (rows,),
-        task_types=TASK_TYPES if task_types is None else tuple(task_types),
-        max_labels=entry.get("max_labels"),
-        adapted=entry.get("adapted", False),
-    )
+    return tuple(Member(**{"method": one["name"], "encoder": "", **one}) for one in yaml.safe_load(text)["members"])
 
 
 def unknown_members(names: Sequence[str], exclude: Sequence[str]) -> list[str]:
@@ -99,30 +78,22 @@ def choose_members(
     Each member with an encoder is made once per encoder: with the first encoder it keeps its name, with others the
     encoder's name follows after "@".
     """
-    known = {member.name: member for member in all_members()}
-    rows = _ROWS[is_pair]
+    rows = "pair" if is_pair else "single"
     problems = unknown_members(names or (), exclude)
-    for name in names or ():
-        if name in known and not known[name].fits(rows, task_type, num_labels):
-            member = known[name]
-            kinds = " and ".join({"single": "single texts", "pair": "pairs of texts"}[kind] for kind in member.rows)
+    for member in all_members():
+        if member.name in (names or ()) and not member.fits(rows, task_type, num_labels):
             most = "" if member.max_labels is None else f" with at most {member.max_labels} classes"
             problems.append(
-                f"--portfolio: {name} is for {kinds}{most} ({', '.join(member.task_types)}), but the rows are"
-                f" {'pairs of texts' if is_pair else 'single texts'} with {num_labels} labels ({task_type}). Leave it"
-                " out."
+                f"--portfolio: {member.name} is for {_ROWS.get(member.rows or '', 'texts')}{most}, but the rows are"
+                f" {_ROWS[rows]} with {num_labels} labels ({task_type}). Leave it out."
             )
     if problems:
         raise ConfigError(problems)
-    chosen = [
-        member
-        for member in all_members()
-        if member.fits(rows, task_type, num_labels)
-        and (names is None or member.name in names)
-        and member.name not in exclude
-    ]
+    fitting = [member for member in all_members() if member.fits(rows, task_type, num_labels)]
+    chosen = [one for one in fitting if (names is None or one.name in names) and one.name not in exclude]
     if not chosen:
-        raise ConfigError(f"--portfolio and --exclude leave no member. Known for these rows: {', '.join(known)}.")
+        known = ", ".join(member.name for member in fitting)
+        raise ConfigError(f"--portfolio and --exclude leave no member. Known for these rows: {known}.")
     labels = encoder_labels(encoders)
     return tuple(
         member if member.encoder is None else replace(member, name=f"{member.name}{labels[encoder]}", encoder=encoder)

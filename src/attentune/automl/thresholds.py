@@ -142,28 +142,26 @@ def fit_thresholds(
     and cut points that maximise accuracy, must beat it by one.
     """
     space = replace(label_space, thresholds=None)
-    default = predictions_of(np.nan_to_num(logits_NC), space)
-    rows = np.flatnonzero(np.isfinite(logits_NC).all(axis=1))
-    score = metric.score(labels[rows], default[rows]) if len(rows) else float("nan")
-    scores = {"default": score}
+    default = predictions_of(logits_NC, space)
+    scores = {"default": metric.score(labels, default)}
     if not can_have_thresholds(space, metric):
         reason = f"Thresholds do not apply to {metric.name} with {space.num_labels} outputs ({space.task_type})."
         return ThresholdResult(space, default, scores, reason)
-    names = np.unique(folds[rows])
+    names = np.unique(folds)
     if len(names) < 2:
         return ThresholdResult(space, default, scores, "Thresholds need out-of-fold rows of at least two folds.")
     fitted = default.copy()
     for fold in names:
-        inside, other = rows[folds[rows] == fold], rows[folds[rows] != fold]
+        inside, other = folds == fold, folds != fold
         values = best_thresholds(logits_NC[other], labels[other], space, metric)
         fitted[inside] = predictions_of(logits_NC[inside], replace(space, thresholds=values))
-    scores["thresholds"] = metric.score(labels[rows], fitted[rows])
-    gain, error = paired_gain(metric, labels[rows], default[rows], fitted[rows])
+    scores["thresholds"] = metric.score(labels, fitted)
+    gain, error = paired_gain(metric, labels, default, fitted)
     change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
     must_win = space.is_multilabel or metric.name == "accuracy"
     if not gain > (standard_errors if must_win else -standard_errors) * error:
         return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
-    values = best_thresholds(logits_NC[rows], labels[rows], space, metric)
+    values = best_thresholds(logits_NC, labels, space, metric)
     text = ", ".join(f"{value:.3f}" for value in values)
     return ThresholdResult(
         replace(space, thresholds=values), fitted, scores, f"Thresholds ({text}) are used: this {change}."

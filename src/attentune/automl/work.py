@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from attentune.automl.leaderboard import AutoProgress
-from attentune.automl.out_of_fold import WORK_FOLDER
-from attentune.automl.schedule import MemberState
+from attentune.automl.budget import MemberState
+from attentune.automl.folds import WORK_FOLDER, held_out_logits
+from attentune.automl.thresholds import utility
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import ConfigError
-from attentune.metrics.metrics import Metric
+from attentune.metrics.metrics import Metric, predictions_of
+from attentune.runs.progress import ComparisonProgress, as_duration
+from attentune.runs.records import Run, RunRecord
 from attentune.training.run_folder import check_writable
 
 DELIVERIES = ("best", "single")
@@ -112,6 +115,25 @@ class AutoWork:
     def space(self) -> LabelSpace:
         return self.data.label_space
 
+    @functools.cached_property
+    def scored(self) -> np.ndarray:
+        """The indices of the rows that some fold predicts."""
+        return np.flatnonzero(self.folds_N > 0)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels of these rows."""
+        assert self.rows.labels is not None
+        return self.rows.labels[self.scored]
+
+    def out_of_fold(self, state: MemberState) -> np.ndarray:
+        """Return a member's logits of these rows."""
+        return held_out_logits(state.run_folders(), len(self.folds_N))[self.scored]
+
+    def quality(self, state: MemberState) -> float:
+        """Return a member's score, negated if lower is better; -inf if it is undefined."""
+        return utility(self.metric, self.labels, predictions_of(self.out_of_fold(state), self.space))
+
     @property
     def spent_s(self) -> float:
         """The seconds spent so far, over all calls."""
@@ -120,3 +142,26 @@ class AutoWork:
     @property
     def left_s(self) -> float:
         return self.options.time_limit_s - self.spent_s
+
+
+class AutoProgress(ComparisonProgress):
+    """Shows progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
+
+    unit = "folds"
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.left_s: Callable[[], float] = lambda: 0.0  # the time that is left of the limit
+
+    def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
+        """Move the bar."""
+        super().update(done, total, failed=failed, running=running, left=max(self.left_s(), 0.0))
+
+    def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
+        """Say why a run failed; of the others, `member_ended` says the score of all together."""
+        if not record.is_done:
+            self.warning(f"{self.long(record.run)}: {(record.error or {}).get('message')}")
+
+    def doing(self, step: str) -> None:
+        """Say what is being done."""
+        self.info(f"{time.strftime('%H:%M:%S')} {step} ({as_duration(max(self.left_s(), 0.0))} left)")

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
     # Imported late, so that errors in flags are reported without delay.
     from attentune.automl.auto import auto
-    from attentune.automl.leaderboard import AutoProgress
+    from attentune.automl.work import AutoProgress
     from attentune.results import to_json
 
     try:
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _text(result: Any) -> str:
     """Format the leaderboard, what was delivered and why, and the estimate for new rows."""
-    from attentune.automl.leaderboard import LEADERBOARD_HEADER, estimate_sentence, leaderboard_cells
+    from attentune.automl.delivery import LEADERBOARD_HEADER, estimate_sentence, leaderboard_cells
 
     header = (LEADERBOARD_HEADER[0], result.metric, *LEADERBOARD_HEADER[2:])
     parts = [table(header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", result.reason]

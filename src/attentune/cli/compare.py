@@ -141,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
 def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: ComparisonProgress) -> str:
     """Format the planned runs of each task, size and method, with their expected time."""
     from attentune.execution.executor import default_slots
-    from attentune.runs.timing import planned_runs, time_left
+    from attentune.runs.progress import planned_runs, time_left
 
     planned = planned_runs(Path(folder), grid, display.info)
     rows = [

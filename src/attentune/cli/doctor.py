@@ -158,7 +158,7 @@ def _fix(parsed: Any, config: Any) -> int:
 
 def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[str]:
     """Yield the likely label errors, how many there may be, and nearly equal texts with other labels."""
-    from attentune.automl.out_of_fold import share_sentence
+    from attentune.automl.folds import share_sentence
 
     yield f"Labels, by {check.source}"
     yield f"  {share_sentence(check.share)}"

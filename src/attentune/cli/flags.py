@@ -38,7 +38,6 @@ EXECUTOR = """--executor local|ray|slurm  execute runs in processes of this mach
     machine)
 --cpus_per_run N  with ray or slurm: cores of each (default: 1)
 --gpus_per_run X  with ray or slurm: GPUs of each; with ray also 0.25 (default: 0)
---processes_per_run N  with ray or slurm: processes that train a run together, by torchrun (default: 1)
 --slurm NAME=VALUE...  with --executor slurm: a parameter of submitit: partition=gpu, timeout_min=120, mem_gb=8
     (repeatable)"""
 

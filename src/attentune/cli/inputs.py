@@ -31,7 +31,7 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
             problems.append(f"--slurm: got {text!r}, expected NAME=VALUE such as partition=gpu.")
         else:
             slurm.append((name, yaml.safe_load(value) if value else ""))
-    names = ("executor", "jobs", "ray_address", "cpus_per_run", "gpus_per_run", "processes_per_run")
+    names = ("executor", "jobs", "ray_address", "cpus_per_run", "gpus_per_run")
     options = ExecutorOptions(**{name: getattr(parsed, name) for name in names}, slurm=tuple(slurm))
     try:
         options.check()
@@ -125,7 +125,7 @@ def _files(names: Iterable[str]) -> list[Path]:
 def check_output_folder(folder: str | None, marker: str, what: str) -> None:
     """Check that the folder of a comparison or search is new, empty, or that of one."""
     from attentune.io.files import storage_errors
-    from attentune.runs.manifest import check_content
+    from attentune.runs.grid import check_content
 
     path = Path(str(folder))
     if folder is not None and path.is_dir():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attentune.execution.executor import ExecutorOptions
     from attentune.runs.search import SearchResult
     from attentune.runs.search_settings import SearchSettings
-    from attentune.runs.study import TrialOutcome
+    from attentune.runs.trials import TrialOutcome
 
 _HELP = f"""
 attentune search --space NAME --output_dir DIR [flags]
@@ -35,7 +35,7 @@ Search hyper-parameters on a task, in parallel, and train a model with the best 
 --k X  three-parts: the weight of the standard deviation (default: 1)
 --score_on train|dev  score trials on held-out rows of train, or on dev itself (default: train)
 --search_share X  share of train that is held out to score on (default: 0.2)
---pruner none|median|halving  stop trials that score worse than others (default: median with tpe, else none)
+--pruner none|median  stop trials that score worse than others (default: median with tpe, else none)
 --startup N  finished trials before tpe models and the median pruner prunes (default: 5)
 --plan  print the number of runs and the expected hours, and end
 --retry_failed  repeat trials that are recorded as failed
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     check_output_folder(folder, "search.json", "search")
     settings = SearchSettings(**options)
     checked = check_search(settings)
-    check_data(checked.trials.config({}).data, seed=checked.sampling.seed)
+    check_data(checked.config({}).data, seed=checked.seed)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.results import to_json
     from attentune.runs.progress import ComparisonProgress
@@ -128,8 +128,8 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
 def _plan_text(folder: str, settings: SearchSettings, where: ExecutorOptions, display: Any) -> str:
     """Format the number of runs and their expected time."""
     from attentune.execution.executor import default_slots
+    from attentune.runs.progress import time_left
     from attentune.runs.search import plan_search
-    from attentune.runs.timing import time_left
 
     planned = plan_search(folder, settings, display.info)
     jobs = default_slots([dict(settings.overrides or {})], where.jobs).count
@@ -142,13 +142,13 @@ def _plan_text(folder: str, settings: SearchSettings, where: ExecutorOptions, di
 
 def _text(result: SearchResult) -> str:
     """Format the trials, best first, and the command that trains with the best settings."""
-    from attentune.runs.search_plan import value_text
+    from attentune.runs.trials import value_text
 
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     scores = ["mean"]
     scores += ["std"] if any(trial.std is not None for trial in result.trials) else []
-    scores += ["value"] if result.criterion.rule == "three-parts" else []
-    header = ["trial", *(name.split(".")[-1] for name in names), result.criterion.metric, *scores[1:]]
+    scores += ["value"] if result.search.options.choose == "three-parts" else []
+    header = ["trial", *(name.split(".")[-1] for name in names), result.search.metric, *scores[1:]]
     rows = []
     for trial in result.trials:
         shown = ("-" if (score := getattr(trial, name)) is None else number(score) for name in scores)
@@ -170,10 +170,10 @@ def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     from attentune.training.callbacks import one_line
 
     by = "its mean score"
-    if result.criterion.rule == "three-parts":
-        sign = "-" if result.criterion.greater_is_better else "+"
-        by = f"mean {sign} {result.criterion.k:g} std over three parts of the validation rows"
-    where = "rows held out of train; dev was not used" if result.rows.score_on == "train" else "dev itself"
+    if result.search.options.choose == "three-parts":
+        sign = "-" if result.search.greater_is_better else "+"
+        by = f"mean {sign} {result.search.options.k:g} std over three parts of the validation rows"
+    where = "rows held out of train; dev was not used" if result.search.options.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)
     shared = f" {equal} trials share this value; the first is selected." if equal > 1 else ""

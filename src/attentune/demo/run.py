@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.automl.auto import auto
-from attentune.automl.delivery import WORK_FOLDER
-from attentune.automl.leaderboard import LEADERBOARD_FILE, AutoProgress
+from attentune.automl.delivery import LEADERBOARD_FILE, WORK_FOLDER
+from attentune.automl.work import AutoProgress
 from attentune.config import Config, load_config
 from attentune.data.load import load_data
 from attentune.demo import domains

@@ -30,10 +30,9 @@ def available_memory_bytes() -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         line = next(line for line in lines if line.startswith("MemAvailable:"))
         known.append(int(line.split()[1]) * 1024)
-    for limit, used in (("memory.max", "memory.current"),):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            group = Path("/sys/fs/cgroup")
-            known.append(int((group / limit).read_text()) - int((group / used).read_text()))
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+        group = Path("/sys/fs/cgroup")
+        known.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     if known:
         return max(0, min(known))
     if importlib.util.find_spec("psutil") is not None:
@@ -91,13 +90,7 @@ class ExecutorOptions:
     ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
     cpus_per_run: int = 1  # CPUs (and threads) of a task with Ray and SLURM
     gpus_per_run: float = 0.0  # GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU
-    processes_per_run: int = 1  # processes that train a run together, with Ray and SLURM
     slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as `{"slurm_partition"
-
-    @property
-    def threads_per_process(self) -> int:
-        """The threads of each process of a run."""
-        return max(1, self.cpus_per_run // self.processes_per_run)
 
     def check(self) -> None:
         """Check the options."""
@@ -115,20 +108,6 @@ class ExecutorOptions:
             problems.append(
                 "--cpus_per_run and --gpus_per_run: go with --executor ray or slurm. On one machine each run has one"
                 " core or one GPU; --jobs sets how many run at a time."
-            )
-        if self.processes_per_run < 1:
-            problems.append(
-                f"--processes_per_run: got {self.processes_per_run}, expected a whole number of at least 1."
-            )
-        elif self.processes_per_run > 1 and self.executor == "local":
-            problems.append(
-                "--processes_per_run: goes with --executor ray or slurm. On one machine, start one run with several"
-                " processes by torchrun: torchrun --nproc_per_node 2 -m attentune.cli.main train ..."
-            )
-        if 0 < self.gpus_per_run < self.processes_per_run and self.processes_per_run > 1:
-            problems.append(
-                f"--gpus_per_run: got {self.gpus_per_run:g} for {self.processes_per_run} processes, expected 0, or one"
-                " for each."
             )
         if self.ray_address is not None and self.executor != "ray":
             problems.append("--ray_address: goes with --executor ray.")

@@ -32,7 +32,6 @@ from attentune.execution.executor import (
     resident_bytes,
     thread_settings,
 )
-from attentune.execution.launch import kill_launched
 from attentune.io.files import storage_errors
 from attentune.training.run_folder import StopRequest
 
@@ -259,7 +258,6 @@ def _end_with_parent() -> None:
     until = time.monotonic() + _ORPHAN_SAVE_S
     while _IS_BUSY.is_set() and time.monotonic() < until:
         time.sleep(0.05)
-    kill_launched()
     os._exit(1)
 
 

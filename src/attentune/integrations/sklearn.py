@@ -305,7 +305,7 @@ class AttentuneAuto(_TextEstimator):
         """Find and train the best model; arguments as for `AttentuneClassifier.fit`, with classes or scores as y."""
         from attentune.automl.auto import auto
         from attentune.automl.budget import parse_duration
-        from attentune.automl.leaderboard import AutoProgress
+        from attentune.automl.work import AutoProgress
 
         check_consistent_length(X, y)
         space, labels_N = self._labelled(y)

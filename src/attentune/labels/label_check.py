@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.out_of_fold import Disagreement, disagreement, make_folds, read_out_of_fold
+from attentune.automl.folds import Disagreement, disagreement, make_folds, read_out_of_fold
 from attentune.baselines.frozen import FrozenEncoder, FrozenLinear
 from attentune.baselines.registry import BaselinePredictor
 from attentune.config import Config

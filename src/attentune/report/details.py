@@ -13,7 +13,7 @@ from attentune.report.analysis import Cell, Verdicts, same_rows
 from attentune.report.charts import Line, confusion_figure, lines_figure
 from attentune.report.document import NOTHING, Figure, Section, Table, slug
 from attentune.report.load import TaskTexts
-from attentune.runs.records import Predictions, read_probabilities
+from attentune.runs.records import Predictions
 from attentune.stats.calibration import calibration_error
 
 MOST_ROWS = 8
@@ -282,13 +282,9 @@ def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section |
 def _with_probabilities(cell: Cell) -> Iterator[tuple[Predictions, np.ndarray]]:
     """Yield the predictions and (N, C) probabilities of each finished run that has both."""
     for run in cell.recorded:
-        predictions, file = run.predictions() if run.record.is_done else None, run.files.get(run.split or "")
-        if predictions is None or not predictions.names or predictions.labels_N.ndim == 2:
-            continue
-        if run.packed is None and file is not None:
-            probabilities_NC = read_probabilities(file)
-            if probabilities_NC.shape == (len(predictions.ids), len(predictions.names)):
-                yield predictions, probabilities_NC
+        predictions = run.predictions() if run.record.is_done else None
+        if predictions is not None and predictions.probabilities_NC.size and predictions.labels_N.ndim == 1:
+            yield predictions, predictions.probabilities_NC
 
 
 def _calibration_figure(task: str, pooled: Sequence[tuple[Predictions, np.ndarray]]) -> Figure | None:

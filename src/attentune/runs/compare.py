@@ -14,21 +14,10 @@ from attentune.errors import AttentuneError, ConfigError
 from attentune.execution import make_executor
 from attentune.execution.executor import ExecutorOptions
 from attentune.runs.driver import ComparisonStopped, Driver, FixedPlan, only_driver
-from attentune.runs.grid import Run, RunGrid, methods_named, plan_grid, read_methods, select_methods
-from attentune.runs.manifest import (
-    DataFingerprints,
-    fingerprint_encoders,
-    fingerprint_extra_rows,
-    fingerprint_rows,
-    make_comparison_folder,
-    open_comparison,
-    rows_of_task,
-    with_saved_choices,
-)
+from attentune.runs.grid import DataFingerprints, Run, RunGrid, fingerprint_encoders, fingerprint_extra_rows, fingerprint_rows, make_comparison_folder, methods_named, open_comparison, plan_grid, read_methods, rows_of_task, select_methods, with_saved_choices
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore, RunRecord, unpaired
-from attentune.training.run_folder import check_feasible
-from attentune.training.run_folder import stop_on_signal
+from attentune.training.run_folder import check_feasible, stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
 
@@ -121,7 +110,7 @@ def compare(
             flat = [one for by_task in grid.configs.values() for one in by_task.values()]
             workers = make_executor(options, folder / "logs", flat)
             with stop_on_signal() as stop:
-                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, options, keep_best).run(stop)
+                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, keep_best).run(stop)
         for run in grid.runs:  # after killed commands
             record_store.tidy(run, keep=keep_runs, keep_best=keep_best)
         records = record_store.records(grid.runs)

@@ -9,22 +9,113 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+import os
+import platform
+import shutil
+import sys
 import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from attentune.errors import AttentuneError, CheckpointError
+from attentune.config import Config
+from attentune.errors import AttentuneError, CheckpointError, StorageError
 from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
 from attentune.io.files import FileLock
-from attentune.runs.grid import Run, RunGrid
-from attentune.runs.manifest import LOCKS, MANIFEST_FILE
+from attentune.results import RunResult
+from attentune.runs.grid import LOCKS, MANIFEST_FILE, Run, RunGrid
 from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of
-from attentune.runs.records import RecordStore, RunRecord, failed_record
-from attentune.runs.worker import RunTask, execute_run
-from attentune.training.run_folder import StopRequest
+from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of
+from attentune.training.run_folder import Interrupted, Pruned, StopRequest
+
+# Trains a run with its settings.
+Trainer = Callable[[Run, Config], RunResult]
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """A run to execute."""
+
+    folder: str  # the comparison's folder
+    manifest: str  # the name of its manifest, which a worker on another machine must see too
+    run: Run
+    settings: dict[str, Any]  # all settings of its method and task, by dotted name
+    trainer: Trainer | None = None  # trains the run; None trains as `attentune train` does
+
+    def config(self, *, resume: bool = False) -> Config:
+        """Return the configuration of the run."""
+        grid = RunGrid((self.run,), {self.run.method: {self.run.task: self.settings}}, {})
+        return grid.config(self.run, RecordStore(Path(self.folder)).run_folder(self.run), resume=resume)
+
+
+def execute_run(task: RunTask, *, stop: StopRequest) -> RunRecord | None:
+    """Execute a run in its folder, from its last checkpoint if it has been begun, and leave its record there."""
+    record_store = RecordStore(Path(task.folder))
+    if not (record_store.folder / task.manifest).is_file():
+        raise CheckpointError(
+            f"{record_store.folder}: has no {task.manifest} as seen from {platform.node()}, where a run was to be"
+            " executed. Name an --output_dir on a disk that all machines share, by its whole path."
+        )
+    with record_store.holding(task.run) as is_mine:
+        if not is_mine:
+            return None
+        if record_store.has(task.run):  # by a command that went on after the one that submitted this
+            return record_store.load(task.run)
+        if (known := record_store.draft(task.run)) is not None:
+            return known
+        record = None if stop.requested else _record(task, record_store, stop)
+        if record is not None:
+            record_store.write_draft(record)
+        return record
+
+
+def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunRecord | None:
+    """Train, and return the record; None if the run was interrupted."""
+    from attentune.training.run import train  # noqa: F401  (so that the run's time excludes the import)
+
+    run, folder, config = task.run, record_store.run_folder(task.run), task.config()
+    print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {run.name}", file=sys.stderr, flush=True)
+    began = time.perf_counter()
+    try:
+        result = _train(task, folder)
+        return record_of(run, config, result, folder, wall_seconds=time.perf_counter() - began)
+    except (Interrupted, KeyboardInterrupt):
+        return None
+    except StorageError:
+        raise  # the next run would fail too
+    except Exception as error:
+        status = "pruned" if isinstance(error, Pruned) else "failed"
+        print(f"{error}", file=sys.stderr) if status == "pruned" else traceback.print_exc()
+        seconds = time.perf_counter() - began
+        return failed_record(run, config, error, folder, wall_seconds=seconds, status=status)
+
+
+def _train(task: RunTask, folder: Path) -> RunResult:
+    """Train, from the last checkpoint if the run has been begun and can be resumed."""
+    from attentune.nn.compiled.memory import forget_peak_memory
+
+    forget_peak_memory()
+    trainer = task.trainer or _train_alone
+    resume = (folder / "config.yaml").is_file()
+    if resume:
+        try:
+            return trainer(task.run, task.config(resume=True))
+        except CheckpointError as error:
+            print(f"{error}\nStarting again.", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    return trainer(task.run, task.config())
+
+
+def _train_alone(run: Run, config: Config) -> RunResult:
+    """Train as `attentune train` does, but fit baselines on the run's rows only if the settings name some."""
+    from attentune.training.run import train
+
+    return train(config, with_baselines=config.training.baselines not in ("auto", "none"))
+
 
 # Seconds between looks at stop requests, and at runs that another process still saves.
 _POLL_S, _REFRESH_S = 0.2, 2.0
@@ -119,7 +210,6 @@ class Driver:
     executor: Executor
     display: ComparisonProgress
     keep_runs: bool = False
-    options: ExecutorOptions = ExecutorOptions()
     keep_best: bool = False
     _done: int = 0
     _failed: int = 0
@@ -190,12 +280,10 @@ class Driver:
 
     def _tidy(self, run: Run) -> None:
         """Remove the folder of a recorded run; a command that is killed right after it wrote a record leaves it."""
-        lock = self.record_store.lock(run)
-        if self.record_store.run_folder(run).exists() and lock.take(wait=False):
-            try:
-                self.record_store.tidy(run, keep=self.keep_runs, keep_best=self.keep_best)
-            finally:
-                lock.free()
+        if self.record_store.run_folder(run).exists():
+            with self.record_store.holding(run) as is_mine:
+                if is_mine:
+                    self.record_store.tidy(run, keep=self.keep_runs, keep_best=self.keep_best)
 
     def _look_elsewhere(self) -> None:
         """Take over runs that no other process executes any more."""
@@ -230,9 +318,7 @@ class Driver:
         runs = [run for _ in range(room) if (run := self._next()) is not None]
         if not runs:
             return
-        processes, threads = self.options.processes_per_run, self.options.threads_per_process
-        tasks = [replace(self.plan.task(run), processes=processes, threads=threads) for run in runs]
-        futures = self.executor.submit(execute_run, [(task,) for task in tasks])
+        futures = self.executor.submit(execute_run, [(self.plan.task(run),) for run in runs])
         self._running |= dict(zip(futures, runs, strict=True))
         self._since |= dict.fromkeys(runs, time.monotonic())
 
@@ -274,15 +360,12 @@ class Driver:
 
     def _record(self, record: RunRecord) -> None:
         """Write the record of a run and remove its folder."""
-        lock = self.record_store.lock(record.run)
-        if not lock.take(wait=False):
-            self._elsewhere.add(record.run)
-            return
-        try:
+        with self.record_store.holding(record.run) as is_mine:
+            if not is_mine:
+                self._elsewhere.add(record.run)
+                return
             self.record_store.write(record, self.record_store.run_folder(record.run))
             self.record_store.tidy(record.run, keep=self.keep_runs, keep_best=self.keep_best)
-        finally:
-            lock.free()
         self._note(record)
         self.display.ended(record, self._done, self._total(), self._seconds_left())
 

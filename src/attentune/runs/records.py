@@ -1,7 +1,11 @@
-"""The records of a comparison: one JSON file for each run. Reading them needs no PyTorch."""
+"""Runs and their records: one JSON file for each run of a comparison, search or `auto`. Reading needs no PyTorch.
+
+Also the predictions beside a record, and packed comparisons: two files that `attentune report` reads like a folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import gzip
@@ -23,39 +27,133 @@ from attentune.config import Config, to_dict
 from attentune.data.dataset import data_name
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.inference.predictions import values_of
-from attentune.io.files import (
-    is_plain_name,
-    parse_json,
-    read_gzip,
-    read_text,
-    storage_errors,
-    sync_file,
-    sync_folder,
-    write_bytes,
-    write_text,
-)
-from attentune.io.files import FileLock
+from attentune.io.files import FileLock, is_plain_name, parse_json, read_gzip, read_text, storage_errors, sync_file, sync_folder, write_bytes, write_text
 from attentune.metrics.metrics import METRICS
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
 from attentune.training.run_folder import Pruned
 
+# The task of custom data in the names of folders and in settings files; people read `RunRecord.task_name`.
+CUSTOM_TASK = "own"
+# The folder of locks in that of a comparison or search.
+LOCKS = ".locks"
+STATUSES = ("done", "failed", "pruned")
+_FORMAT = 1
+_CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 # In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.
 _KEPT, _DRAFT = ".kept", "record.json"
 # The content of the former if the run is kept for having the best score, rather than with all others.
 _AS_BEST = b"best\n"
+# A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
+PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
+# The methods, settings and tasks of a comparison.
+MANIFEST_FILE = "compare.json"
+_AGAIN = "Delete it, and its predictions if there are any; the same command makes it again."
+_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_NOT_PACKED = (
+    "A report needs the folder of a comparison, or one that attentune report COMPARISON --pack FOLDER wrote; other"
+    " records can be read as JSON lines."
+)
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One run of a comparison."""
+
+    task: str  # a built-in task's name; `CUSTOM_TASK` for custom data
+    train_size: int | None  # number of training rows; None for all
+    method: str  # the name of a preset or method
+    seed: int  # the seed of subsampling, new weights, row order and masks
+
+    @property
+    def size(self) -> str:
+        """The training size as text."""
+        return "all" if self.train_size is None else str(self.train_size)
+
+    @property
+    def name(self) -> str:
+        """A relative path that is unique in the comparison."""
+        return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The record of a run in a comparison: the result of the run, with fields that the comparison adds."""
+
+    run: Run  # task, training size, method and seed
+    status: str  # "done", "failed", or in a search "pruned"
+    metric: str | None  # the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed
+    score: float | None  # its value on the first validation split; None if it is undefined or missing
+    # By split, the file next to the record with ids, labels, predictions and probabilities.
+    predictions: dict[str, str] = field(default_factory=dict)
+    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)  # the counts of each epoch's token labels
+    curve: list[dict[str, Any]] = field(default_factory=list)  # the training curve from the log
+    scored: list[dict[str, Any]] = field(default_factory=list)  # the validation scores during training
+    wall_seconds: float = 0.0  # wall time since the run was last started or resumed
+    host: str = ""  # the machine's name
+    error: dict[str, Any] | None = None  # the kind, message and traceback if the run failed; None otherwise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run finished and has scores."""
+        return self.status == "done"
+
+    @property
+    def task_name(self) -> str:
+        """The task's name for people: for custom data, that of the file or data set."""
+        return self.run.task if self.run.task != CUSTOM_TASK else data_name(self.config.get("data") or {})
+
+    @property
+    def split(self) -> str | None:
+        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
+        return next((split for split in self.scores if split.startswith("validation")), None)
+
+    def to_json(self) -> str:
+        """Return the record as JSON; NaN becomes null."""
+        return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def load(cls, file: str | Path) -> RunRecord:
+        """Read the record of one run."""
+        try:
+            text = read_text(Path(file))
+        except (OSError, ValueError) as error:
+            raise _no_record(str(file), error) from error
+        return cls.from_json(text, str(file))
+
+    @classmethod
+    def from_json(cls, text: str, where: str, cure: str = _AGAIN) -> RunRecord:
+        """Parse the record of one run from the output of `to_json`."""
+        try:
+            content = parse_json(text)
+            if (found := content.pop("format", None)) != _FORMAT:
+                raise ValueError(f"of another format: got {str(found)[:20]!r}, expected {_FORMAT}")
+            check_fields(cls, content)
+            check_fields(Run, content["run"])
+            if content["status"] not in STATUSES:
+                raise ValueError(f"its status is {str(content['status'])[:40]!r}")
+            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
+            if elsewhere:
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
+            return cls(**{**content, "run": Run(**content["run"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_record(where, error, cure) from error
+
+
+def _no_record(where: str, error: Exception, cure: str = _AGAIN) -> CheckpointError:
+    return CheckpointError(f"{where}: is no record of a run ({error}). {cure}")
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
     """Build the record of a finished run, whose files are in `folder`."""
     metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
-    predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
+    splits = [path.stem.removeprefix("predictions_") for path in sorted(folder.glob("predictions_*.csv"))]
     return RunRecord(
         **vars(result) | {"config": _without_folder(result.config)},
         run=run,
         status="done",
         metric=metric,
         score=score,
-        predictions=predictions,
+        predictions={split: f"seed-{run.seed}.{split}.csv" for split in splits},
         **log_facts(folder),
         wall_seconds=round(wall_seconds, 3),
         host=platform.node(),
@@ -75,7 +173,7 @@ def failed_record(
         scores={},
         train={},
         best=None,
-        config=_settings(config),
+        config=_without_folder(to_dict(config)),
         seed=run.seed,
         versions=versions(),
         data_fingerprint={},
@@ -86,19 +184,39 @@ def failed_record(
     )
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """Return the settings without folder and resume flags, so that a resumed run has the same record."""
-    return _without_folder(to_dict(config))
-
-
 def _without_folder(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without folder and resume flags, so that a resumed run has the same record."""
     once = {"output_dir": None, "resume": False, "overwrite_output_dir": False}
     return settings | {"training": settings["training"] | once}
 
 
-def _predicted(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.glob("predictions_*.csv")):
-        yield path.stem.removeprefix("predictions_")
+def score_to_compare_by(
+    scores: dict[str, dict[str, float | None]], wanted: str | None
+) -> tuple[str | None, float | None]:
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined."""
+    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
+    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
+    return metric, None if metric is None else validation.get(metric)
+
+
+def log_facts(folder: Path) -> dict[str, Any]:
+    """Return the entries of a run's log by kind; empty if there is no log. Reading stops at an incomplete line."""
+    lines: list[dict[str, Any]] = []
+    try:
+        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
+            line = parse_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
+                raise ValueError("not a line of the log")
+            lines.append(line)
+    except (OSError, ValueError):
+        pass
+    return {
+        "labels_by_epoch": [{"epoch": line.get("epoch"), **line["labels"]} for line in lines if "labels" in line],
+        "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
+        "scored": [
+            {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line
+        ],
+    }
 
 
 class RecordStore:
@@ -118,6 +236,17 @@ class RecordStore:
     def lock(self, run: Run) -> FileLock:
         """Return the lock that the process executing this run holds."""
         return FileLock(self.folder / LOCKS / "runs" / f"{run.name}.lock")
+
+    @contextlib.contextmanager
+    def holding(self, run: Run) -> Iterator[bool]:
+        """Hold a run's lock; yield False if another process holds it, which may still save after its command ended."""
+        lock = self.lock(run)
+        is_mine = lock.take(wait=False)
+        try:
+            yield is_mine
+        finally:
+            if is_mine:
+                lock.free()
 
     def has(self, run: Run) -> bool:
         """Return whether the run is recorded, done or failed."""
@@ -151,7 +280,7 @@ class RecordStore:
     def write(self, record: RunRecord, folder: Path) -> bool:
         """Write a record, with the predictions in its run folder; return False if the run already has a record.
 
-        A second record is discarded, unless it is the first successful one.
+        A second record is discarded, unless it is the first successful one. Call it with the run's lock held.
         """
         target = self.file(record.run)
         with storage_errors(target):
@@ -159,19 +288,9 @@ class RecordStore:
         if self.has(record.run):
             if self.load(record.run).is_done or not record.is_done:
                 return False
-            target.unlink()
         for split, name in record.predictions.items():
             write_bytes(target.with_name(name), (folder / f"predictions_{split}.csv").read_bytes())
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        with storage_errors(target):
-            try:
-                temporary.write_text(record.to_json(), encoding="utf-8")
-                sync_file(temporary)
-                if not _put(temporary, target):
-                    return False
-            finally:
-                temporary.unlink(missing_ok=True)
-            sync_folder(target.parent)
+        write_text(target, record.to_json())
         return True
 
     def forget(self, run: Run) -> None:
@@ -236,172 +355,6 @@ def _seed(folder: Path) -> int:
     return int(folder.name.removeprefix("seed-"))
 
 
-def _put(temporary: Path, target: Path) -> bool:
-    """Move a file to a new name; return False if the name exists (unlike a rename, which would replace it)."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links; the run's lock must suffice
-        temporary.replace(target)
-    return True
-
-
-# A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
-PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
-# The methods, settings and tasks of a comparison.
-MANIFEST_FILE = "compare.json"
-
-_FORMAT = 1
-# The folder of locks in that of a comparison or search.
-LOCKS = ".locks"
-_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
-_NOT_PACKED = (
-    "A report needs the folder of a comparison, or one that attentune report COMPARISON --pack FOLDER wrote; other"
-    " records can be read as JSON lines."
-)
-_RUN_AGAIN = "Delete it; the same command makes it again."
-_CURE = "Delete the record and its predictions; the same command makes them again."
-STATUSES = ("done", "failed", "pruned")
-_CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
-
-
-# The task of custom data in the names of folders and in settings files; people read `RunRecord.task_name`.
-CUSTOM_TASK = "own"
-
-
-@dataclass(frozen=True, order=True)
-class Run:
-    """One run of a comparison."""
-
-    task: str  # a built-in task's name; `CUSTOM_TASK` for custom data
-    train_size: int | None  # number of training rows; None for all
-    method: str  # the name of a preset or method
-    seed: int  # the seed of subsampling, new weights, row order and masks
-
-    @property
-    def size(self) -> str:
-        """The training size as text."""
-        return "all" if self.train_size is None else str(self.train_size)
-
-    @property
-    def name(self) -> str:
-        """A relative path that is unique in the comparison."""
-        return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord(RunResult):
-    """The record of a run in a comparison: the result of the run, with fields that the comparison adds."""
-
-    run: Run  # task, training size, method and seed
-    status: str  # "done", "failed", or in a search "pruned"
-    metric: str | None  # the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed
-    score: float | None  # its value on the first validation split; None if it is undefined or missing
-    # By split, the file next to the record with ids, labels, predictions and probabilities.
-    predictions: dict[str, str] = field(default_factory=dict)
-    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)  # the counts of each epoch's token labels
-    curve: list[dict[str, Any]] = field(default_factory=list)  # the training curve from the log
-    scored: list[dict[str, Any]] = field(default_factory=list)  # the validation scores during training
-    wall_seconds: float = 0.0  # wall time since the run was last started or resumed
-    host: str = ""  # the machine's name
-    error: dict[str, Any] | None = None  # the kind, message and traceback if the run failed; None otherwise
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the run finished and has scores."""
-        return self.status == "done"
-
-    @property
-    def task_name(self) -> str:
-        """The task's name for people: for custom data, that of the file or data set."""
-        return self.run.task if self.run.task != CUSTOM_TASK else data_name(self.config.get("data") or {})
-
-    @property
-    def split(self) -> str | None:
-        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
-        return next((split for split in self.scores if split.startswith("validation")), None)
-
-    def result(self) -> RunResult:
-        """Return the run's result, without the fields that the comparison adds."""
-        names = (part.name for part in dataclasses.fields(RunResult))
-        return RunResult(**{name: getattr(self, name) for name in names})
-
-    def to_json(self) -> str:
-        """Return the record as JSON; NaN becomes null."""
-        return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
-
-    @classmethod
-    def load(cls, file: str | Path) -> RunRecord:
-        """Read the record of one run."""
-        try:
-            text = read_text(Path(file))
-        except (OSError, ValueError) as error:
-            raise _no_record(str(file), error) from error
-        return cls.from_json(text, str(file))
-
-    @classmethod
-    def from_json(cls, text: str, where: str, cure: str = _RUN_AGAIN) -> RunRecord:
-        """Parse the record of one run from the output of `to_json`."""
-        try:
-            content = parse_json(text)
-            if (found := content.pop("format", None)) != _FORMAT:
-                raise ValueError(f"of another format: got {str(found)[:20]!r}, expected {_FORMAT}")
-            check_fields(cls, content)
-            check_fields(Run, content["run"])
-            if content["status"] not in STATUSES:
-                raise ValueError(f"its status is {str(content['status'])[:40]!r}")
-            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
-            if elsewhere:
-                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
-            return cls(**{**content, "run": Run(**content["run"])})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_record(where, error, cure) from error
-
-
-def _no_record(where: str, error: Exception, cure: str = _RUN_AGAIN) -> CheckpointError:
-    return CheckpointError(f"{where}: is no record of a run ({error}). {cure}")
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Labels and predictions of one run on one split."""
-
-    ids: tuple[str, ...]  # the ids of the rows
-    names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
-    labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones
-    predictions_N: np.ndarray  # predictions in the format of `labels_N`
-
-
-def score_to_compare_by(
-    scores: dict[str, dict[str, float | None]], wanted: str | None
-) -> tuple[str | None, float | None]:
-    """Return the metric to compare by and its value on the first validation split, None if missing or undefined."""
-    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
-    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
-    return metric, None if metric is None else validation.get(metric)
-
-
-def log_facts(folder: Path) -> dict[str, Any]:
-    """Return the entries of a run's log by kind; empty if there is no log. Reading stops at an incomplete line."""
-    lines: list[dict[str, Any]] = []
-    try:
-        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
-            line = parse_json(text)
-            if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("not a line of the log")
-            lines.append(line)
-    except (OSError, ValueError):
-        pass
-    return {
-        "labels_by_epoch": [{"epoch": line.get("epoch"), **line["labels"]} for line in lines if "labels" in line],
-        "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
-        "scored": [
-            {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line
-        ],
-    }
-
-
 def record_file(folder: Path, run: Run) -> Path:
     """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
@@ -440,30 +393,50 @@ def _lines(file: Path) -> list[str]:
         raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
 
 
-def read_predictions(file: Path) -> Predictions:
-    """Read the labels and predictions in a file of predictions."""
+@dataclass(frozen=True)
+class Predictions:
+    """Labels and predictions of one run on one split."""
+
+    ids: tuple[str, ...]  # the ids of the rows
+    names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
+    labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones
+    predictions_N: np.ndarray  # predictions in the format of `labels_N`
+    # (N, C); without columns for regression, empty in a packed comparison.
+    probabilities_NC: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def prediction_columns(file: Path) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Read a file of predictions: the names of its columns, and the columns."""
     try:
         if file.is_symlink():
             raise ValueError("it is a link")
         header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
-        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
         if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
-            raise ValueError(f"its columns are {', '.join(header[:3])}")
-        several = header[1] == "labels"
-        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_CURE}") from error
+            raise ValueError(f"its columns are {', '.join(header[:3])}; expected id, label, prediction")
+        return header, list(zip(*rows, strict=True)) or [()] * len(header)
+    except (OSError, ValueError, csv.Error) as error:
+        raise no_predictions(file, error) from error
 
 
-def read_probabilities(file: Path) -> np.ndarray:
-    """Read the (N, C) probabilities in a file of predictions; (N, 0) for regression."""
+def no_predictions(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: holds no predictions with labels ({error}). Expected a CSV file with the columns id, label and"
+        " prediction, as attentune evaluate and predict write it."
+    )
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read the labels, predictions and probabilities in a file of predictions."""
+    header, columns = prediction_columns(file)
+    shares = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
+    names, several = tuple(header[number].removeprefix("p_") for number in shares), header[1] == "labels"
     try:
-        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        columns = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
-        return np.array([[float(row[number]) for number in columns] for row in rows], dtype=np.float64)
-    except (OSError, ValueError, IndexError, csv.Error) as error:
-        raise CheckpointError(f"{file}: holds no probabilities ({error}). {_CURE}") from error
+        labels_N, predictions_N = (values_of(texts, names, several=several) for texts in columns[1:3])
+        shares_CN = [np.array(columns[number], dtype=np.float64) for number in shares]
+        probabilities_NC = np.stack(shares_CN, axis=1) if shares else np.zeros((len(labels_N), 0))
+        return Predictions(columns[0], names, labels_N, predictions_N, probabilities_NC)
+    except (ValueError, KeyError) as error:
+        raise no_predictions(file, error) from error
 
 
 def pack_records(folder: Path, target: Path) -> int:

@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import json
 import os
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,24 @@ from attentune.io.files import write_text
 from attentune.metrics.metrics import choose_metric
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE, WINNER_FILE, RunResult, to_json
 from attentune.runs.driver import ComparisonStopped, Driver, only_driver
-from attentune.runs.grid import RunGrid
-from attentune.runs.manifest import (
+from attentune.runs.grid import (
     MAY_DIFFER,
+    RunGrid,
     fingerprint_encoders,
     fingerprint_rows,
     first_of,
     make_folder,
     read_manifest_file,
 )
-from attentune.runs.progress import ComparisonProgress
-from attentune.runs.search_plan import PARTS, Rows, SearchPlan
-from attentune.runs.search_settings import CheckedSearch, SearchSettings, SelectionCriterion, check_search
-from attentune.runs.study import SearchStudy, TrialOutcome, ranked
-from attentune.runs.timing import PlannedRuns, planned_runs
+from attentune.runs.progress import ComparisonProgress, PlannedRuns, planned_runs
+from attentune.runs.search_settings import Search, SearchSettings, check_search
+from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, importance, next_point, optuna_study, rows_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
 __all__ = ["ComparisonStopped", "SearchResult", "search"]
 
-_FORMAT = 1
+_FORMAT = 2
 _POLL_S = 0.2
 # A comparison may have several values of these settings; a search has a single one.
 _DECIDES = ("data.task", "data.max_train_samples")
@@ -54,8 +51,7 @@ class SearchResult:
     """The outcome of a search."""
 
     task: str  # the task's name; for custom data that of the file or data set
-    criterion: SelectionCriterion  # how trials are ranked
-    rows: Rows  # the rows that they were scored on
+    search: Search  # on which rows trials are scored, and how they are ranked
     trials: list[TrialOutcome]  # best first, then the pruned and the failed ones
     config: Path | None  # the file with the best trial's settings; None if no trial is done
     importance: dict[str, float] | None  # the share of the ranking values' variance that each dimension explains
@@ -71,10 +67,16 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in self.trials]
+        search, options = self.search, self.search.options
         return {
             "task": self.task,
-            "choice": {**dataclasses.asdict(self.criterion), "greater_is_better": self.criterion.greater_is_better},
-            "rows": dataclasses.asdict(self.rows),
+            "choice": {
+                "rule": options.choose,
+                "k": options.k,
+                "metric": search.metric,
+                "greater_is_better": search.greater_is_better,
+            },
+            "rows": {"score_on": options.score_on, "share": options.search_share, "seed": search.seed},
             "best": None if self.best is None else self.best.name,
             "config": None if self.config is None else str(self.config),
             "model": None if self.model is None else str(self.model),
@@ -114,35 +116,27 @@ def search(
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
         Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
-    setup = set_up(SearchSettings(**settings))
-    where, sampling = executor or ExecutorOptions(jobs=jobs), setup.checked.sampling
+    checked, content = _set_up(SearchSettings(**settings))
+    where = executor or ExecutorOptions(jobs=jobs)
     where.check()
-    if where.processes_per_run > 1 and sampling.pruner != "none":
-        raise ConfigError(
-            f"--processes_per_run: got {where.processes_per_run}, but the pruner {sampling.pruner} stops only runs of"
-            " one process. Add --pruner none."
-        )
     display, folder = display or ComparisonProgress(), Path(output_dir)
-    for note in setup.notes:
+    for note in checked.notes:
         display.info(note)
     make_folder(folder, SEARCH_FILE, "search")
     with only_driver(folder):
-        _open(folder, setup.content)
-        study = SearchStudy(folder, setup.checked.space, sampling, setup.criterion)
-        plan = SearchPlan(study, setup.checked.trials, setup.rows, setup.seeds)
+        plan = _open(folder, checked, content)
         if retry_failed:
             plan.retry_failed()
-        plan.update_trials(())
         if not plan.is_complete:
             display.short = display.long = plan.describe
-            workers = make_executor(where, folder / "logs", [to_flat(setup.base)])
+            workers = make_executor(where, folder / "logs", [to_flat(checked.config({}))])
             with stop_on_signal() as stop:
-                Driver(plan, plan.record_store, workers, display, options=where).run(stop)
-        result = _result(plan, folder)
-        if not train_best or result.config is None:
+                Driver(plan, plan.record_store, workers, display).run(stop)
+        result = _result(plan)
+        if not train_best or result.best is None:
             return result
-        display.info(f"training the settings of {result.trials[0].name} on all training rows")
-        best = _best_config(plan, result.trials[0], folder)
+        display.info(f"training the settings of {result.best.name} on all training rows")
+        best = _best_config(plan, result.best)
         trained = _train_best(best, where, folder / "logs", ProgressDisplay(quiet=display.is_quiet))
         result = replace(result, model=folder / BEST_FOLDER, model_scores=trained.scores)
         write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
@@ -152,35 +146,24 @@ def search(
 # Before the first trial.
 
 
-@dataclass(frozen=True)
-class Setup:
-    """A search whose settings, rows and encoder have been checked."""
+def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
+    """Check everything, and read the data once; return the search, and its description as a flat mapping.
 
-    checked: CheckedSearch
-    criterion: SelectionCriterion
-    rows: Rows
-    seeds: Sequence[int]  # the seeds of each trial's runs
-    base: Config  # the configuration of one point of the space
-    notes: tuple[str, ...]  # notes to show to the user
-    content: Mapping[str, Any]  # the description of the search, which must stay the same when it is resumed
-
-
-def set_up(settings: SearchSettings) -> Setup:
-    """Check everything, and read the data once."""
+    The description must stay the same when the search is resumed.
+    """
     from attentune.models.build import load_tokenizer
 
-    checked = check_search(settings)
-    space, sampling = checked.space, checked.sampling
-    rows = Rows(settings.score_on, settings.search_share, sampling.seed)
-    base = checked.trials.config(space.settings_of(space.first_point()))
+    search = check_search(options)
+    options, space = search.options, search.space
+    base = search.config(space.settings_of(space.first_point()))
     if base.baseline is not None and all(part.name != "preset" for part in space.dimensions):
         raise ConfigError(
             f"--preset: got the baseline {base.baseline}, which has no settings to search; expected a preset that"
             " trains, such as bert. attentune train and attentune compare fit baselines."
         )
-    if sampling.pruner != "none" and base.training.eval_strategy == "no":
+    if options.pruner != "none" and base.training.eval_strategy == "no":
         raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
-    data = with_extra(rows.load(base), base.data)
+    data = with_extra(rows_of(search, base), base.data)
     metric = choose_metric(base.training.metric_for_best_model, data.metrics, data.label_space).name
     scored = next((part for name, part in data.splits.items() if name.startswith("validation")), None)
     if scored is None or scored.labels is None or len(scored) < PARTS:
@@ -188,46 +171,33 @@ def set_up(settings: SearchSettings) -> Setup:
             f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
         )
     load_tokenizer(base.model)
-    options = ("seeds", "choose", "k", "score_on", "search_share", "startup")
-    facts = {
-        "metric": metric,
-        **{name: getattr(sampling, name) for name in ("seed", "sampler", "pruner")},
-        **{name: getattr(settings, name) for name in options},
-        **fingerprint_rows(data.name, data),
-        **fingerprint_encoders([base]),
-    }
-    return Setup(
-        checked=checked,
-        criterion=SelectionCriterion(settings.choose, settings.k, metric),
-        rows=rows,
-        seeds=range(sampling.seed, sampling.seed + settings.seeds),
-        base=base,
-        notes=(*checked.notes, *data.notes),
-        content=_description(checked, base, facts),
-    )
-
-
-def _description(checked: CheckedSearch, base: Config, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a search, which must stay the same when it is resumed, as a flat mapping."""
-    varied = {name for part in checked.space.dimensions for name in part.setting_names}
+    varied = {name for part in space.dimensions for name in part.setting_names}
     fixed = {
         name: value
         for name, value in to_flat(base).items()
         if name not in varied and (name not in MAY_DIFFER or name in _DECIDES)
     }
-    parts = [dataclasses.asdict(part) for part in checked.space.dimensions]
-    space = {f"space {part.pop('name')}": part for part in parts}
-    return json.loads(json.dumps({**fixed, **space, **facts}))
+    parts = [dataclasses.asdict(part) for part in space.dimensions]
+    dimensions = {f"space {part.pop('name')}": part for part in parts}
+    names = ("sampler", "pruner", "seeds", "choose", "k", "score_on", "search_share", "startup")
+    facts = {"metric": metric, "seed": search.seed, **{name: getattr(options, name) for name in names}}
+    facts |= {**fingerprint_rows(data.name, data), **fingerprint_encoders([base])}
+    content = json.loads(json.dumps({**fixed, **dimensions, **facts}))
+    return replace(search, metric=metric, notes=(*search.notes, *data.notes)), content
 
 
-def _open(folder: Path, content: Mapping[str, Any]) -> None:
+def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPlan:
     """Create a search in its folder, or continue the one that is there."""
     file = folder / SEARCH_FILE
+    manifest: dict[str, Any] = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content, "trials": []}
+
+    def save() -> None:
+        write_text(file, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+
     if not file.exists():
-        made = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content}
-        write_text(file, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-        return
-    before = read_manifest_file(file, _FORMAT, lambda saved: isinstance(saved["search"], dict))["search"]
+        save()
+    manifest = read_manifest_file(file, _FORMAT, lambda saved: isinstance(saved["search"], dict))
+    before = manifest["search"]
     changes = [
         f"{name}: was {before.get(name, 'not there')!r}, now {content.get(name, 'not there')!r}"
         for name in dict.fromkeys([*before, *content])
@@ -239,30 +209,33 @@ def _open(folder: Path, content: Mapping[str, Any]) -> None:
             f" {first_of(changes)}. Go on as it was begun, or name another --output_dir. Only --trials"
             " may be raised."
         )
+    try:
+        optuna_study(search, [TrialOutcome("", point, {}) for point in manifest["trials"]])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file}: holds a trial that is not of its space ({error}). Name another --output_dir.") from error
+    return SearchPlan(folder, search, manifest["trials"], save)
 
 
 # After the last trial.
 
 
-def _result(plan: SearchPlan, folder: Path) -> SearchResult:
+def _result(plan: SearchPlan) -> SearchResult:
     """Rank the trials, and write the settings of the best one and all results."""
-    study = plan.study
-    importance, why = study.importance()
-    trials = ranked(study.trials(), study.criterion, loss=plan.loss)
-    task = data_name(vars(plan.settings.config({}).data))
-    result = SearchResult(task, study.criterion, plan.rows, trials, None, importance, why)
+    shares, why = importance(plan.search, plan.trials)
+    task = data_name(vars(plan.search.config({}).data))
+    result = SearchResult(task, plan.search, plan.ranked(), None, shares, why)
     if result.best is not None:
-        file = folder / WINNER_FILE
-        write_text(file, to_yaml(_best_config(plan, result.best, folder)))
+        file = plan.folder / WINNER_FILE
+        write_text(file, to_yaml(_best_config(plan, result.best)))
         result = replace(result, config=file)
-    write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
+    write_text(plan.folder / TRIALS_FILE, to_json(result.to_dict()))
     return result
 
 
-def _best_config(plan: SearchPlan, best: TrialOutcome, folder: Path) -> Config:
+def _best_config(plan: SearchPlan, best: TrialOutcome) -> Config:
     """Return the settings of the best trial, for a run on all training rows in the search's folder."""
-    run_settings = {"training.output_dir": os.fspath(folder / BEST_FOLDER), "training.seed": plan.rows.seed}
-    return plan.settings.config({**best.settings, **run_settings})
+    run_settings = {"training.output_dir": os.fspath(plan.folder / BEST_FOLDER), "training.seed": plan.search.seed}
+    return plan.search.config({**best.settings, **run_settings})
 
 
 def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: ProgressDisplay) -> RunResult:
@@ -322,15 +295,14 @@ def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
 
 def plan_search(output_dir: str | Path, settings: SearchSettings, info: Callable[[str], None]) -> list[PlannedRuns]:
     """Predict the time of a search's trials, sampled as if none had ended; a trial that is pruned takes less."""
-    setup = set_up(settings)
-    with tempfile.TemporaryDirectory() as folder:
-        study = SearchStudy(Path(folder), setup.checked.space, setup.checked.sampling, setup.criterion)
-        while study.add():
-            pass
-        grids = []
-        for trial in study.trials():
-            with contextlib.suppress(ConfigError):  # such a trial fails before it trains
-                grids.append(setup.checked.trials.grid(trial.name, trial.settings, setup.seeds))
+    search, _ = _set_up(settings)
+    trials: list[TrialOutcome] = []
+    while (point := next_point(search, trials)) is not None:
+        trials.append(TrialOutcome(f"trial-{len(trials) + 1:04d}", point, search.space.settings_of(point)))
+    grids = []
+    for trial in trials:
+        with contextlib.suppress(ConfigError):  # such a trial fails before it trains
+            grids.append(search.grid(trial.name, trial.settings))
     runs = tuple(run for grid in grids for run in grid.runs)
     configs = {name: config for grid in grids for name, config in grid.configs.items()}
     return planned_runs(Path(output_dir), RunGrid(runs, configs, {}), info, alike=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from attentune.errors import AttentuneError, ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.runs.grid import RunGrid
 from attentune.runs.records import CUSTOM_TASK, Run
-from attentune.runs.space import Dimension, Space, named_space
+from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import check_feasible
 
 _CHOICES = {
     "sampler": ("grid", "random", "tpe"),
-    "pruner": ("none", "median", "halving"),
+    "pruner": ("none", "median"),
     "choose": ("score", "three-parts"),
     "score_on": ("train", "dev"),
 }
@@ -64,8 +64,7 @@ class SearchSettings:
         k: the weight of the standard deviation.
         score_on: "train" scores on held-out training rows, so that dev stays unseen; "dev" scores on dev.
         search_share: the share of the training rows that is held out.
-        pruner: "none", "median" or "halving", on the first seed's scores during training; if None, "median" with tpe,
-            else "none".
+        pruner: "none" or "median", on the first seed's scores during training; if None, "median" with tpe, else "none".
         startup: the number of finished trials before TPE models them, and before the median pruner prunes.
         preset: the preset of all trials.
         config: a file of settings of all trials, as for `load_config`.
@@ -89,90 +88,93 @@ class SearchSettings:
 
 
 @dataclass(frozen=True)
-class SamplerConfig:
-    """How trials are sampled and pruned."""
+class Search:
+    """A checked search. Its `seed` determines the rows and what is sampled."""
 
-    sampler: str = "tpe"
-    pruner: str = "none"
-    startup: int = 5  # the number of finished trials before TPE models them, and before the median pruner prunes
-    trials: int | None = None  # the number of trials; None for the whole grid
-    seed: int = 42  # the seed of the sampler
+    options: SearchSettings  # with the sampler, the pruner and the preset that were left open
+    space: Space  # with each value converted to its setting's type
+    common: Mapping[str, Any]  # settings of all trials by dotted name
+    seed: int
+    notes: tuple[str, ...] = ()  # on dimensions of a named space that are not varied
+    metric: str = "accuracy"  # known once the rows are read
 
+    def config(self, changes: Mapping[str, Any]) -> Config:
+        """Return the configuration of a trial with these settings, which override all others."""
+        return _config(self.options, self.common, changes)
 
-@dataclass(frozen=True)
-class SelectionCriterion:
-    """How trials are ranked: by mean - k std, or mean + k std where lower scores are better."""
+    @property
+    def task(self) -> str:
+        """The task's name; `CUSTOM_TASK` for custom data."""
+        task = self.config({}).data.task
+        return CUSTOM_TASK if task is None else load_spec(task).name
 
-    rule: str = "score"  # "score", the mean over seeds; or "three-parts", the mean over three parts of the rows
-    k: float = 1.0  # the weight of the standard deviation; ignored for "score"
-    metric: str = "accuracy"
+    @property
+    def seeds(self) -> range:
+        """The seeds of each trial's runs."""
+        return range(self.seed, self.seed + self.options.seeds)
+
+    def grid(self, name: str, settings: Mapping[str, Any]) -> RunGrid:
+        """Return the runs of one trial."""
+        config, task = self.config(settings), self.task
+        runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in self.seeds)
+        return RunGrid(runs, {name: {task: to_flat(config)}}, {})
 
     @property
     def greater_is_better(self) -> bool:
         return METRICS[self.metric].greater_is_better
 
     def value(self, scores: Sequence[float]) -> float | None:
-        """Return the ranking value of a trial with these scores; None if one of them is undefined."""
+        """Return the value that ranks a trial with these scores; None if one of them is undefined.
+
+        The mean; by the rule of three parts the mean - k std, or mean + k std where lower scores are better.
+        """
         if not scores or not all(math.isfinite(score) for score in scores):
             return None
         mean = statistics.fmean(scores)
-        if self.rule == "score":
+        if self.options.choose == "score":
             return mean
-        return mean - (self.k if self.greater_is_better else -self.k) * statistics.stdev(scores)
+        return mean - (self.options.k if self.greater_is_better else -self.options.k) * statistics.stdev(scores)
 
 
-@dataclass(frozen=True)
-class TrialSettings:
-    """The settings of all trials."""
-
-    file: str | Path | None = None  # a YAML file of settings
-    preset: str | None = None  # the preset; overrides the file
-    common: Mapping[str, Any] = field(default_factory=dict)  # settings by dotted name; override both
-
-    def config(self, changes: Mapping[str, Any]) -> Config:
-        """Return the configuration with these settings added, which override all others."""
-        changes = dict(changes)
-        preset = changes.pop("preset", self.preset)
-        config = load_config(self.file, {**self.common, **changes}, preset=preset)
-        training = ending_with_last_weights(config.training)
-        # Trials are scored after the same epochs, so that the pruner can compare them.
-        return replace(config, training=replace(training, eval_strategy=training.eval_strategy or "epoch"))
-
-    def task(self) -> str:
-        """Return the task's name; `CUSTOM_TASK` for custom data."""
-        task = self.config({}).data.task
-        return CUSTOM_TASK if task is None else load_spec(task).name
-
-    def grid(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> RunGrid:
-        """Return the runs of one trial."""
-        config, task = self.config(settings), self.task()
-        runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
-        return RunGrid(runs, {name: {task: to_flat(config)}}, {})
+def _config(options: SearchSettings, common: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
+    changes = dict(changes)
+    preset = changes.pop("preset", options.preset)
+    config = load_config(options.config, {**common, **changes}, preset=preset)
+    training = ending_with_last_weights(config.training)
+    # Trials are scored after the same epochs, so that the pruner can compare them.
+    return replace(config, training=replace(training, eval_strategy=training.eval_strategy or "epoch"))
 
 
-@dataclass(frozen=True)
-class CheckedSearch:
-    """A search whose settings have been checked."""
-
-    space: Space  # with each value converted to its setting's type
-    trials: TrialSettings
-    sampling: SamplerConfig  # its seed determines rows and samples
-    notes: tuple[str, ...]  # on dimensions of a named space that are not varied
-
-
-def check_search(settings: SearchSettings) -> CheckedSearch:
+def check_search(options: SearchSettings) -> Search:
     """Check a search's space and settings."""
-    given = named_space(settings.space)
-    left_out: list[str] = []
-    if given is not None:
-        given, left_out = without_idle_dimensions(given, _trial_settings(settings, given)[0].config({}).model)
-    space, notes = whole_space(given, settings.vary, settings.overrides or {})
-    trials, seed = _trial_settings(settings, space)
-    space = check_space(space, trials)
-    return CheckedSearch(space, trials, _sampling(space, settings, seed), (*left_out, *notes))
+    given = _named_space(options.space)
+    notes: list[str] = []
+    overrides = dict(options.overrides or {})
+    problems = [f"{name}: {why}." for name, why in _REFUSED.items() if overrides.get(name) not in (None, False)]
+    if problems:
+        raise ConfigError(problems)
+    seed = overrides.pop("training.seed", None)
+    preset = overrides.pop("preset", None) if options.preset is None else options.preset
+    if preset is None and (options.config is None or load_config(options.config).preset is None):
+        preset = given.preset
+    options = replace(options, preset=preset)
+    if given.dimensions:
+        given, notes = _without_idle_dimensions(given, _config(options, {**given.settings, **overrides}, {}).model)
+    space, more = _whole_space(given, options.vary, options.overrides or {})
+    common = {**space.settings, **overrides}
+    seed = _config(options, common, {} if seed is None else {"training.seed": seed}).training.seed
+    space = _check_space(space, options, common)
+    return Search(_check_sampling(options, space), space, common, seed, (*notes, *more))
 
 
-def without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, list[str]]:
+def _named_space(space: str | Path | Mapping[str, Any] | None) -> Space:
+    """Return a space that is given by name, as a file or as a mapping; an empty one if none is."""
+    if isinstance(space, Mapping):
+        return space_from(space if "space" in space else {"space": space}, "space")
+    return Space() if space is None else load_space(str(space))
+
+
+def _without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, list[str]]:
     """Return a named space without the dimensions that this model does not use, and notes on them.
 
     BERT-m has gamma but no token head, and co-training has no beta.
@@ -192,28 +194,12 @@ def without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, li
     return replace(space, dimensions=kept), [f"{name}: is not varied, as {why}." for name in left_out]
 
 
-def _trial_settings(settings: SearchSettings, space: Space) -> tuple[TrialSettings, int]:
-    """Return the settings of all trials, and their seed, which determines rows and samples."""
-    overrides = dict(settings.overrides or {})
-    problems = [f"{name}: {why}." for name, why in _REFUSED.items() if overrides.get(name) not in (None, False)]
-    if problems:
-        raise ConfigError(problems)
-    seed = overrides.pop("training.seed", None)
-    preset = overrides.pop("preset", None) if settings.preset is None else settings.preset
-    if preset is None and (settings.config is None or load_config(settings.config).preset is None):
-        preset = space.preset
-    trials = TrialSettings(settings.config, preset, {**space.settings, **overrides})
-    return trials, trials.config({} if seed is None else {"training.seed": seed}).training.seed
-
-
-def whole_space(
-    given: Space | None, vary: Sequence[Dimension], fixed: Mapping[str, Any]
-) -> tuple[Space, list[str]]:
+def _whole_space(space: Space, vary: Sequence[Dimension], fixed: Mapping[str, Any]) -> tuple[Space, list[str]]:
     """Return a named space with more dimensions, and notes on the dimensions that were omitted."""
     names = [name for dimension in vary for name in dimension.setting_names]
     problems = [f"--search {name}: is given more than once." for name in set(names) if names.count(name) > 1]
     problems += [f"--search {name}: has a value of its own too; give one of both." for name in names if name in fixed]
-    space, notes, kept = given or Space(), [], []
+    notes, kept = [], []
     for dimension in space.dimensions:
         taken = [name for name in dimension.setting_names if name in fixed]
         if taken:
@@ -230,7 +216,7 @@ def whole_space(
     return replace(space, dimensions=dimensions, settings=settings), notes
 
 
-def check_space(space: Space, settings: TrialSettings) -> Space:
+def _check_space(space: Space, options: SearchSettings, common: Mapping[str, Any]) -> Space:
     """Validate a space; return it with each value converted to its setting's type.
 
     Each value is validated together with the first values of the other dimensions.
@@ -247,7 +233,7 @@ def check_space(space: Space, settings: TrialSettings) -> Space:
         values = []
         for value in dimension.choices or (dimension.low, dimension.high):
             try:
-                config = settings.config(space.settings_of({**first, dimension.name: value}))
+                config = _config(options, common, space.settings_of({**first, dimension.name: value}))
                 check_feasible(config)
                 flat = {**to_flat(config), "preset": config.preset}
                 values.append(value if dimension.alternatives else flat[dimension.name])
@@ -279,16 +265,15 @@ def _converted(dimension: Dimension, values: Sequence[Any], problems: dict[str, 
     return replace(dimension, low=low, high=high, step=step)
 
 
-def _sampling(space: Space, settings: SearchSettings, seed: int) -> SamplerConfig:
-    """Check the options, and return how trials are sampled."""
+def _check_sampling(options: SearchSettings, space: Space) -> SearchSettings:
+    """Check how trials are sampled and ranked; return the options with what was left open."""
     points = space.points()
-    sampler = settings.sampler or ("tpe" if points is None else "grid")
-    pruner = settings.pruner or ("median" if sampler == "tpe" else "none")
-    words = {"sampler": sampler, "pruner": pruner, "choose": settings.choose, "score_on": settings.score_on}
+    sampler = options.sampler or ("tpe" if points is None else "grid")
+    options = replace(options, sampler=sampler, pruner=options.pruner or ("median" if sampler == "tpe" else "none"))
     problems = [
-        f"--{flag}: got {word!r}, expected one of {', '.join(_CHOICES[flag])}.{did_you_mean(word, _CHOICES[flag])}"
-        for flag, word in words.items()
-        if word not in _CHOICES[flag]
+        f"--{flag}: got {word!r}, expected one of {', '.join(choices)}.{did_you_mean(word, choices)}"
+        for flag, choices in _CHOICES.items()
+        if (word := getattr(options, flag)) not in choices
     ]
     if sampler == "grid" and points is None:
         unbounded = next(part.name for part in space.dimensions if part.values is None)
@@ -296,13 +281,12 @@ def _sampling(space: Space, settings: SearchSettings, seed: int) -> SamplerConfi
     problems += [
         f"--{name}: got {value}, expected a whole number of at least 1."
         for name in ("trials", "startup", "seeds")
-        if (value := getattr(settings, name)) is not None and value < 1
+        if (value := getattr(options, name)) is not None and value < 1
     ]
-    if not 0 < settings.search_share < 1:
-        problems.append(f"--search_share: got {settings.search_share}, expected a number above 0 and below 1.")
-    if not settings.k >= 0:
-        problems.append(f"--k: got {settings.k}, expected a number of at least 0.")
+    if not 0 < options.search_share < 1:
+        problems.append(f"--search_share: got {options.search_share}, expected a number above 0 and below 1.")
+    if not options.k >= 0:
+        problems.append(f"--k: got {options.k}, expected a number of at least 0.")
     if problems:
         raise ConfigError(problems)
-    trials = _TRIALS if settings.trials is None and sampler != "grid" else settings.trials
-    return SamplerConfig(sampler, pruner, settings.startup, trials, seed)
+    return replace(options, trials=_TRIALS) if options.trials is None and sampler != "grid" else options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -48,10 +49,6 @@ class Dimension:
             return (self.name,)
         return tuple(dict.fromkeys(name for part in self.alternatives.values() for name in part))
 
-    def settings(self, value: Any) -> dict[str, Any]:
-        """Return the settings that a value sets, by dotted name."""
-        return dict(self.alternatives[value]) if self.alternatives else {self.name: value}
-
 
 @dataclass(frozen=True)
 class Space:
@@ -69,8 +66,8 @@ class Space:
         """Return the settings of a point, by dotted name."""
         settings: dict[str, Any] = {}
         for dimension in self.dimensions:
-            if dimension.name in point:
-                settings |= dimension.settings(point[dimension.name])
+            value = point[dimension.name]
+            settings |= dimension.alternatives[value] if dimension.alternatives else {dimension.name: value}
         return settings
 
     def points(self) -> list[dict[str, Any]] | None:
@@ -101,13 +98,6 @@ def load_space(name: str) -> Space:
     return space_from(read_yaml(name), name)
 
 
-def named_space(space: str | Path | Mapping[str, Any] | None) -> Space | None:
-    """Return a space that is given by name, as a file or as a mapping; None if none is."""
-    if isinstance(space, Mapping):
-        return space_from(space if "space" in space else {"space": space}, "space")
-    return None if space is None else load_space(str(space))
-
-
 def space_from(content: Mapping[str, Any], source: str) -> Space:
     """Build a space from {"space": {name: values}, "preset": name, "set": {name: value}}."""
     problems = [
@@ -127,7 +117,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
             f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
             " it; add --trust_remote_code if you trust the model."
         )
-    parsed = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in _flat(given)]
+    parsed = [_dimension(name, value, f"{source}: {name}", problems) for name, value in _flat(given)]
     if problems:
         raise ConfigError(problems)
     dimensions = tuple(dimension for dimension in parsed if dimension is not None)
@@ -138,22 +128,18 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
     """Yield dimensions by dotted name; like settings, they may be nested in sections."""
     for key, value in given.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and not _is_range(value) and not _is_alternatives(value):
+        if isinstance(value, Mapping) and value and "low" not in value and not _is_alternatives(value):
             yield from _flat(value, f"{name}.")
         else:
             yield name, value
 
 
-def _is_range(value: Mapping[str, Any]) -> bool:
-    return "low" in value and "high" in value
-
-
 def _is_alternatives(value: Mapping[str, Any]) -> bool:
     """Return whether each entry is a mapping of settings to single values."""
-    return bool(value) and all(
+    return all(
         isinstance(part, Mapping)
         and part
-        and not _is_range(part)
+        and "low" not in part
         and not any(isinstance(single, (list, Mapping)) for single in part.values())
         for part in value.values()
     )
@@ -162,9 +148,9 @@ def _is_alternatives(value: Mapping[str, Any]) -> bool:
 def _dimension(name: str, value: Any, where: str, problems: list[str]) -> Dimension | None:
     if isinstance(value, list) and value:
         return _listed(name, value, where, problems)
-    if isinstance(value, Mapping) and _is_range(value):
+    if isinstance(value, Mapping) and "low" in value and "high" in value:
         return _range(name, value, where, problems)
-    if isinstance(value, Mapping) and _is_alternatives(value):
+    if isinstance(value, Mapping) and value and _is_alternatives(value):
         parts = {str(label): {str(key): single for key, single in part.items()} for label, part in value.items()}
         return Dimension(name, tuple(parts), alternatives=parts)
     problems.append(
@@ -186,41 +172,37 @@ def _listed(name: str, values: Sequence[Any], where: str, problems: list[str]) -
 
 def _range(name: str, given: Mapping[str, Any], where: str, problems: list[str]) -> Dimension | None:
     odd = [str(key) for key in given if key not in _RANGE_KEYS]
-    low, high, step, log = (given.get(key) for key in _RANGE_KEYS)
-    numbers = [_number(part) for part in (low, high, *([] if step is None else [step]))]
+    log = given.get("log")
+    low, high, step = (_number(given.get(key)) for key in ("low", "high", "step"))
     if odd:
         reason = f"{odd[0]} is no part of a range; known are {', '.join(_RANGE_KEYS)}"
-    elif any(number is None for number in numbers):
+    elif low is None or high is None or (step is None and given.get("step") is not None):
         reason = "a range is of numbers"
-    elif numbers[0] >= numbers[1]:  # type: ignore[operator]
+    elif low >= high:
         reason = "low must be below high"
-    elif step is not None and (numbers[2] <= 0 or log):  # type: ignore[operator]
+    elif step is not None and (step <= 0 or log):
         reason = "a step is above 0 and goes with ranges that are not logarithmic"
-    elif log not in (None, True, False) or (log and numbers[0] <= 0):  # type: ignore[operator]
+    elif log not in (None, True, False) or (log and low <= 0):
         reason = "a logarithmic range is above 0, and log is true or false"
     else:
-        return Dimension(name, (), numbers[0], numbers[1], None if step is None else numbers[2], bool(log))  # type: ignore[arg-type]
+        return Dimension(name, (), low, high, step, bool(log))
     problems.append(f"{where}: got {dict(given)!r}: {reason}.")
     return None
 
 
 def _number(value: Any) -> Number | None:
-    if isinstance(value, bool):
-        return None
+    """Return a finite number, also from text; None for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    if number - number != 0:
+    if isinstance(value, bool) or not math.isfinite(number):
         return None
     return value if isinstance(value, int) else number
 
 
 def dimension_of(text: str, problems: list[str]) -> Dimension | None:
-    """Parse `--search NAME=VALUES`: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`.
-
-    Parse errors are appended to `problems`.
-    """
+    """Parse `--search NAME=VALUES`: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`; append to `problems`."""
     name, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not name or not values:
         problems.append(f"--search {text}: expected NAME=VALUES, such as training.learning_rate=1e-5,3e-5")
@@ -234,5 +216,4 @@ def dimension_of(text: str, problems: list[str]) -> Dimension | None:
             return None
         given = {**dict(zip(_RANGE_KEYS, ends, strict=False)), "log": is_log}
         return _range(name, given, f"--search {name}", problems)
-    listed = [part.strip() for part in values.split(",")]
-    return _listed(name, listed, f"--search {name}", problems)
+    return _listed(name, [part.strip() for part in values.split(",")], f"--search {name}", problems)

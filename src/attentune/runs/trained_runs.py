@@ -5,8 +5,6 @@ The tests are about these trained models. They say nothing about other seeds: `r
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,11 +18,10 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import SEPARATOR
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictions import values_of
-from attentune.io.files import read_text
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.intervals import example_values
 from attentune.results import RESULT_FILE, RunResult
-from attentune.runs.records import Predictions, read_predictions
+from attentune.runs.records import Predictions, no_predictions, prediction_columns, read_predictions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.paired_tests import McNemarResult, mcnemar_test, paired_bootstrap_test
@@ -54,16 +51,13 @@ class ScoredRun:
 class PairTest:
     """The comparison of a model with the first one, on one metric."""
 
-    # first, second: the models' names.
-    first: str
+    first: str  # the models' names
     second: str
     metric: str
-    # first_score, second_score: their scores on the common rows; NaN if undefined.
-    first_score: float
+    first_score: float  # on the common rows; NaN if undefined
     second_score: float
     difference: float  # the advantage of the second model, positive where it is better, also where smaller is better
-    # low, high: the 95 % percentile interval over resampled rows.
-    low: float
+    low: float  # the 95 % percentile interval over resampled rows
     high: float
     p: float  # of the paired bootstrap over rows, two-sided; NaN if a score is undefined
     p_holm: float  # after Holm's correction over all comparisons of the call
@@ -162,7 +156,11 @@ def compare_trained_runs(
     """
     if len(runs) < 2:
         raise ConfigError(f"compare: got {len(runs)} run, expected at least two: a baseline and another one.")
-    aligned, notes = _aligned(_with_distinct_names(runs))
+    names = [run.name for run in runs]
+    # Models of one name are named by their paths.
+    paths = [run.file.parent if run.file.stem.startswith("predictions_") else run.file for run in runs]
+    clear = [str(path) if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True)]
+    aligned, notes = _aligned([replace(run, name=name) for run, name in zip(runs, clear, strict=True)])
     first = aligned[0]
     chosen = _metrics(metrics, first)
     tests = [_test(first, other, name, resamples, seed) for other in aligned[1:] for name in chosen]
@@ -174,29 +172,22 @@ def compare_trained_runs(
 
 def _read_file(file: Path, task_type: str | None) -> Predictions:
     """Read a file of predictions; its classes are those of its columns, or of its entries."""
+    header, columns = prediction_columns(file)
+    if any(column.startswith("p_") for column in header[3:]):
+        return read_predictions(file)
+    ids, labels, predictions = columns[:3]
+    several = task_type == "multi_label" or header[1] == "labels"
+    texts = [*labels, *predictions]
     try:
-        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        if any(column.startswith("p_") for column in header[3:]):
-            return read_predictions(file)
-        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
-            raise ValueError(f"its columns are {', '.join(header[:3])}; expected id, label, prediction")
-        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
-        several = task_type == "multi_label" or header[1] == "labels"
-        if not several and (task_type == "regression" or (task_type is None and _are_scores((*labels, *predictions)))):
+        if not several and (task_type == "regression" or (task_type is None and _are_scores(texts))):
             return Predictions(ids, (), values_of(labels, ()), values_of(predictions, ()))
-        texts = [*labels, *predictions]
-        names = tuple(
-            sorted({name for text in texts for name in (text.split(SEPARATOR) if several else [text]) if name})
-        )
         if not all(labels):
             raise ValueError("some rows have no label")
-        columns = (values_of(column, names, several=several) for column in (labels, predictions))
-        return Predictions(ids, names, *columns)
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise CheckpointError(
-            f"{file}: holds no predictions with labels ({error}). Expected a CSV file with the columns id, label and"
-            " prediction, as attentune evaluate and predict write it."
-        ) from error
+        names = sorted({name for text in texts for name in (text.split(SEPARATOR) if several else [text]) if name})
+        values = (values_of(column, names, several=several) for column in (labels, predictions))
+        return Predictions(ids, tuple(names), *values)
+    except ValueError as error:
+        raise no_predictions(file, error) from error
 
 
 def _are_scores(texts: Sequence[str]) -> bool:
@@ -206,16 +197,6 @@ def _are_scores(texts: Sequence[str]) -> bool:
     except ValueError:
         return False
     return len(values) > _MOST_CLASS_IDS or any(value != round(value) for value in values)
-
-
-def _with_distinct_names(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """Name models by their paths where their names are alike."""
-    names = [run.name for run in runs]
-    paths = [run.file.parent if run.file.stem.startswith("predictions_") else run.file for run in runs]
-    return [
-        replace(run, name=str(path)) if names.count(run.name) > 1 else run
-        for run, path in zip(runs, paths, strict=True)
-    ]
 
 
 def _aligned(runs: Sequence[ScoredRun]) -> tuple[list[ScoredRun], list[str]]:
@@ -258,31 +239,35 @@ def _aligned(runs: Sequence[ScoredRun]) -> tuple[list[ScoredRun], list[str]]:
 
 def _taken(predictions: Predictions, ids: Sequence[str], names: Sequence[str]) -> Predictions:
     """Return the predictions of these rows, with class ids that count in `names`."""
-    place = {row: number for number, row in enumerate(predictions.ids)}
-    rows = np.array([place[row] for row in ids])
-    columns = predictions.labels_N[rows], predictions.predictions_N[rows]
-    if predictions.names and columns[0].ndim == 2:
-        wide = [np.zeros((len(rows), len(names)), dtype=np.int64) for _ in columns]
-        for target, source in zip(wide, columns, strict=True):
-            target[:, [names.index(name) for name in predictions.names]] = source
-        columns = wide[0], wide[1]
-    elif predictions.names:
-        number = np.array([names.index(name) for name in predictions.names])
-        columns = number[columns[0]], number[columns[1]]
+    position = {row: number for number, row in enumerate(predictions.ids)}
+    rows, number = [position[row] for row in ids], np.array([names.index(name) for name in predictions.names])
+
+    def renumbered(values_N: np.ndarray) -> np.ndarray:
+        if not predictions.names:
+            return values_N
+        if values_N.ndim == 1:
+            return number[values_N]
+        wide_NC = np.zeros((len(values_N), len(names)), dtype=np.int64)
+        wide_NC[:, number] = values_N
+        return wide_NC
+
+    columns = (renumbered(values_N[rows]) for values_N in (predictions.labels_N, predictions.predictions_N))
     return Predictions(tuple(ids), tuple(names), *columns)
 
 
 def _metrics(wanted: Sequence[str], first: ScoredRun) -> tuple[str, ...]:
     """Return the metrics to compare by."""
     predictions = first.predictions
-    kind = "sets" if predictions.labels_N.ndim == 2 else "classes" if predictions.names else "scores"
-    suits = {"sets": {"sets", "classes or sets"}, "classes": {"classes", "classes or sets"}, "scores": {"an order"}}[
-        kind
-    ]
-    if kind == "classes" and len(predictions.names) == 2:
-        suits, kind = {*suits, "two classes"}, "two classes"
-    if any(METRICS[name].needs == "an order" for name in first.metrics):  # ordered classes
-        suits = {*suits, "an order"}
+    if predictions.labels_N.ndim == 2:
+        kind, suits = "sets", {"sets", "classes or sets"}
+    elif not predictions.names:
+        kind, suits = "scores", {"an order"}
+    else:
+        kind, suits = "classes", {"classes", "classes or sets"}
+        if len(predictions.names) == 2:
+            kind, suits = "two classes", {*suits, "two classes"}
+        if any(METRICS[name].needs == "an order" for name in first.metrics):
+            suits = {*suits, "an order"}
     usable = [name for name, metric in METRICS.items() if metric.needs in suits]
     problems = [
         f"--metrics: got {name!r}, expected one of {', '.join(usable)}.{did_you_mean(name, usable)}"
@@ -332,20 +317,13 @@ def _changed(first: ScoredRun, second: ScoredRun) -> ChangedRows:
     if not first.predictions.names:
         gain_N = np.abs(before - labels_N) - np.abs(after - labels_N)
         order = np.argsort(-np.abs(gain_N), kind="stable")
-        return ChangedRows(
-            first.name, second.name, order[gain_N[order] > 0], order[gain_N[order] < 0], np.empty(0, dtype=np.int64)
-        )
-    right = [values_N == labels_N for values_N in (before, after)]
-    differs = before != after
+        rows = order[gain_N[order] > 0], order[gain_N[order] < 0], np.empty(0, dtype=np.int64)
+        return ChangedRows(first.name, second.name, *rows)
+    was_right, is_right, differs = before == labels_N, after == labels_N, before != after
     if labels_N.ndim == 2:
-        right, differs = [each.all(axis=1) for each in right], differs.any(axis=1)
-    return ChangedRows(
-        first.name,
-        second.name,
-        np.flatnonzero(right[1] & ~right[0]),
-        np.flatnonzero(right[0] & ~right[1]),
-        np.flatnonzero(differs & ~right[0] & ~right[1]),
-    )
+        was_right, is_right, differs = was_right.all(axis=1), is_right.all(axis=1), differs.any(axis=1)
+    masks = is_right & ~was_right, was_right & ~is_right, differs & ~was_right & ~is_right
+    return ChangedRows(first.name, second.name, *map(np.flatnonzero, masks))
 
 
 def _text(value: Any, names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predictions
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.precision import INT8, TRUE_BF16
 from attentune.results import RESULT_FILE, RunResult
-from attentune.runs.records import read_predictions, read_probabilities
+from attentune.runs.records import read_predictions
 from attentune.serving.limits import LIME_SAMPLES
 
 # A text and its second text, or None.
@@ -227,7 +227,7 @@ class RunBackend:
         if file.is_file():
             kept = read_predictions(file)
             if kept.ids == rows.ids and kept.names == space.names:
-                return self._wrong(source, rows, kept.predictions_N, read_probabilities(file))
+                return self._wrong(source, rows, kept.predictions_N, kept.probabilities_NC)
         if rows.labels is None:
             raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
         if len(rows) > most_rows:

@@ -1,23 +1,27 @@
-"""Folds of the training rows, and the out-of-fold predictions of what `auto` delivers (`auto/oof.safetensors`)."""
+"""Folds of the training rows, and what was predicted out of fold: by each member, and by what `auto` delivers."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import deal_groups, row_groups
+from attentune.data.splits import deal_groups, row_groups, stratified_sample
 from attentune.errors import CheckpointError, DataError
 from attentune.io.files import read_json, storage_errors
 from attentune.metrics.metrics import probabilities_of
 from attentune.stats.estimate import wilson_interval
 
 WORK_FOLDER, PLAN_FILE, OOF_FILE = "auto", "plan.json", "oof.safetensors"
+# In the run folder of a fold or baseline: its predictions, and a baseline that is fitted on all rows.
+HELD_OUT_FILE, REFIT_FOLDER = "heldout.safetensors", "all"
 # Strata of scores.
 _BINS = 10
 
@@ -84,6 +88,53 @@ def _strata(labels: np.ndarray | None, label_space: LabelSpace) -> np.ndarray:
         labels = np.searchsorted(edges, labels, side="left")
     classes, class_N = np.unique(labels, return_inverse=True)
     return np.eye(len(classes))[class_N]
+
+
+def fold_numbers(rows: TextRows, space: LabelSpace, plan: Any, seed: int) -> np.ndarray:
+    """Return the (N,) fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
+    if plan.folds > 1:
+        return np.unique(make_folds(rows, space, folds=plan.folds, seed=seed), return_inverse=True)[1] + 1
+    count = min(len(rows), max(2, round(len(rows) / plan.held_rows)))
+    numbers = make_folds(rows, space, folds=count, seed=seed)
+    folds_N = (numbers == np.unique(numbers)[0]).astype(np.int64)
+    trained = np.flatnonzero(folds_N == 0)
+    if plan.train_rows < len(trained) and rows.labels is not None:
+        kept = trained[stratified_sample(rows.labels[trained], plan.train_rows, seed, "auto train")]
+        folds_N[np.setdiff1d(trained, kept)] = -1
+    return folds_N
+
+
+def save_folds(file: Path, folds_N: np.ndarray) -> None:
+    """Write the fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
+    with storage_errors(file):
+        save_file({"folds": folds_N.astype(np.int64)}, file)
+
+
+def load_folds(file: Path) -> np.ndarray:
+    """Read what `save_folds` wrote."""
+    try:
+        return load_file(file)["folds"]
+    except Exception as error:  # safetensors has its own
+        raise CheckpointError(f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir.") from error
+
+
+def held_out_logits(folders: Sequence[Path], rows: int) -> np.ndarray:
+    """Return the (N, C) float64 out-of-fold logits in these run folders; NaN in rows that no fold predicts."""
+    logits_NC: np.ndarray | None = None
+    for folder in folders:
+        file = folder / HELD_OUT_FILE
+        try:
+            arrays = load_file(file)
+            part_MC, rows_M = arrays["logits"], arrays["rows"]
+            if logits_NC is None:
+                logits_NC = np.full((rows, part_MC.shape[1]), np.nan)
+            logits_NC[rows_M] = part_MC
+        except Exception as error:  # safetensors and NumPy have their own
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
+            ) from error
+    assert logits_NC is not None
+    return logits_NC
 
 
 def save_out_of_fold(work: Path, logits_NC: np.ndarray) -> None:
