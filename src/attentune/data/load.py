@@ -2,7 +2,7 @@
 
 `load_data` is the entry for any data and tells the story of one load:
 
-    files or data set -> tables        (`readers`)
+    files or data set -> tables        (`files`, and here for data sets)
     table -> columns                   (`columns`)
     labels -> label space, label ids   (`labels`)
     columns + labels -> TextRows       (`columns.read_rows`)

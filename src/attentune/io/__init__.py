@@ -1,5 +1,1 @@
-"""Files on disk.
-
-`files` provides atomic writes, manifests and size-limited reading; `locks` provides file locks that the operating
-system releases when their process ends.
-"""
+"""Files on disk: `files` has atomic writes, manifests, size-limited reading and locks, `urls` object stores."""

@@ -1,4 +1,4 @@
-"""Atomic writes, manifests and safe reading of untrusted files; error messages state how to fix the cause."""
+"""Atomic writes, manifests, safe reading of untrusted files, and locks; errors state how to fix the cause."""
 
 from __future__ import annotations
 
