@@ -23,9 +23,9 @@ from attentune.config import HeadConfig, ModelConfig, load_config, model_preset_
 from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import predict
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.saving import save_model
 from helpers.tiny import FAMILIES
-from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build
+from helpers.tiny_models import FIRST, LONG, SECOND, TWO
+from helpers.tiny_runs import save_run
 
 Tiny = Callable[..., Path]
 THREE = LabelSpace("classification", ("no", "maybe: 1/2", "yes, <b>"))
@@ -40,14 +40,7 @@ TOLERANCE = 1e-5
 
 def saved(folder: Path, tiny: Tiny, family: str, space: LabelSpace = TWO, loss: str = "auto", **options: object) -> str:
     """The folder of a model whose slots are not as they begin, so that its answers differ."""
-    folder.mkdir(exist_ok=True)
-    model, tokenizer = build(tiny(family, layers=4), label_space=space, loss=loss, **options)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if not name.startswith("encoder."):
-                weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
-    save_model(model, tokenizer, folder)
+    save_run(tiny(family, layers=4), folder, label_space=space, loss=loss, **options)
     (folder / "config.yaml").write_text("training: {precision: fp32}\n")
     return str(folder)
 
@@ -57,8 +50,7 @@ def rethreshold(run: str, texts: Sequence[str]) -> list[float]:
     shares = np.array([list(one["probabilities"].values()) for one in predict(run, list(texts))])
     file = Path(run) / "config.json"
     config = json.loads(file.read_text())
-    config["thresholds"] = (shares.min(axis=0) + shares.max(axis=0)).tolist()
-    config["thresholds"] = [value / 2 for value in config["thresholds"]]
+    config["thresholds"] = ((shares.min(axis=0) + shares.max(axis=0)) / 2).tolist()
     if config["task_type"] == "classification":
         del config["thresholds"][0]
     file.write_text(json.dumps(config))

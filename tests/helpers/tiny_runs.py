@@ -173,7 +173,7 @@ def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
         for name, weight in model.named_parameters():
             if not name.startswith("encoder."):
                 weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     save_model(model, tokenizer, folder)
     return folder
 
