@@ -117,7 +117,7 @@ def test_regression_starts_at_the_mean_score(tiny: Tiny) -> None:
     settings = ModelConfig(name_or_path=str(tiny("bert")))
     tokenizer = load_tokenizer(settings)
     options = {"max_length": 16, "is_pair": False, "seed": 1, "loss": "mse"}
-    model = build_model(settings, LabelSpace("regression"), tokenizer, score_scale=(3.25, 2.0), **options)
+    model = build_model(settings, LabelSpace("regression"), tokenizer, score_mean=3.25, score_std=2.0, **options)
     plain = build_model(settings, LabelSpace("regression"), tokenizer, **options)
     assert model.classifier.bias.tolist() == [0.0]
     found, raw = (logits_of((one.eval(), tokenizer), FIRST, LONG) for one in (model, plain))

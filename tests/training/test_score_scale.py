@@ -106,7 +106,8 @@ def test_a_run_on_another_scale_starts_from_the_same_predictions(tiny: Tiny, tmp
 def _fresh(folder: Path, scale: tuple[float, float], loss: str = "mse") -> tuple:
     config = load_config(overrides={"model.name_or_path": str(folder)}).model
     tokenizer = load_tokenizer(config)
-    options = {"max_length": 64, "is_pair": False, "seed": 1, "loss": loss, "score_scale": scale}
+    options = {"max_length": 64, "is_pair": False, "seed": 1, "loss": loss}
+    options |= {"score_mean": scale[0], "score_std": scale[1]}
     return build_model(config, SCORES, tokenizer, **options).eval(), tokenizer
 
 

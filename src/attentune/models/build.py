@@ -46,7 +46,6 @@ from attentune.models.saving import (
     prepare_tokenizer,
     problem_in,
     problem_in_settings,
-    quiet,
     readable_positions,
     special_token_ids,
 )
@@ -69,10 +68,7 @@ class Count:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The parameters of a model.
-
-    Source: matrices are what table 2 of task-specific attention (Jia 2024) counts.
-    """
+    """The parameters of a model; matrices are what table 2 of task-specific attention (Jia 2024) counts."""
 
     parts: dict[str, Count]  # by encoder and slot
     total: Count  # of the whole model
@@ -83,21 +79,19 @@ class ParameterCounts:
 
 def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:
     """Count a model's parameters; a frozen encoder's are not trainable."""
-    by_part: dict[str, list[nn.Parameter]] = {part: [] for part in PARTS}
-    for name, parameter in model.named_parameters():
-        by_part[name.split(".")[0]].append(parameter)
+    sizes = [(name.split(".")[0], one.numel(), one.requires_grad) for name, one in model.named_parameters()]
+
+    def count(*parts: str) -> Count:
+        own = [(size, is_trained) for part, size, is_trained in sizes if part in parts]
+        return Count(sum(size for size, _ in own), sum(size for size, is_trained in own if is_trained))
+
     return ParameterCounts(
-        parts={part: _count(parameters) for part, parameters in by_part.items()},
-        total=_count([parameter for parameters in by_part.values() for parameter in parameters]),
+        parts={part: count(part) for part in PARTS},
+        total=count(*PARTS),
         attention_matrices=attention_matrices(model.head),
         unused_matrices=unused_matrices(model.head),
         projection_matrix=projection_weights(model.classifier),
     )
-
-
-def _count(parameters: list[nn.Parameter]) -> Count:
-    trainable = (parameter.numel() for parameter in parameters if parameter.requires_grad)
-    return Count(sum(parameter.numel() for parameter in parameters), sum(trainable))
 
 
 # Weight and bias of what computes the scores.
@@ -108,28 +102,42 @@ _LAST_LAYERS = [
 ]
 
 
-def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
-    """Load an encoder's configuration, also from the folder of a run."""
-    if is_saved_run(source):
-        return AttentuneConfig.from_pretrained(source).encoder_config
-    return AutoConfig.from_pretrained(source, **options)
-
-
-def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_code: bool = False) -> None:
-    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings."""
-    folder = Path(source)
-    if folder.is_dir():
-        problem = problem_in(folder, trust_remote_code=trust_remote_code)
-    else:
-        settings, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
-        problem = problem_in_settings(settings, trust_remote_code=trust_remote_code)
-    if problem is not None:
-        raise ValueError(problem)
-
-
 def is_saved_run(source: str) -> bool:
     """Whether this is the folder of an Attentune run, not of a plain encoder."""
     return Path(source).is_dir() and model_type(Path(source)) == AttentuneConfig.model_type
+
+
+@contextlib.contextmanager
+def _opened(settings: ModelConfig) -> Iterator[tuple[str, dict[str, Any], PreTrainedConfig]]:
+    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings.
+
+    Yields its source, the options to load it with, and its configuration, also from the folder of a run. What libraries
+    raise in the block is an error that names the encoder.
+    """
+    name, source = settings.name_or_path, resolve_encoder(settings.name_or_path)
+    check_at_hand(name)
+    with loading(lambda reason: _not_loaded(name, reason)):
+        trusted, revision = settings.trust_remote_code, settings.revision
+        options = {"revision": revision, "trust_remote_code": trusted}
+        if Path(source).is_dir():
+            problem = problem_in(Path(source), trust_remote_code=trusted)
+        else:
+            values, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
+            problem = problem_in_settings(values, trust_remote_code=trusted)
+        if problem is not None:
+            raise ValueError(problem)
+        is_run = is_saved_run(source)
+        config: Any = (AttentuneConfig if is_run else AutoConfig).from_pretrained(source, **({} if is_run else options))
+        yield source, options, config.encoder_config if is_run else config
+
+
+def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
+    hint = "" if "model.safetensors" not in reason or Path(name).is_dir() else f" {CONVERT}"
+    return UnsupportedEncoderError(
+        f"{name}: no encoder could be loaded: {reason}{hint}{similar_encoder(name)} Expected embedded, a folder"
+        " with config.json, model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a"
+        " network)."
+    )
 
 
 def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSequenceClassification:
@@ -220,12 +228,10 @@ def hub_name(name_or_path: str) -> str | None:
 
 def encoder_fingerprint(settings: ModelConfig) -> str:
     """Identify an encoder by its content, so that a changed folder is not taken for the old one."""
-    source = resolve_encoder(settings.name_or_path)
-    folder = Path(source)
+    folder = Path(resolve_encoder(settings.name_or_path))
     if not folder.is_dir():
-        with quiet():
-            config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
-        return str(getattr(config, "_commit_hash", None) or "")
+        with _opened(settings) as (_, _, config):
+            return str(getattr(config, "_commit_hash", None) or "")
     files = {folder / name for name in _ENCODER_FILES} | {
         path for pattern in _ENCODER_PATTERNS for path in folder.glob(pattern)
     }
@@ -242,19 +248,13 @@ def is_english_only(settings: ModelConfig) -> bool:
 
 def encoder_size(settings: ModelConfig) -> tuple[int, int]:
     """Return the encoder's number of layers and its width, from its configuration."""
-    source = resolve_encoder(settings.name_or_path)
-    with _encoder_errors(settings.name_or_path):
-        config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
-    return int(config.num_hidden_layers), int(config.hidden_size)
+    with _opened(settings) as (_, _, config):
+        return int(config.num_hidden_layers), int(config.hidden_size)
 
 
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
     """Load the encoder's fast tokenizer."""
-    source = resolve_encoder(settings.name_or_path)
-    options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _encoder_errors(settings.name_or_path):
-        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
-        config = encoder_config_of(source, **options)
+    with _opened(settings) as (source, options, config):
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
     return prepare_tokenizer(tokenizer, config)
@@ -268,38 +268,25 @@ def build_model(
     max_length: int,
     is_pair: bool,
     seed: int,
-    loss: str = "auto",
-    focal_gamma: float = 2.0,
-    window: int | None = None,
-    window_stride: int = 0,
-    lora: dict[str, Any] | None = None,
-    score_scale: tuple[float, float] = (0.0, 1.0),
+    **more: Any,
 ) -> AttentuneForSequenceClassification:
     """Build a model from a pre-trained encoder with newly initialised slots and classifier.
 
-    If `settings.name_or_path` is the folder of a run, its slots and classifier are reused where they fit.
+    If `settings.name_or_path` is the folder of a run, its slots and classifier are reused where they fit. `more` are
+    fields of the model's configuration: loss, focal_gamma, window, window_stride, lora, score_mean, score_std.
     """
     encoder, has_pooler, saved = _load_encoder(settings)
-    _check_fit(settings, encoder, tokenizer, window or max_length)
-    if window is not None:
-        _check_windows(settings, encoder, tokenizer, is_pair=is_pair)
-    if is_bi_encoder(settings, is_pair=is_pair):
-        _check_takes_embeddings(settings, encoder)
+    _check_fit(settings, encoder, tokenizer, more.get("window") or max_length)
+    _check_takes_embeddings(settings, encoder, tokenizer, is_pair=is_pair, in_windows=more.get("window") is not None)
     config = AttentuneConfig(
         encoder=encoder.config,
         blur=to_dict(settings.blur),
         layer_mix=to_dict(settings.layer_mix),
         token_gate=to_dict(settings.token_gate),
         head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, has_pooler=has_pooler),
-        window=window,
-        window_stride=window_stride,
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
-        loss=loss,
-        focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
-        score_mean=score_scale[0],
-        score_std=score_scale[1],
-        lora=lora,
+        **more,
         **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
     )
     seed_global(seed, "fresh weights")
@@ -321,12 +308,10 @@ def build_model(
 
 def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForSequenceClassification | None]:
     """Load the encoder; also return whether its checkpoint has a pooler, and the run's model if it is a run folder."""
-    source = resolve_encoder(settings.name_or_path)
-    options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _encoder_errors(settings.name_or_path):
-        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
-        config = encoder_config_of(source, **options)
-        _set_dropout(config, settings.dropout)
+    with _opened(settings) as (source, options, config):
+        for name in _DROPOUT_SETTINGS if settings.dropout is not None else ():
+            if hasattr(config, name):
+                setattr(config, name, settings.dropout)
         if is_saved_run(source):
             saved = load_saved(source, config)
             merge_adapters(saved)
@@ -383,31 +368,19 @@ def pooler_is_trained(settings: ModelConfig, commit: str | None = None) -> bool:
     return not isinstance(pooling, dict) or pooling.get("pooling_mode_cls_token") is not False
 
 
-def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
-    if dropout is None:
-        return
-    for name in _DROPOUT_SETTINGS:
-        if hasattr(config, name):
-            setattr(config, name, dropout)
-
-
 def row_options(label_space: LabelSpace, tokenizer: Tokenizer, *, max_length: int, is_pair: bool) -> dict[str, Any]:
     """Return the fields of a saved model's configuration that describe its rows and labels."""
-    return {
+    options: dict[str, Any] = {
         "task_type": label_space.task_type,
         "special_token_ids": special_token_ids(tokenizer),
         "max_seq_length": max_length,
         "is_pair": is_pair,
         "pair_separators": pair_separators(tokenizer),
-        **_label_options(label_space),
     }
-
-
-def _label_options(label_space: LabelSpace) -> dict[str, Any]:
     if label_space.task_type == "regression":
-        return {"num_labels": 1, "problem_type": "regression"}
+        return options | {"num_labels": 1, "problem_type": "regression"}
     problem = "single_label_classification" if label_space.num_labels > 1 else None
-    return {
+    return options | {
         "id2label": label_space.id2label,
         "label2id": label_space.label2id,
         "problem_type": "multi_label_classification" if label_space.is_multilabel else problem,
@@ -438,36 +411,20 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
         raise too_long(settings.name_or_path, positions, max_length)
 
 
-def _check_windows(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, *, is_pair: bool) -> None:
-    if is_pair:
+def _check_takes_embeddings(
+    settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, *, is_pair: bool, in_windows: bool
+) -> None:
+    """Check that the encoder can read windows of a row, or the texts of a pair, by their embeddings."""
+    takes = "inputs_embeds" in signature(encoder.forward).parameters
+    if in_windows and is_pair:
         raise ConfigError("data.long_texts: got windows for pairs of texts, expected single texts. Set it to cut.")
-    added = tokenizer.num_special_tokens_to_add(pair=False)
-    if added != SPECIAL or "inputs_embeds" not in signature(encoder.forward).parameters:
+    if in_windows and (tokenizer.num_special_tokens_to_add(pair=False) != SPECIAL or not takes):
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: does not support windows, which need [CLS] before a text, [SEP] after it and an"
             " encoder that accepts inputs_embeds. Set --long_texts cut, or use another encoder."
         )
-
-
-def _check_takes_embeddings(settings: ModelConfig, encoder: Any) -> None:
-    if "inputs_embeds" not in signature(encoder.forward).parameters:
+    if is_bi_encoder(settings, is_pair=is_pair) and not takes:
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: is a {encoder.config.model_type} model that does not accept inputs_embeds, which"
             " a bi-encoder needs. Set --pair_encoding cross-encoder, or use another encoder."
         )
-
-
-@contextlib.contextmanager
-def _encoder_errors(name: str) -> Iterator[None]:
-    check_at_hand(name)
-    with loading(lambda reason: _not_loaded(name, reason)):
-        yield
-
-
-def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
-    hint = "" if "model.safetensors" not in reason or Path(name).is_dir() else f" {CONVERT}"
-    return UnsupportedEncoderError(
-        f"{name}: no encoder could be loaded: {reason}{hint}{similar_encoder(name)} Expected embedded, a folder"
-        " with config.json, model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a"
-        " network)."
-    )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.io.files import parse_json, read_json
+from attentune.io.files import read_json
 
 # The name of the encoder that comes as a package, the package, and its name on the hub.
 EMBEDDED = "embedded"
@@ -23,8 +21,6 @@ _FACTS = Path(__file__).with_name("encoders.yaml")
 _FROM_PADDING = ("roberta", "xlm-roberta", "mpnet", "camembert")
 # Environment variables by which the hub is not contacted.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-# Headers of safetensors files are shorter.
-_MOST_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -33,14 +29,14 @@ class EncoderFacts:
 
     name: str  # the name for `--model_name_or_path`
     family: str | None  # the model type of transformers
-    languages: str | None  # "English", or their number
-    parameters: float | None  # millions, without a head
-    layers: int | None  # the number of layers
-    width: int | None  # the size of the hidden states
-    longest: int | None  # the most tokens of a text
-    license: str | None  # the license's SPDX name
-    tried: str | None  # "trained" (with its weights, in results/), "family" (its architecture, in the tests) or None
-    folder: str | None  # where it is on this machine; None if it is not
+    languages: str | None = None  # "English", or their number
+    parameters: float | None = None  # millions, without a head
+    layers: int | None = None  # the number of layers
+    width: int | None = None  # the size of the hidden states
+    longest: int | None = None  # the most tokens of a text
+    license: str | None = None  # the license's SPDX name
+    tried: str | None = None  # "trained" (with its weights, in results/), "family" (its architecture, in the tests)
+    folder: str | None = None  # where it is on this machine; None if it is not
 
     @property
     def at_hand(self) -> str:
@@ -139,7 +135,7 @@ def check_length(name: str, max_length: int) -> None:
     if folder is None or not (folder / "config.json").is_file():
         return
     try:
-        longest = _facts_of_folder(folder, with_weights=False).longest
+        longest = _facts_of_folder(folder).longest
     except (ConfigError, ValueError, TypeError):
         return  # the model that is loaded tells what is wrong
     if longest is not None and 0 < longest < max_length:
@@ -186,7 +182,7 @@ def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
 
 
-def _facts_of_folder(folder: Path, *, with_weights: bool = True) -> EncoderFacts:
+def _facts_of_folder(folder: Path) -> EncoderFacts:
     try:
         config = read_json(folder / "config.json")
         family = str(config["model_type"])
@@ -195,37 +191,9 @@ def _facts_of_folder(folder: Path, *, with_weights: bool = True) -> EncoderFacts
     longest = _number(config, "max_position_embeddings")
     if longest is not None and family in _FROM_PADDING:
         longest -= int(config.get("pad_token_id") or 1) + 1
-    return EncoderFacts(
-        name=str(folder),
-        family=family,
-        languages=None,
-        parameters=_count_parameters(folder) if with_weights else None,
-        layers=_number(config, "num_hidden_layers", "n_layers"),
-        width=_number(config, "hidden_size", "dim"),
-        longest=longest,
-        license=None,
-        tried=None,
-        folder=str(folder),
-    )
+    layers, width = _number(config, "num_hidden_layers", "n_layers"), _number(config, "hidden_size", "dim")
+    return EncoderFacts(str(folder), family, layers=layers, width=width, longest=longest, folder=str(folder))
 
 
 def _number(config: dict[str, Any], *names: str) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)
-
-
-def _count_parameters(folder: Path) -> float | None:
-    """Count the weights in a folder's safetensors files, in millions, from their headers; None if there are none."""
-    files = sorted(folder.glob("*.safetensors"))
-    count = 0
-    try:
-        for file in files:
-            if not file.is_file():
-                return None  # a pipe would be waited for
-            with file.open("rb") as stream:
-                (size,) = struct.unpack("<Q", stream.read(8))
-                header = parse_json(stream.read(min(size, _MOST_HEADER_BYTES)).decode())
-            tensors = (one for name, one in header.items() if name != "__metadata__")
-            count += sum(math.prod(one["shape"]) for one in tensors if one["dtype"].startswith(("F", "BF")))
-    except (OSError, ValueError, struct.error, AttributeError, TypeError, KeyError):
-        return None
-    return round(count / 1e6, 1) if files else None

@@ -43,28 +43,21 @@ __all__ = ["Tokenizer"]
 
 # Models.
 
-_MEND = "Train it again, or use another copy."
-
 
 def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
     """Load a saved model, in evaluation mode, and its tokenizer from a run folder or checkpoint."""
     path = Path(folder)
-    if not (path / "config.json").is_file():
-        raise CheckpointError(
-            f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
+    refusal = _why_no_run(path)
+    if refusal is None:
+        check_undamaged(path)
+        refusal = problem_in(path)
+    if refusal is not None:
+        raise CheckpointError(f"{path}: {refusal}")
+    with loading(
+        lambda reason: CheckpointError(
+            f"{path}: no model of Attentune could be loaded: {reason} Train it again, or use another copy."
         )
-    if model_type(path) not in (AttentuneConfig.model_type, None):
-        raise CheckpointError(
-            f"{path}: holds a plain {model_type(path)} encoder, expected the folder of a finished run. Train one on"
-            f" it: attentune train --model_name_or_path {path} --output_dir ..."
-        )
-    check_undamaged(path)
-    if not (path / "tokenizer.json").is_file():
-        raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
-    problem = problem_in(path)
-    if problem is not None:
-        raise CheckpointError(f"{path}: {problem}")
-    with loading(lambda reason: CheckpointError(f"{path}: no model of Attentune could be loaded: {reason} {_MEND}")):
+    ):
         config = AttentuneConfig.from_pretrained(path)
         check_values(config)
         with torch.device("meta"), _no_values_on_meta():
@@ -81,6 +74,21 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             " or use another copy."
         )
     return model.eval(), prepare_tokenizer(tokenizer, model.config.encoder_config)
+
+
+def _why_no_run(path: Path) -> str | None:
+    """Return why this is not the folder of a finished run; None if it is."""
+    if not (path / "config.json").is_file():
+        return "holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
+    kind = model_type(path)
+    if kind not in (AttentuneConfig.model_type, None):
+        return (
+            f"holds a plain {kind} encoder, expected the folder of a finished run. Train one on it: attentune train"
+            f" --model_name_or_path {path} --output_dir ..."
+        )
+    if not (path / "tokenizer.json").is_file():
+        return "holds no tokenizer.json; use a whole copy of the run folder, or train again."
+    return None
 
 
 @contextlib.contextmanager
@@ -258,28 +266,23 @@ def pair_separators(tokenizer: Tokenizer) -> int | None:
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: Tokenizer) -> None:
     """Check that a model is a bidirectional text encoder with a usable tokenizer."""
-    hint = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
     kind = config.model_type
     causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if causal or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
-        raise UnsupportedEncoderError(
-            f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {hint}"
-        )
-    if not tokenizer.is_fast:
-        raise UnsupportedEncoderError(
-            f"{name}: its tokenizer ({type(tokenizer).__name__}) has no fast version, expected a tokenizer.json. {hint}"
-        )
-    # If its files are missing, transformers creates a tokenizer with the special tokens and little else.
-    if len(tokenizer) < len(tokenizer.all_special_ids) + 8:
-        raise UnsupportedEncoderError(
-            f"{name}: its tokenizer has no vocabulary; are tokenizer.json or the vocabulary's files missing?"
-            " Expected the tokenizer that the encoder was trained with."
-        )
     missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
-    if missing:
+    problem = None
+    if causal or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+        problem = f"is a {kind} model with a decoder, expected an encoder."
+    elif not tokenizer.is_fast:
+        problem = f"its tokenizer ({type(tokenizer).__name__}) has no fast version, expected a tokenizer.json."
+    # If its files are missing, transformers creates a tokenizer with the special tokens and little else.
+    elif len(tokenizer) < len(tokenizer.all_special_ids) + 8:
+        problem = "its tokenizer has no vocabulary; are tokenizer.json or the vocabulary's files missing?"
+    elif missing:
+        problem = f"its tokenizer has no {', '.join(missing)} token, expected those of a masked language model."
+    if problem is not None:
         raise UnsupportedEncoderError(
-            f"{name}: its tokenizer has no {', '.join(missing)} token, expected those of an encoder trained on masked"
-            f" text. {hint}"
+            f"{name}: {problem} Choose an encoder such as embedded, bert-base-uncased, roberta-base or"
+            " answerdotai/ModernBERT-base."
         )
 
 
@@ -337,10 +340,11 @@ def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
             problem = _problem_of_entry(entry, folder)
             if problem is not None:
                 return f"{entry.name} {problem}"
-        has_weights = (folder / WEIGHTS).exists() or (folder / INDEX).exists()
-        if not has_weights and any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
-            return f"there is no {WEIGHTS}. {CONVERT}"
-        return _problem_of_contents(folder, trust_remote_code)
+        for file in sorted(folder.glob("*.json")):
+            problem = _problem_of_json(file, trust_remote_code) if file.is_file() else None
+            if problem is not None:
+                return f"{file.name} {problem}"
+        return _problem_of_weights(folder)
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a link to itself
         reason = error.strerror if isinstance(error, OSError) else None
         return f"cannot be read ({reason or error}). Change its rights, or use another copy."
@@ -410,35 +414,32 @@ def _problem_of_entry(entry: Path, folder: Path) -> str | None:
     return None
 
 
-def _problem_of_contents(folder: Path, trust_remote_code: bool) -> str | None:
-    if (folder / "adapter_config.json").exists():
-        return (
-            "adapter_config.json makes it an adapter of another model. Merge it into that model first, and save both."
-        )
-    for file in sorted(folder.glob("*.json")):
-        if not file.is_file() or file.name not in (*_SETTINGS, *_WORDS):
-            continue
-        is_tokenizer = file.name in _WORDS
-        if file.stat().st_size > (_TOKENIZER_BYTES if is_tokenizer else _SETTINGS_BYTES):
-            return f"{file.name} is larger than any that is known. Use another copy of the folder."
-        if file.name not in ("config.json", "tokenizer_config.json"):
-            continue
-        try:
-            content = read_json(file)
-        except ValueError as error:
-            return f"{file.name} cannot be read ({error}). Use another copy of the folder."
-        if not isinstance(content, Mapping):
-            return f"{file.name} holds a {type(content).__name__}, expected an object. Use another copy of the folder."
-        problem = problem_in_settings(
-            content, trust_remote_code=trust_remote_code, with_numbers=file.name == "config.json"
-        )
-        if problem is not None:
-            return f"{file.name} {problem}"
-    return _problem_of_weights(folder)
+def _problem_of_json(file: Path, trust_remote_code: bool) -> str | None:
+    if file.name == "adapter_config.json":
+        return "makes it an adapter of another model. Merge it into that model first, and save both."
+    if file.name in (*_SETTINGS, *_WORDS) and file.stat().st_size > (
+        _TOKENIZER_BYTES if file.name in _WORDS else _SETTINGS_BYTES
+    ):
+        return "is larger than any that is known. Use another copy of the folder."
+    if file.name not in ("config.json", "tokenizer_config.json"):
+        return None
+    try:
+        content = read_json(file)
+    except ValueError as error:
+        return f"cannot be read ({error}). Use another copy of the folder."
+    if not isinstance(content, Mapping):
+        return f"holds a {type(content).__name__}, expected an object. Use another copy of the folder."
+    with_numbers = file.name == "config.json"
+    return problem_in_settings(content, trust_remote_code=trust_remote_code, with_numbers=with_numbers)
 
 
 def _problem_of_weights(folder: Path) -> str | None:
-    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
+    has_file, has_index = (folder / WEIGHTS).exists(), (folder / INDEX).exists()
+    if not has_file and not has_index:
+        if any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
+            return f"there is no {WEIGHTS}. {CONVERT}"
+        return None
+    if not has_file:
         try:
             names = set(read_json(folder / INDEX)["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -446,8 +447,6 @@ def _problem_of_weights(folder: Path) -> str | None:
         for name in names:
             if not isinstance(name, str) or PurePosixPath(name).name != name or not name.endswith(".safetensors"):
                 return f"{INDEX} names {str(name)[:60]!r}, expected safetensors files in this folder. {CONVERT}"
-    if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
-        return None
     try:
         weights_in(folder)
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -537,17 +536,22 @@ def outputs_of(space: LabelSpace) -> int:
 
 
 def _head_of(weights: dict[str, Tensor], layers: list[int], model: Any) -> AttributionHead:
-    """Make the head of these weights, whose sizes are theirs, if it fits the model."""
-    sizes = {
-        "hidden_size": int(weights["norms.0.weight"].shape[0]),
-        "outputs": int(weights["output.weight"].shape[0]),
-    }
+    """Rebuild a head from saved weights; raise if its sizes are not the model's."""
     encoder = model.encoder.config
-    wanted = {"hidden_size": encoder.hidden_size, "outputs": outputs_of(label_space_of(model.config))}
+    sizes = len(weights["norms.0.weight"]), len(weights["output.weight"])
+    wanted = encoder.hidden_size, outputs_of(label_space_of(model.config))
     if sizes != wanted or not all(0 <= layer <= encoder.num_hidden_layers for layer in layers):
-        raise ValueError(f"got {sizes} and layers {layers}, expected {wanted} and at most {encoder.num_hidden_layers}.")
-    width, longest = len(weights["dense.weight"]), len(weights["nothing_MO"])
-    head = AttributionHead(layers=layers, width=width, longest=longest, **sizes)
+        raise ValueError(
+            f"got hidden size and outputs {sizes} and layers {layers}, expected {wanted} and at most"
+            f" {encoder.num_hidden_layers}."
+        )
+    head = AttributionHead(
+        hidden_size=wanted[0],
+        layers=layers,
+        width=len(weights["dense.weight"]),
+        outputs=wanted[1],
+        longest=len(weights["nothing_MO"]),
+    )
     head.load_state_dict(weights)
     return head
 

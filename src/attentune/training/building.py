@@ -88,7 +88,8 @@ def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any 
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
         lora=_lora_settings(config.training),
-        score_scale=inputs.score_scale,
+        score_mean=inputs.score_scale[0],
+        score_std=inputs.score_scale[1],
     )
     if share_encoder_of is not None:
         model.share_encoder_of(share_encoder_of)
