@@ -13,7 +13,6 @@ import torch
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.models.precision import BFloat16Copy
 from attentune.models.saving import load_model, save_model
 from attentune.nn.heads import CrossAttentionBlock, TransformerBlock
 from helpers.tiny import FAMILIES
@@ -96,45 +95,6 @@ def test_the_encoders_output_can_be_kept_and_given_back(tiny: Tiny) -> None:
     assert torch.equal(model(**inputs, encoded_BTD=kept_BTD).logits, model(**inputs).logits)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("space", [SCORE, THREE, LabelSpace("ordinal", ("low", "middle", "high"))])
-@torch.no_grad()
-def test_scores_and_many_classes(tiny: Tiny, tmp_path: Path, space: LabelSpace) -> None:
-    combine = "dot" if space is SCORE else "concat"
-    loss = "corn" if space.task_type == "ordinal" else "auto"
-    head = HeadConfig("task-attention", combine=combine, projection=11)
-    made = bi_encoder(tiny, head=head, label_space=space, loss=loss)
-    logits_BC = made[0](**encoded_apart(made[1], *PAIRS)).logits
-    assert logits_BC.shape == (3, space.num_labels)
-    assert logits_BC.isfinite().all()
-    save_model(*made, tmp_path)
-    loaded, tokenizer = load_model(tmp_path)
-    assert torch.equal(loaded(**encoded_apart(tokenizer, *PAIRS)).logits, logits_BC)
-
-
-@pytest.mark.parametrize("kind", ["mean", "self-attention", "cross-attention"])
-@torch.no_grad()
-def test_with_dot_a_turned_pair_scores_the_same_and_with_concat_it_need_not(tiny: Tiny, kind: str) -> None:
-    falls = {}
-    for combine in ("dot", "scaled-dot", "concat"):
-        model, tokenizer = bi_encoder(tiny, head=HeadConfig(kind, combine=combine))
-        pair, turned = model(**encoded_apart(tokenizer, (FIRST, LONG), (LONG, FIRST))).logits
-        falls[combine] = float((pair - turned).abs().max())
-    assert max(falls["dot"], falls["scaled-dot"]) < 1e-4 < 0.01 < falls["concat"]
-
-
-@torch.no_grad()
-def test_the_copy_in_bf16_reads_pairs_too(tiny: Tiny) -> None:
-    slots = {"layer_mix": LayerMixConfig("weighted", True), "blur": BlurConfig("value", 0.5)}
-    model, tokenizer = bi_encoder(tiny, head=HeadConfig("cross-attention", combine="concat", layers=1), **slots)
-    inputs = encoded_apart(tokenizer, *PAIRS)
-    expected_BC = model(**inputs).logits
-    found_BC = BFloat16Copy(model).fresh()(**inputs).logits
-    assert found_BC.dtype == torch.float32
-    torch.testing.assert_close(found_BC, expected_BC, atol=0.1, rtol=0.1)
-    assert not torch.equal(found_BC, expected_BC)
-
-
 # Settled when built
 
 
@@ -214,13 +174,6 @@ def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options
     options = {"pair_encoding": "bi-encoder"} | options
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
         build(tiny("bert"), head=head, **options)
-
-
-def test_cross_attention_in_one_row_is_refused_with_the_settings() -> None:
-    with pytest.raises(ConfigError, match="cross-attention needs .*pair_encoding bi-encoder"):
-        load_config(overrides={"model.head.kind": "cross-attention"})
-    settings = {"model.head.kind": "cross-attention", "model.pair_encoding": "bi-encoder"}
-    assert load_config(overrides=settings).model.head.kind == "cross-attention"
 
 
 def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,11 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from attentune.config import BlurConfig
-from attentune.models.cpu_layers import PLAIN, use_own_attention
-from attentune.models.precision import BFloat16Copy
-from attentune.nn.compiled.attention import FastDropout, use_fast_dropout
 from helpers.references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import LONG, build, encoded
@@ -74,38 +70,6 @@ def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
     twin.blur_hooks.remove()
     assert not hooks_of(twin)
     assert distance(hidden_of(made, *TEXTS), before) == 0
-
-
-@pytest.mark.integration
-@every_place
-@every_family
-def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str, where: str) -> None:
-    made = model, _ = blurred(tiny, family, where)
-    before, hooks = hidden_of(made, *TEXTS), hooks_of(model)
-    program = model.encoder.config._attn_implementation
-    assert use_fast_dropout(model) > 0
-    use_own_attention(model)
-    assert [type(part) for part in model.modules()].count(FastDropout) > 0
-    assert model.encoder.config._attn_implementation == (PLAIN if program == "sdpa" else program)
-    assert hooks_of(model) == hooks
-    assert distance(hidden_of(made, *TEXTS), before) < 1e-4
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("learnable", ["no", "head"])
-@every_family
-def test_a_copy_in_half_precision_blurs_too(tiny: Tiny, family: str, learnable: str) -> None:
-    made = model, tokenizer = blurred(tiny, family, "scores", 2.0, learnable=learnable)
-    twin = BFloat16Copy(model).fresh()
-    assert all(hook.__self__ is twin.blur_hooks for hook in hooks_of(twin))
-    ours, theirs, plain = (hidden_of((m, tokenizer), *TEXTS) for m in (twin, model, build(tiny(family))[0]))
-    assert {part.dtype for part in ours} == {torch.bfloat16}
-    near, far = (
-        np.mean([float((a.float() - b).pow(2).mean()) for a, b in zip(ours, others, strict=True)])
-        for others in (theirs, plain)
-    )
-    assert near < far / 10
-    assert distance(hidden_of(made, *TEXTS), theirs) == 0
 
 
 def gradients_of(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -74,18 +74,6 @@ def test_sizes_are_those_of_the_configuration(name: str) -> None:
     assert facts.longest == config.max_position_embeddings - unused
 
 
-def test_the_warning_of_another_language_names_encoders_of_the_table() -> None:
-    from attentune.data.doctor import language_findings
-    from helpers.tiny_models import rows_of
-
-    texts = [f"das war der lange Film mit der Nummer {number}" for number in range(20)]
-    (finding,) = language_findings("train", rows_of(texts))
-    assert "`attentune list encoders`" in finding.cure
-    named = [word.strip(".") for word in finding.cure.split() if "/" in word]
-    assert len(named) == 2
-    assert all(KNOWN[name].languages != "English" for name in named)
-
-
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME"])
 def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny, variable: str) -> None:
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):

@@ -215,18 +215,6 @@ def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:
     assert model.encoder.encoder.layer[0].output.dense.weight.grad.abs().sum() > 0
 
 
-def test_a_copy_computes_by_itself(tiny: Tiny, calls: list[str]) -> None:
-    model, inputs = built(tiny)
-    use_fused_layers(model)
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        before = in_bf16(twin, inputs)
-        for parameter in model.parameters():
-            parameter.zero_()
-        assert torch.equal(in_bf16(twin, inputs), before)
-    assert calls == ["fused_prediction"] * 6
-
-
 @pytest.mark.parametrize("what", ["a hook", "a pre-hook", "eager attention", "float32", "no gradients in training"])
 def test_when_the_layer_computes_as_ever(tiny: Tiny, what: str, calls: list[str]) -> None:
     model, inputs = built(tiny)
@@ -282,17 +270,6 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
     assert use_fused_layers(encoder) == 0
 
 
-@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
-def test_attention_probabilities_are_the_layers_own(tiny: Tiny, family: str, calls: list[str]) -> None:
-    model, inputs = built(tiny, family)
-    with torch.no_grad():
-        right = model.encoder(**inputs, output_attentions=True).attentions
-        use_fused_layers(model)
-        found = model.encoder(**inputs, output_attentions=True).attentions
-    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
-    assert calls == []
-
-
 def test_modernbert_with_dropout_trains_by_its_own_layers(tiny: Tiny, calls: list[str]) -> None:
     model, inputs = built(tiny, "modernbert")
     use_fused_layers(model)
@@ -308,15 +285,6 @@ def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.Monk
     monkeypatch.setattr(fused, "unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)")
     model, _ = built(tiny)
     assert use_fused_layers(model) == fused_layers(model) == 0
-
-
-def test_the_saved_model_is_the_same_file(tiny: Tiny, tmp_path: Path) -> None:
-    model, _ = built(tiny)
-    model.save_pretrained(tmp_path / "before")
-    use_fused_layers(model)
-    model.save_pretrained(tmp_path / "after")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "before" / name).read_bytes() == (tmp_path / "after" / name).read_bytes()
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(tiny: Tiny) -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from attentune.config import TokenGateConfig
-from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.models.precision import BFloat16Copy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
@@ -83,29 +82,6 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     assert all(tensor.dtype == values[name].dtype for name, tensor in model.state_dict().items())
     assert all(torch.equal(tensor, values[name]) for name, tensor in model.state_dict().items())
     assert not {weight.data_ptr() for weight in half.parameters()} & set(pointers.values())
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
-    model, inputs = made(tiny, "bert")
-    model.encoder.set_attn_implementation(attention)
-    half = BFloat16Copy(model).fresh()
-    assert half.encoder.config._attn_implementation == attention
-    assert close(answers(half, inputs), answers(model, inputs))
-
-
-def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
-    model, inputs = made(tiny, "bert")
-    model.train()
-    half = BFloat16Copy(model).fresh()
-    assert not any(weight.requires_grad for weight in half.parameters())
-    logits_BC = half(**inputs).logits
-    assert not logits_BC.requires_grad
-    assert torch.equal(half(**inputs).logits, logits_BC)
-    with EmbeddingGradientHook(model) as hook:  # nor does a pass of the copy show in the model's own
-        model(**inputs).logits.sum().backward()
-        half(**inputs)
-        assert hook.take()[0].dtype == torch.float32
 
 
 def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:

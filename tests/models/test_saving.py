@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attentune.config import HeadConfig, LayerMixConfig
+from attentune.config import HeadConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model, save_model
 from helpers.tiny import FAMILIES
-from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
+from helpers.tiny_models import FIRST, LONG, build, logits_of
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -184,13 +184,3 @@ def test_a_copied_folder_loads_elsewhere(saved: Path, tmp_path: Path) -> None:
     before = logits_of(load_model(saved), FIRST)
     shutil.move(saved, tmp_path / "moved")
     assert torch.equal(logits_of(load_model(str(tmp_path / "moved")), FIRST), before)
-
-
-def test_layers_and_settings_come_back(tiny: Tiny, tmp_path: Path) -> None:
-    built = build(tiny("bert"), layer_mix=LayerMixConfig("mean-all"), head=HeadConfig("cls-mean", 0.2, dropout=0.3))
-    save_model(*built, tmp_path)
-    model, tokenizer = load_model(tmp_path)
-    assert model.config.layer_mix == {"kind": "mean-all", "squeeze": False, "ratio": 3, "init": "neutral"}
-    assert (model.head.share_of_cls, model.dropout.p) == (0.2, 0.3)
-    with torch.no_grad():
-        assert torch.equal(model(**encoded(tokenizer, FIRST)).logits, logits_of(built, FIRST))

@@ -16,7 +16,7 @@ from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, TokenGateC
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.layouts import find_windows, window_starts
+from attentune.models.layouts import window_starts
 from attentune.models.saving import load_model, save_model
 from helpers.tiny import FAMILIES
 
@@ -105,31 +105,11 @@ def test_slots_see_whole_rows_and_padding_changes_nothing(tiny: Tiny, tmp_path: 
     assert (gradient[batch["input_ids"][0][-4:-1]].abs().sum(dim=1) > 0).all()
 
 
-def test_short_rows_are_read_as_ever(tiny: Tiny) -> None:
-    model, tokenizer = build(tiny)
-    batch = batch_of(tokenizer, SHORT, "a bad plot")
-    assert find_windows(batch["attention_mask"].bool(), WINDOW, OVERLAP) is None
-    with torch.inference_mode():
-        found = model(**batch).logits
-        model.config.window = None
-        assert torch.equal(model(**batch).logits, found)
-
-
 def test_the_end_of_a_text_counts(tiny: Tiny) -> None:
     model, tokenizer = build(tiny)
     with torch.inference_mode():
         one, other = (model(**batch_of(tokenizer, f"{LONG} {end}")).logits for end in ("good", "bad"))
     assert not torch.allclose(one, other, atol=1e-4)
-
-
-def test_tokens_that_are_passed_over_are_so_in_every_window(tiny: Tiny) -> None:
-    model, tokenizer = build(tiny)
-    batch = batch_of(tokenizer, LONG)
-    batch["attention_mask"][0, 20:23] = 0
-    other = {name: tensor.clone() for name, tensor in batch.items()}
-    other["input_ids"][0, 20:23] = tokenizer.mask_token_id
-    with torch.inference_mode():
-        torch.testing.assert_close(model(**batch).logits, model(**other).logits, atol=1e-5, rtol=1e-4)
 
 
 def test_what_windows_cannot_do_is_refused(tiny: Tiny) -> None:

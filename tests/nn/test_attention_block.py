@@ -154,13 +154,6 @@ def test_near_one_weights_lie_between_and_only_where_they_should() -> None:
     assert not any(isinstance(linear, UniformInitLinear) for linear in plain.children())
 
 
-def test_keys_have_no_bias_and_norms_have_berts_epsilon() -> None:
-    block = TransformerBlock(shape(), with_dense=False)
-    has_bias = {name: linear.bias is not None for name, linear in block.attention.named_children()}
-    assert has_bias == {"query": True, "key": False, "value": True, "output": True}
-    assert (block.attention_norm.eps, block.output_norm.eps) == (1e-12, 1e-12)
-
-
 @pytest.mark.parametrize(
     ("blocks", "squares"), [((False, False), 8), ((True,), 5), ((None,), 5), ((True, True, None), 15)]
 )

@@ -188,46 +188,6 @@ def test_the_first_weights_are_those_of_the_released_program() -> None:
     assert not torch.equal(excitation.squeeze.weight, before)
 
 
-@pytest.mark.parametrize("squeeze", [False, True])
-@pytest.mark.parametrize("kind", LAYER_MIXES)
-@pytest.mark.parametrize("outside", [math.nan, math.inf, 1e30])
-def test_what_stands_at_padding_changes_nothing(kind: str, squeeze: bool, outside: float) -> None:
-    mix, layers = mix_of(kind, 6, squeeze=squeeze), layers_of(6)
-    spoilt = [layer.masked_fill(~MASK_BT[:, :, None], outside) for layer in layers]
-    clean_BTD, clean_BL = mix(layers, MASK_BT)
-    mixed_BTD, weights_BL = mix(spoilt, MASK_BT)
-    assert torch.equal(mixed_BTD[MASK_BT], clean_BTD[MASK_BT])
-    assert clean_BTD[MASK_BT].isfinite().all()
-    if squeeze:
-        assert torch.equal(weights_BL, clean_BL)
-        assert ((weights_BL > 0) & (weights_BL < 1)).all()
-
-
-class Layer(Tensor):
-    """A tensor that writes its number down when it is multiplied."""
-
-    @staticmethod
-    def __new__(cls, values: Tensor, number: int, seen: list[int]) -> "Layer":
-        made = Tensor._make_subclass(cls, values)
-        made.number, made.seen = number, seen
-        return made
-
-    def __mul__(self, other: Tensor) -> Tensor:
-        if hasattr(self, "number"):  # what is made of a layer has none
-            self.seen.append(self.number)
-        return self.as_subclass(Tensor) * other
-
-
-@pytest.mark.parametrize("kind", LAYER_MIXES)
-def test_only_the_layers_that_a_kind_needs_are_rescaled(kind: str) -> None:
-    seen: list[int] = []
-    layers = [Layer(layer, number, seen) for number, layer in enumerate(layers_of(6), start=1)]
-    mix_of(kind, 6, squeeze=True)(layers, MASK_BT)
-    of_selections = {name: numbers(6)[0] for name, numbers in PLAIN.items()}
-    needed = of_selections | {"weighted": [1, 2, 3, 4, 5, 6], "concat-last-4": [3, 4, 5, 6]}
-    assert seen == needed[kind]
-
-
 def test_without_squeeze_a_selection_hands_on_the_layer_itself() -> None:
     layers = layers_of(4)
     for kind, place in (("first", 0), ("second", 1), ("second-to-last", 2), ("last", 3)):
@@ -254,16 +214,6 @@ def test_a_mix_has_the_weights_of_its_kind_and_all_get_gradients(kind: str, sque
     for name, parameter in mix.named_parameters():
         assert parameter.grad.isfinite().all()
         assert parameter.grad.abs().sum() > 0, name
-
-
-@pytest.mark.parametrize("squeeze", [False, True])
-@pytest.mark.parametrize("kind", LAYER_MIXES)
-def test_every_mix_works_from_its_fewest_layers_on(kind: str, squeeze: bool) -> None:
-    fewest = MINIMUM_LAYERS.get(kind, 1)
-    for count in (fewest, fewest + 1):
-        mixed_BTD, _ = mix_of(kind, count, squeeze=squeeze)(layers_of(count), MASK_BT)
-        assert mixed_BTD.shape == (4, 4, D)
-        assert mixed_BTD[MASK_BT].isfinite().all()
 
 
 def test_the_tables_name_each_other() -> None:

@@ -12,7 +12,6 @@ from attentune.nn.losses import (
     LOSSES,
     NO_LABEL,
     binary_cross_entropy_rows,
-    corn_rows,
     cross_entropy_rows,
     focal_rows,
     label_set_rows,
@@ -134,30 +133,6 @@ def test_every_loss_is_a_choice_and_works_by_its_name() -> None:
     assert found[0] != found[1]
 
 
-def test_losses_are_float32_whatever_the_logits() -> None:
-    logits_BC, labels_B = example(torch.bfloat16)
-    assert cross_entropy_rows(logits_BC, labels_B).loss_B.dtype == torch.float32
-    expected = cross_entropy_rows(logits_BC.float(), labels_B).loss_B
-    assert torch.equal(cross_entropy_rows(logits_BC, labels_B).loss_B, expected)
-    assert squared_error_rows(torch.ones(2, 1, dtype=torch.bfloat16), torch.ones(2)).loss_B.dtype == torch.float32
-
-
-def test_one_row_of_regression_keeps_its_shape() -> None:
-    assert squared_error_rows(torch.tensor([[2.0]]), torch.tensor([1.0])).loss_B.shape == (1,)
-
-
-def test_row_losses_goes_by_the_name_of_the_loss() -> None:
-    logits_BC, labels_B = example()
-    weights_C = weights_of("unequal")
-    rows = row_losses("cross-entropy", logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=0.2)
-    expected = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=0.2)
-    assert torch.equal(rows.loss_B, expected.loss_B)
-    scores_B = torch.arange(9.0)
-    expected = squared_error_rows(logits_BC[:, :1], scores_B)
-    assert torch.equal(row_losses("mse", logits_BC[:, :1], scores_B).loss_B, expected.loss_B)
-    assert torch.equal(row_losses("corn", logits_BC, labels_B).loss_B, corn_rows(logits_BC, labels_B).loss_B)
-
-
 def test_weights_and_smoothing_go_to_every_loss_of_classes() -> None:
     logits_BC, labels_B = example()
     logits_B2, labels_of_2_B = logits_BC[:, :2], labels_B.clamp(max=1)
@@ -238,11 +213,6 @@ def test_a_rows_weight_multiplies_the_loss_of_its_tokens() -> None:
     assert hits == rows[0][1] + rows[1][1]
 
 
-def test_undecided_is_not_important() -> None:
-    token_logits_BT2 = torch.ones(1, 2, 2)
-    assert token_label_sums(token_logits_BT2, torch.tensor([[0.0, 1.0]]))[1].item() == 1.0
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_the_tasks_loss_and_the_token_heads_share_one_loss(share: float) -> None:
     labels_BT, loss = torch.tensor(TOKEN_LABELS["soft"]), torch.tensor(1.7)
@@ -263,14 +233,6 @@ def test_where_no_token_is_labelled_the_tasks_loss_is_whole_and_the_token_head_i
     assert float(with_token_loss(loss, token_logits(), one, share=0.3)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_without_a_labelled_token_the_loss_is_zero_and_so_are_its_gradients() -> None:
-    token_logits_BT2 = token_logits().requires_grad_()
-    loss, hits = token_label_sums(token_logits_BT2, torch.full((2, 5), NO_LABEL))
-    assert (loss.item(), hits.item()) == (0.0, 0.0)
-    loss.backward()
-    assert torch.equal(token_logits_BT2.grad, torch.zeros(2, 5, 2))
-
-
 def test_only_labelled_tokens_have_a_gradient() -> None:
     token_logits_BT2, labels_BT = token_logits().requires_grad_(), torch.tensor(TOKEN_LABELS["soft"])
     token_label_sums(token_logits_BT2, labels_BT)[0].backward()
@@ -289,12 +251,6 @@ def test_cross_entropy_with_soft_targets_is_that_of_a_plain_loop() -> None:
         expected = -sum(t * value for t, value in zip(targets_BC[row].tolist(), log_p, strict=True))
         assert losses.loss_B[row].item() == pytest.approx(expected, rel=1e-5)
     assert losses.weight_B.tolist() == [1.0] * 6
-
-
-def test_soft_targets_that_are_labels_give_the_cross_entropy_of_the_labels() -> None:
-    logits_BC, labels_B = torch.randn(5, 4), torch.tensor([0, 3, 1, 1, 2])
-    soft = row_losses("cross-entropy", logits_BC, torch.nn.functional.one_hot(labels_B, 4).float())
-    torch.testing.assert_close(soft.loss_B, row_losses("cross-entropy", logits_BC, labels_B).loss_B)
 
 
 # Several labels a row
@@ -324,14 +280,6 @@ def test_each_row_of_labels_is_the_loss_written_out(
             loss += (1 - target) * p**gamma * -math.log(1 - p)
         assert float(rows.loss_B[row]) == pytest.approx(loss / 4, rel=1e-4, abs=1e-6)
     assert rows.weight_B.tolist() == [1.0] * 7
-
-
-def test_labels_of_two_dimensions_are_several_a_row() -> None:
-    logits_BC, labels_BC = label_sets()
-    plain = row_losses("binary-cross-entropy", logits_BC, labels_BC)
-    assert torch.equal(plain.loss_B, label_set_rows(logits_BC, labels_BC).loss_B)
-    focal = row_losses("focal", logits_BC, labels_BC, focal_gamma=3.0)
-    assert torch.equal(focal.loss_B, label_set_rows(logits_BC, labels_BC, gamma=3.0).loss_B)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])

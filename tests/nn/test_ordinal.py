@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attentune.nn.classifiers import ClassLogProbabilities, build_outputs, class_log_probabilities, raw_outputs
+from attentune.nn.classifiers import class_log_probabilities
 from attentune.nn.losses import corn_rows, corn_task_counts
 
 
@@ -74,12 +74,3 @@ def test_great_numbers_stay_finite_and_bf16_is_computed_in_float32() -> None:
     half_BK = batch()[0].bfloat16()
     assert class_log_probabilities(half_BK).dtype == torch.float32
     assert torch.equal(class_log_probabilities(half_BK), class_log_probabilities(half_BK.float()))
-
-
-def test_the_classifier_has_one_output_fewer_than_classes() -> None:
-    assert [raw_outputs("corn", classes) for classes in (2, 5)] == [1, 4]
-    assert [raw_outputs(name, 5) for name in ("auto", "cross-entropy")] == [5, 5]
-    module = build_outputs("corn")
-    assert isinstance(module, ClassLogProbabilities)
-    assert module(torch.zeros(3, 4)).shape == (3, 5)
-    assert list(module.state_dict()) == []

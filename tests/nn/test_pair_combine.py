@@ -14,7 +14,6 @@ from attentune.nn.classifiers import (
     DotProduct,
     ScaledDotProduct,
     build_classifier,
-    projection_weights,
 )
 from helpers.references import linear_of
 
@@ -123,16 +122,3 @@ def test_each_pair_is_scored_by_itself_and_both_texts_get_gradients(combine: str
     torch.testing.assert_close(alone, logits_BC, atol=1e-6, rtol=1e-6)
     logits_BC[1, 1].backward()
     assert inputs_ND.grad.abs().sum(dim=1).gt(0).tolist() == [False, True, False, False, True, False]
-
-
-def test_the_table_and_its_defaults() -> None:
-    single = build_classifier(hidden_size=5, outputs=3)
-    assert isinstance(single, torch.nn.Linear)
-    assert single.weight.shape == (3, 5)
-    dot = build_classifier(hidden_size=5, outputs=2, combine="dot")
-    assert dot.projection.weight.shape == (5, 5)
-    assert build_classifier(hidden_size=5, outputs=1, combine="dot", projection=20).projection.weight.shape == (20, 5)
-    scaled = build_classifier(hidden_size=5, outputs=2, combine="scaled-dot", projection=3)
-    assert [projection_weights(part) for part in (single, dot, scaled)] == [0, 25, 15]
-    with pytest.raises(ValueError, match="got 'sum', expected one of dot, cosine, concat, concat-cosine"):
-        build_classifier(hidden_size=5, outputs=2, combine="sum")

@@ -76,60 +76,6 @@ def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: s
     assert max(rises) > 1.0
 
 
-def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
-    """A source whose model looks at one word only, and where that word stands in each row."""
-    fillers = ("the movie was a book", "the letter in a car", "we saw the music again")
-    texts = [" ".join([*words[:at], "not", *words[at:]]) for at, words in enumerate(map(str.split, fillers))]
-    source = tiny_source(tiny(), texts=texts, rows=3)
-    model: Any = source.scorer.model
-    ids = [source.features.ids[source.features.row(row)] for row in range(3)]
-    decisive = int(ids[0][1])
-    assert [int((own == decisive).sum()) for own in ids] == [1, 1, 1]
-    # Every other word looks like the mask token, so that masking it changes nothing at all.
-    with torch.no_grad():
-        words = model.get_input_embeddings().weight
-        own = words[decisive].clone()
-        ordinary_ids = np.unique(source.features.ids[~source.features.special]).tolist()
-        words[ordinary_ids] = words[source.mask_token_id].clone()
-        words[decisive] = own
-    places = [int(np.flatnonzero(own == decisive)[0]) for own in ids]
-    _tell_apart(source, places)
-    return source, places
-
-
-@torch.no_grad()
-def _tell_apart(source: LabelSource, places: list[int]) -> None:
-    """Rows are good as they are and bad without the word: the classifier looks along what the word adds."""
-    model: Any = source.scorer.model
-    seen: list[torch.Tensor] = []
-    handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
-    for row, place in enumerate(places):
-        answer(source, row)
-        answer(source, row, [place])
-    handle.remove()
-    whole_D, masked_D = torch.stack(seen[0::2]).mean(dim=0), torch.stack(seen[1::2]).mean(dim=0)
-    added_D = 4.0 * (whole_D - masked_D) / (whole_D - masked_D).square().sum()
-    model.classifier.weight.copy_(torch.stack([torch.zeros_like(added_D), added_D]))
-    model.classifier.bias.copy_(torch.stack([added_D @ (whole_D + masked_D) / 2.0, torch.tensor(0.0)]))
-    source.gold[:] = 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_decisive_word_is_found(tiny: Tiny, name: str) -> None:
-    source, places = decisive_source(tiny)
-    for row, place in enumerate(places):
-        assert answer(source, row).argmax() == 1
-        assert answer(source, row, [place]).argmax() == 0
-        others = [other for other in ordinary(source, row) if other != place]
-        assert answer(source, row, others) == pytest.approx(answer(source, row), abs=1e-5)
-    hard = generator(name, source, top_share=0.0, samples=200).plan(1).token_labels
-    soft = generator(name, source, targets="soft", samples=200).plan(1).token_labels
-    for row, place in enumerate(places):
-        assert np.flatnonzero(hard.sample(row) == 1).tolist() == [place]
-        assert soft.sample(row)[place] == 1
-        assert np.sort(soft.sample(row))[-2] < 0.3
-
-
 def test_lime_is_a_function_of_seed_epoch_and_row(tiny: Tiny) -> None:
     source = tiny_source(tiny(), rows=8)
     first = labels_of("lime", source, targets="soft", samples=16)

@@ -12,13 +12,10 @@ from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.plan import shuffled
 from helpers.label_sources import (
     BagOfWordsScorer,
-    Tiny,
     bag_source,
     features_of,
     generator,
     labels_of,
-    observe_rows,
-    tiny_source,
 )
 
 NOT_PROBED = "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows"
@@ -58,18 +55,6 @@ def test_where_no_row_is_right_there_are_no_labels_and_the_reason_says_so(name: 
     assert made.token_labels is None
     assert made.rows.tolist() == list(range(30))
     assert made.facts == {"probed": 30, "correct": 0, "flipped": 0, "ones": 0, "zeros": 0, "reason": NOT_RIGHT}
-
-
-@pytest.mark.parametrize("name", ["gradient", "integrated-gradients", "lime"])
-def test_the_reason_is_the_same_for_labels_from_scores(tiny: Tiny, name: str) -> None:
-    source = tiny_source(tiny(), rows=6)
-    right = source.scorer.logits(np.arange(6)).argmax(axis=1)
-    maker = generator(name, replace(source, gold=1 - right))
-    if name == "gradient":
-        observe_rows(maker, np.arange(6))
-    made = maker.plan(1)
-    assert made.token_labels is None
-    assert made.facts == {"probed": 6, "correct": 0, "ones": 0, "zeros": 0, "reason": NOT_RIGHT}
 
 
 @pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
@@ -118,20 +103,6 @@ def test_shuffled_labels_are_the_same_ones_elsewhere(name: str, settings: dict[s
     assert mixed.facts == usual.facts
     assert np.array_equal(mixed.rows, usual.rows)
     assert np.array_equal(labels_of(name, source, shuffle=True, **settings), dealt)
-
-
-def test_each_epoch_and_seed_shuffles_otherwise() -> None:
-    source = bag_source(60)
-    # Every row once and in full: without the shuffle all epochs have the same labels.
-    plain = labels_of("leave-one-out", source)
-    assert np.array_equal(plain, labels_of("leave-one-out", source, epoch=2))
-    draws = [
-        labels_of("leave-one-out", source, shuffle=True),
-        labels_of("leave-one-out", source, shuffle=True, epoch=2),
-        labels_of("leave-one-out", replace(source, seed=8), shuffle=True),
-    ]
-    assert not any(np.array_equal(one, other) for one, other in zip(draws, [*draws[1:], draws[0]], strict=True))
-    assert not any(np.array_equal(one, plain) for one in draws)
 
 
 def test_the_shuffle_of_a_seed_and_epoch_is_the_same_in_every_version() -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from attentune.token_labels import attribution as gradient
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import answer, is_right, labels_of_scores, ordinary, rise_scores, row_loss
 from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, observe_rows, tiny_source
@@ -91,16 +90,6 @@ def test_only_what_was_seen_since_the_last_plan_is_labelled(tiny: Tiny) -> None:
     assert np.array_equal(later, loop_labels(source, ROWS[9:], soft=False))
 
 
-def test_whether_a_row_is_right_is_what_the_training_pass_said(tiny: Tiny) -> None:
-    source = tiny_source(tiny())
-    maker = generator("gradient", replace(source, gold=1 - source.gold))
-    observe_rows(maker, ROWS)
-    made = maker.plan(1)
-    assert made.facts["correct"] == 5
-    labelled = [row for row in range(20) if made.token_labels.sample(row).max() >= 0]
-    assert labelled == [3, 7, 11, 15, 19]
-
-
 def test_an_overflowed_gradient_says_nothing(tiny: Tiny) -> None:
     source = tiny_source(tiny())
     maker = generator("gradient", source, targets="soft")
@@ -109,15 +98,6 @@ def test_an_overflowed_gradient_says_nothing(tiny: Tiny) -> None:
     made = maker.plan(1)
     assert made.facts["ones"] == 0
     assert set(made.token_labels.values.tolist()) == {-1.0, 0.0}
-
-
-def test_of_a_row_only_the_overflowed_tokens_are_lost(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tiny_source(tiny())
-    maker = generator("gradient", source, targets="soft")
-    scores = torch.tensor([[9.0, float("inf"), -float("inf"), float("nan"), 0.5, 0.25]])
-    monkeypatch.setattr(gradient, "rise_if_masked", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
-    observe_rows(maker, [2])  # [CLS] and at least five more tokens
-    assert maker.plan(1).token_labels.sample(2)[:6].tolist() == [-1.0, 0.0, 0.0, 0.0, 1.0, 0.5]
 
 
 def test_what_was_seen_goes_through_a_checkpoint(tiny: Tiny) -> None:

@@ -136,18 +136,6 @@ def test_kept_samples_masks_and_originals_differ_between_epochs_and_seeds() -> N
         assert any(zeros_of(other, number) != masks[row] for number, row in shared)
 
 
-def test_the_settings_of_the_spans_reach_them() -> None:
-    source = bag_source(100, length=40, wrong_share=0.0)
-
-    def zeros(**settings: float) -> int:
-        return generator("released", source, aug_ratio_each=0.5, **settings).plan(1).facts["zeros"]
-
-    assert zeros(aug_threshold=0.0) == 0
-    assert zeros(aug_threshold=0.05) < 0.7 * zeros(aug_threshold=0.1)
-    # Of the kept 50 each span is one token long, or three.
-    assert 1.5 * zeros(rm_threshold=1.0, aug_threshold=0.02) < zeros(rm_threshold=0.0, aug_threshold=0.02)
-
-
 def test_a_score_is_kept_where_it_is_right_and_masking_hardly_moves_it(tiny: Tiny) -> None:
     source = tiny_source(tiny("bert"), "regression", rows=20)
     source = replace(source, comparator=replace(source.comparator, tolerance=0.2))
@@ -156,13 +144,3 @@ def test_a_score_is_kept_where_it_is_right_and_masking_hardly_moves_it(tiny: Tin
     assert made.facts["correct"] == 15
     assert [(int(row), zeros_of(made, number)) for number, row in enumerate(made.rows[: len(loop)])] == loop
     assert made.facts["flipped"] > 0
-
-
-def test_special_tokens_of_pairs_have_no_label(tiny: Tiny) -> None:
-    source = tiny_source(tiny("roberta"), "pair", rows=12)
-    made = generator("released", source, aug_ratio_each=0.5).plan(1)
-    for number, row in enumerate(made.rows.tolist()):
-        special = source.features.special[source.features.row(row)]
-        assert special.sum() == 4  # <s> a </s></s> b </s>
-        assert ((made.token_labels.sample(number) == -1) == special).all()
-    assert made.facts["zeros"] > 0

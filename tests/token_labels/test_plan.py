@@ -141,15 +141,6 @@ def test_a_plan_comes_back_from_its_tensors() -> None:
     assert EpochPlan.from_tensors(EpochPlan(np.array([2])).tensors()).token_labels is None
 
 
-def test_labels_are_counted_over_the_samples_asked_for() -> None:
-    labels = TokenLabels(np.array([1.0, -1.0, 0.49, 0.0, 0.5, -1.0], dtype=np.float32), np.array([0, 2, 5, 6]))
-    assert labels.counts(np.array([0, 1, 2])) == (4, 2)
-    assert labels.counts(np.array([1])) == (3, 1)
-    assert labels.counts(np.array([1, 1])) == (6, 2)
-    assert labels.counts(np.array([2])) == (0, 0)
-    assert labels.counts(np.zeros(0, dtype=np.int64)) == (0, 0)
-
-
 def test_a_token_labelled_more_than_once_gets_the_mean() -> None:
     sums = LabelSums(np.array([0, 3, 3, 5]))
     for row, places, value in [(0, [0, 2], 1.0), (0, [2], 0.0), (0, [2], 0.5), (2, [1], 0.25), (2, [], 1.0)]:

@@ -92,15 +92,6 @@ def test_labels_from_any_scores(scores: np.ndarray, top_share: float, soft: bool
         assert made[places].min() >= 0
 
 
-@given(nps.arrays(np.float32, st.integers(0, 40), elements=st.sampled_from([-1.0, 0.0, 0.25, 1.0])), st.integers(0, 99))
-def test_shuffling_keeps_the_values_and_the_labelled_places(values: np.ndarray, seed: int) -> None:
-    kept = values.copy()
-    mixed = shuffled(values, np.random.default_rng(seed))
-    assert np.array_equal(values, kept)
-    assert np.array_equal(mixed < 0, values < 0)
-    assert sorted(mixed.tolist()) == sorted(values.tolist())
-
-
 def test_shuffling_deals_every_label_to_every_labelled_place_alike() -> None:
     values = np.array([1.0, -1.0, 0.0, 0.0, -1.0, 0.0], dtype=np.float32)
     draws = np.array([shuffled(values, np.random.default_rng(seed)) for seed in range(2000)])

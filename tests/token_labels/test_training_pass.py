@@ -12,7 +12,7 @@ from attentune.token_labels.attribution import TrainingPredictions
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.flip import predict_masked_copies
 from helpers.label_references import probing_labels, released_samples
-from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watched
+from helpers.label_sources import bag_source, generator, watched
 
 
 def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> torch.Tensor:
@@ -115,27 +115,6 @@ def test_released_keeps_what_the_loop_keeps_with_the_same_rows_believed() -> Non
     kept = released_samples(source, 1, wanted=150, ask=bag_answer, assumed_correct=np.flatnonzero(believed_N).tolist())
     assert made.rows[:150].tolist() == [row for row, _ in kept]
     assert kept != released_samples(source, 1, wanted=150, ask=bag_answer)
-
-
-@pytest.mark.parametrize("name", ["flip", "released"])
-def test_each_epoch_has_its_own_training_pass(name: str) -> None:
-    source, scorer = watched(bag_source(100))
-    maker = generator(name, source, reuse_predictions=True, **({"aug_ratio_each": 0.5} if name == "released" else {}))
-    tell(maker, np.ones(100, dtype=bool))
-    maker.plan(1)
-    scorer.asked.clear()
-    maker.plan(2)  # nothing was observed meanwhile, so all is asked
-    assert len(scorer.plain) == 100
-
-
-def test_scores_are_always_asked_for(tiny: Tiny) -> None:
-    source = tiny_source(tiny(), "regression", rows=30)
-    maker = generator("flip", source, reuse_predictions=True)
-    logits_NC = torch.from_numpy(source.scorer.logits(np.arange(30)))
-    maker.on_backward(np.arange(30), {}, logits_NC)
-    expected, _ = probing_labels(source, 1)
-    assert np.array_equal(maker.plan(1).token_labels.values, expected.astype(np.float32))
-    assert maker.tensors() == {}
 
 
 def test_what_was_noted_comes_back_from_a_checkpoint() -> None:

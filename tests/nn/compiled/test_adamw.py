@@ -121,25 +121,3 @@ def test_autograd_notices_that_weights_were_changed() -> None:
     CompiledAdamW([weight], **OPTIONS).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_gradients_that_are_views_with_gaps_are_read_right() -> None:
-    weights, others = [nn.Parameter(torch.ones(4, 8))], [nn.Parameter(torch.ones(4, 8))]
-    gradient = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
-    weights[0].grad, others[0].grad = gradient.t(), gradient.t().contiguous()
-    for own in (weights, others):
-        CompiledAdamW(own, **OPTIONS).step()
-    assert torch.equal(weights[0], others[0])
-
-
-def test_the_closure_is_called_with_gradients() -> None:
-    weights = parameters()
-
-    def closure() -> Tensor:
-        loss = torch.stack([(one**2).sum() for one in weights]).sum()
-        loss.backward()
-        return loss
-
-    before = weights[0].detach().clone()
-    assert CompiledAdamW(weights, **OPTIONS).step(closure).item() > 0
-    assert not torch.equal(weights[0], before)

@@ -320,43 +320,6 @@ def test_normalised_rows_stand_side_by_side(columns: int) -> None:
     assert is_nan.sum() == columns
 
 
-@pytest.mark.parametrize("form", ["none", "tanh"])
-def test_gelu_and_its_gradients(form: str) -> None:
-    odd = [0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3, 7.3, 11.0, -11.0, 1e25, -1e25, 1e-3, 5.0, -5.0]
-    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor(odd)])
-    x = x.view(-1, 16).to(HALF)
-    bias, d_out = made(16, seed=1) / 8, made(*x.shape, seed=2, half=True)
-    wide = x.double().requires_grad_(), bias.double().requires_grad_()
-    wanted = torch.nn.functional.gelu(wide[0] + wide[1], approximate=form)
-    wanted_back = torch.autograd.grad(wanted, wide, d_out.double())
-    ours, d_x = kernels.gelu(x, bias, is_tanh=form == "tanh"), d_out.clone()
-    again, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
-    for found in (ours, again):
-        torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
-    torch.testing.assert_close(d_x.double(), wanted_back[0], rtol=0.004, atol=1e-6)
-    near(d_bias, wanted_back[1], 1e-5)
-
-
-def test_what_is_no_number_is_seen() -> None:
-    x = torch.full((1, 16), float("nan")).to(HALF)
-    zero = torch.zeros(16)
-    assert all(kernels.gelu(x, zero, is_tanh=is_tanh).isnan().all() for is_tanh in (False, True))
-    assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).out_bf16.isnan().all()
-    projected = torch.full((2, 48), float("nan")).to(HALF)
-    assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()
-    assert math.isnan(kernels.sum_of_squares([torch.tensor([1.0, float("nan")])]))
-
-
-def test_the_sum_of_squares() -> None:
-    tables = [made(*shape, seed=number) for number, shape in enumerate([(1,), (17,), (300, 70), (3, 5, 7), (0,)])]
-    wanted = sum(float(table.double().square().sum()) for table in tables)
-    assert kernels.sum_of_squares(tables) == pytest.approx(wanted, rel=1e-6)
-    rounded = [table.to(HALF) if number % 2 else table for number, table in enumerate(tables)]
-    wanted = sum(float(table.double().square().sum()) for table in rounded)
-    assert kernels.sum_of_squares(rounded) == pytest.approx(wanted, rel=1e-6)
-    assert kernels.sum_of_squares([torch.full((10,), 1e20)]) == math.inf  # as in PyTorch, float32 overflows
-
-
 def mask_of(drop: DropoutMask, rows: int, columns: int) -> Tensor:
     """Which ones of so many dropout keeps: those of `norm` that a gradient reaches."""
     rising = torch.arange(columns) + 1.0  # so that no gradient is taken away with the mean

@@ -105,27 +105,6 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, bias
     assert_close(d_biases, back[1], 0.02)
 
 
-@given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
-def test_norm_and_its_gradients(rows: int, columns: int, scale: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    width = kernels.VECTOR * columns
-    x = random(rows, width, generator=generator, scale=scale).to(HALF)
-    vectors = [random(width, generator=generator) for _ in range(3)]  # bias, scale, shift
-    residual = random(rows, width, generator=generator, scale=scale)
-    d_out = random(rows, width, generator=generator)
-    exact = [one.double().requires_grad_() for one in (residual, x, vectors[1], vectors[2], vectors[0])]
-    wanted = torch.nn.functional.layer_norm(exact[0] + exact[1] + exact[4], (width,), exact[2], exact[3], 1e-5)
-    ours = kernels.norm(x, vectors[0], residual, vectors[1], vectors[2], 1e-5, NO_DROPOUT, keep=True)
-    assert_close(ours.out, wanted, 1e-5)
-    assert_close(ours.out_bf16, wanted, 0.01)
-    assert ours.normed is not None
-    assert ours.inverse is not None
-    d_residual, d_x, sums = kernels.norm_back(d_out, None, ours.normed, ours.inverse, vectors[1], NO_DROPOUT)
-    back = torch.autograd.grad(wanted, exact, d_out.double())
-    for one, other, share in zip((d_residual, d_x, *sums), back, (1e-4, 0.01, 1e-4, 1e-4, 1e-4), strict=True):
-        assert_close(one, other, share)
-
-
 @pytest.mark.parametrize("form", ["none", "tanh"])
 @given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
 def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float, seed: int) -> None:
@@ -142,33 +121,6 @@ def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float
     assert_close(out, wanted, 0.01)
     assert_close(d_x, back[0], 0.01)
     assert_close(d_bias, back[1], 0.001)
-
-
-@given(shape=shapes, scale=scales, seed=seeds)
-def test_disentangled_attention_and_its_gradients(shape: Shape, scale: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    rows, hidden = shape.batch * shape.length, shape.heads * shape.width
-    projected = random(rows, 3 * hidden, generator=generator, scale=scale).to(HALF)
-    biases = random(3 * hidden, generator=generator, scale=scale)
-    positions = random(2 * shape.length - 1, 2 * hidden, generator=generator, scale=min(scale, 1.0)).to(HALF)
-    d_context = random(rows, hidden, generator=generator).to(HALF)
-    exact = [one.double().requires_grad_() for one in (projected, biases, positions)]
-    parts = (exact[0] + exact[1]).view(shape.batch, shape.length, 3, shape.heads, shape.width)
-    query, key, value = parts.permute(2, 0, 3, 1, 4)
-    place = torch.arange(shape.length)
-    table = exact[2].view(-1, 2, shape.heads, shape.width)[place - place[:, None] + shape.length - 1]
-    scores = query @ key.transpose(2, 3) + torch.einsum("bhie,ijhe->bhij", query, table[:, :, 0])
-    scores = (scores + torch.einsum("bhje,ijhe->bhij", key, table[:, :, 1])) / math.sqrt(3 * shape.width)
-    wanted = (scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(rows, hidden)
-    given_ = (projected, biases, None, shape.batch, shape.heads, NO_DROPOUT, positions)
-    context, log_sums = kernels.attention(*given_, keep=True)
-    assert_close(context, wanted, 0.01)
-    if scale > 1:
-        return  # as above
-    assert log_sums is not None
-    found = kernels.attention_back(projected, biases, None, log_sums, d_context, NO_DROPOUT, positions)
-    for one, other in zip(found, torch.autograd.grad(wanted, exact, d_context.double()), strict=True):
-        assert_close(one, other, 0.02)
 
 
 @given(

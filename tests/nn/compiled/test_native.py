@@ -48,16 +48,6 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.integration
 @needs_native
-def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    native.load_library()
-    monkeypatch.setattr(native, "processor_name", lambda: "another")
-    native.attempt_load.cache_clear()
-    native.load_library()
-    assert len(list(cache.iterdir())) == 2
-
-
-@pytest.mark.integration
-@needs_native
 def test_options_of_the_environment_come_last_and_have_a_library_of_their_own(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

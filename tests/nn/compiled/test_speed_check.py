@@ -60,13 +60,6 @@ def test_it_is_measured_once_and_kept(cache: Path, measured: list[float], ratio:
     assert value == ratio
 
 
-def test_each_size_has_its_own(cache: Path, measured: list[float]) -> None:
-    measured += [0.5, 2.0]
-    assert checks.is_fast(*SIZE)
-    assert not checks.is_fast(768, 3072, 12)
-    assert sorted(kept(cache).values()) == [0.5, 2.0]
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"64": "fast"}'])
 def test_a_damaged_file_is_measured_again(cache: Path, measured: list[float], content: str) -> None:
     measured += [0.5, 0.6]
