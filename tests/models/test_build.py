@@ -130,16 +130,6 @@ def test_other_heads_take_no_pooler(tiny: Tiny, kind: str) -> None:
     assert not model.config.head["with_pooler"]
 
 
-@pytest.mark.parametrize("family", ["bert", "albert"])
-def test_logits_are_those_of_the_familys_own_parts(tiny: Tiny, family: str) -> None:
-    model, tokenizer = build(tiny(family))
-    encoder = AutoModel.from_pretrained(tiny(family)).eval()
-    with torch.no_grad():
-        pooled_BD = encoder(**encoded(tokenizer, FIRST, LONG)).pooler_output
-        expected_BC = model.classifier(pooled_BD)
-    torch.testing.assert_close(logits_of((model, tokenizer), FIRST, LONG), expected_BC, atol=1e-6, rtol=0)
-
-
 def test_a_checkpoint_with_another_models_head_is_an_encoder_too(tiny: Tiny, tmp_path: Path) -> None:
     masked = AutoModelForMaskedLM.from_pretrained(tiny("bert"))
     masked.save_pretrained(tmp_path)
@@ -229,15 +219,6 @@ def test_the_longest_length_is_that_of_the_encoders_positions(tiny: Tiny, family
     inputs = tokenizer("x " * 500, truncation=True, max_length=MAX_POSITIONS, return_tensors="pt")
     assert inputs["input_ids"].shape == (1, MAX_POSITIONS)
     assert model(**inputs).logits.isfinite().all()
-
-
-def test_what_the_model_was_built_for_is_written_down(tiny: Tiny) -> None:
-    model, tokenizer = build(tiny("bert"), max_length=99, is_pair=True)
-    assert (model.config.max_seq_length, model.config.is_pair) == (99, True)
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
-    assert set(model.config.special_token_ids) == special
-    assert model.special_ids.tolist() == sorted(special)
-    assert tokenizer.padding_side == tokenizer.truncation_side == "right"
 
 
 @every_family

@@ -240,18 +240,6 @@ def test_when_the_layer_computes_as_ever(tiny: Tiny, what: str, calls: list[str]
     assert calls == (["fused_layer"] * 2 if "hook" in what else [])
 
 
-def test_hidden_states_are_seen_and_hooks_on_a_whole_layer_work(tiny: Tiny, calls: list[str]) -> None:
-    model, inputs = built(tiny)
-    use_fused_layers(model)
-    shapes: list[torch.Size] = []
-    model.encoder.encoder.layer[1].register_forward_hook(lambda module, given, out: shapes.append(out.shape))
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        output = model(**inputs, output_hidden_states=True)
-    assert len(output.hidden_states) == 4
-    assert shapes == [output.hidden_states[0].shape]
-    assert calls == ["fused_prediction"] * 3
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -16,17 +16,6 @@ TRANSFORMERS_FIRST = """
 from transformers import AutoConfig, AutoModelForSequenceClassification
 import attentune
 """
-NAMES_FIRST = """
-import transformers
-import attentune
-from transformers import AutoConfig
-assert transformers.AutoConfig.for_model("attentune").model_type == "attentune"
-"""
-CONFIGURATIONS_FIRST = """
-from transformers import AutoConfig
-import attentune
-from transformers import pipeline
-"""
 OURS_FIRST = """
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import load_model
@@ -100,8 +89,6 @@ def run(code: str) -> None:
     [
         pytest.param(ATTENTUNE_FIRST, id="attentune"),
         pytest.param(TRANSFORMERS_FIRST, id="transformers"),
-        pytest.param(NAMES_FIRST, id="names", marks=pytest.mark.slow),
-        pytest.param(CONFIGURATIONS_FIRST, id="configurations", marks=pytest.mark.slow),
         pytest.param(OURS_FIRST, id="ours", marks=pytest.mark.slow),
     ],
 )

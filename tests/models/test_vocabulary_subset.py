@@ -73,18 +73,6 @@ def test_the_same_weights_as_with_the_whole_table_where_all_are_pulled_to_their_
         torch.testing.assert_close(compact[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
 
 
-def test_between_scores_there_is_no_second_table_and_decay_is_not_applied_twice(tiny):
-    model = AutoModel.from_pretrained(tiny("bert"))
-    table = model.get_input_embeddings()
-    initial, address = table.weight.detach().clone(), table.weight.data_ptr()
-    embeddings = VocabularySubset(model, np.array([3, 4]))
-    for _ in range(2):
-        with embeddings.whole(decay=0.5):
-            assert torch.equal(table.weight[5:], 0.5 * initial[5:])
-            assert torch.equal(table.weight[3:5], initial[3:5])
-        assert table.weight.data_ptr() == address, "the table that was read from the encoder, not a copy"
-
-
 def test_a_checkpoint_of_another_encoder_is_refused(tiny):
     model, other = (AutoModel.from_pretrained(tiny("bert", seed=seed)) for seed in (0, 1))
     embeddings = VocabularySubset(model, np.array([3, 4]))

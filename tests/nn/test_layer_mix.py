@@ -125,17 +125,6 @@ def test_the_squeeze_is_the_mean_over_real_tokens_and_features() -> None:
     assert layer_means([layer.bfloat16() for layer in layers], MASK_BT).dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("count", "ratio", "inner"), [(12, 3, 4), (6, 3, 2), (5, 3, 1), (3, 3, 1), (2, 3, 1), (1, 3, 1), (12, 5, 2)]
-)
-def test_the_bottleneck_has_a_ratios_part_of_the_layers_and_at_least_one(count: int, ratio: int, inner: int) -> None:
-    mix = LayerMix(kind="last", num_layers=count, hidden_size=D, squeeze=True, ratio=ratio)
-    assert mix.excitation.squeeze.weight.shape == (inner, count)
-    assert mix.excitation.excite.weight.shape == (count, inner)
-    default = LayerMix(kind="last", num_layers=count, hidden_size=D, squeeze=True)
-    assert default.excitation.squeeze.weight.shape == (max(1, count // 3), count)
-
-
 @pytest.mark.parametrize("kind", LAYER_MIXES)
 def test_the_neutral_start_changes_no_scale_and_no_order(kind: str) -> None:
     """Whatever the seed; the released start multiplies the last layer by a random factor."""

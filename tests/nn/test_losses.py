@@ -17,7 +17,6 @@ from attentune.nn.losses import (
     label_set_rows,
     resolve_loss,
     row_losses,
-    squared_error_rows,
     token_label_sums,
     with_token_loss,
 )
@@ -84,14 +83,6 @@ def test_softmax_cross_entropy_is_that_of_the_probabilities() -> None:
     assert float(rows.loss_B.min()) > math.log(1 + 2 / math.e) - 1e-6
 
 
-def test_mean_squared_error_is_pytorchs_and_the_loss_written_out() -> None:
-    logits_BC, scores_B = torch.tensor([[0.5], [2.0], [-1.0]]), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    rows = squared_error_rows(logits_BC, scores_B)
-    assert rows.loss_B.tolist() == [0.25, 0.0, 16.0]
-    assert rows.weight_B.tolist() == [1.0, 1.0, 1.0]
-    torch.testing.assert_close(rows.mean(), F.mse_loss(logits_BC[:, 0], scores_B.float()))
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("weights", [None, [0.2, 3.5], [0.0, 1.0]])
 def test_binary_cross_entropy_is_pytorchs_and_the_cross_entropy_of_two_classes(weights, smoothing: float) -> None:
@@ -150,7 +141,7 @@ def test_weights_and_smoothing_go_to_every_loss_of_classes() -> None:
         assert torch.equal(rows.loss_B, expected.loss_B)
         rows = row_losses(name, logits_BC, sets_BC, class_weights_C=three_C, **options)
         gamma = 1.5 if name == "focal" else 0.0
-        of_sets = label_set_rows(logits_BC, sets_BC, gamma=gamma, label_weights_C=three_C, label_smoothing=0.2)
+        of_sets = label_set_rows(logits_BC, sets_BC, gamma=gamma, class_weights_C=three_C, label_smoothing=0.2)
         assert torch.equal(rows.loss_B, of_sets.loss_B)
     plain = cross_entropy_rows(logits_B2, labels_of_2_B)
     assert not torch.allclose(row_losses("binary-cross-entropy", logits_B2, labels_of_2_B).loss_B, plain.loss_B)
@@ -269,7 +260,7 @@ def test_each_row_of_labels_is_the_loss_written_out(
 ) -> None:
     logits_BC, labels_BC = label_sets()
     weights_C = None if weights is None else torch.tensor(weights)
-    rows = label_set_rows(logits_BC, labels_BC, gamma=gamma, label_weights_C=weights_C, label_smoothing=smoothing)
+    rows = label_set_rows(logits_BC, labels_BC, gamma=gamma, class_weights_C=weights_C, label_smoothing=smoothing)
     for row in range(7):
         loss = 0.0
         for column in range(4):

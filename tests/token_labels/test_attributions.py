@@ -10,7 +10,6 @@ import torch
 from attentune.errors import ConfigError
 from attentune.token_labels import attribution as attributions
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.corruption import spread_copies
 from helpers.label_references import (
     answer,
     attribution_key,
@@ -95,20 +94,6 @@ def test_more_steps_or_samples_are_used(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=4)
     few, more = (scores_of(name, source, 2, steps=count, samples=count) for count in (3, 30))
     assert few != pytest.approx(more, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_below_one_a_share_of_the_rows_is_explained_and_above_each_once(tiny: Tiny, name: str) -> None:
-    source = tiny_source(tiny(), rows=12)
-    made = generator(name, source, ratio=0.5, steps=3, samples=8).plan(1)
-    part = spread_copies(12, 0.5, source.seed, 1).tolist()
-    assert made.facts["probed"] == 6
-    labelled = [row for row in range(12) if made.token_labels.sample(row).max() >= 0]
-    assert labelled == [row for row in part if row % 4 != 3 and row != 1]  # each fourth is wrong, the second is empty
-    whole, more = (generator(name, source, ratio=ratio, steps=3, samples=8).plan(1) for ratio in (1.0, 3.0))
-    assert np.array_equal(whole.token_labels.values, more.token_labels.values)
-    assert whole.facts == more.facts
-    assert whole.facts["probed"] == 12
 
 
 @pytest.mark.parametrize("name", NAMES)

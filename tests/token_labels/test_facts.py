@@ -76,14 +76,6 @@ def test_texts_without_ordinary_tokens_give_no_labels(name: str) -> None:
     assert made.facts["correct"] == 3
 
 
-@pytest.mark.parametrize("name", ["flip", "drop"])
-def test_a_mask_share_of_zero_labels_nothing(name: str) -> None:
-    made = plan(name, bag_source(20), mask_share=0.0)
-    assert made.token_labels is None
-    assert made.facts["reason"] == NO_TOKEN
-    assert made.facts["flipped"] == 0
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

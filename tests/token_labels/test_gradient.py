@@ -131,20 +131,3 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
     for name, values in saved.items():
         assert values.any()
         assert np.array_equal(parts[0][name] + parts[1][name], values)
-
-
-def test_it_reads_the_embeddings_only_while_it_listens(tiny: Tiny) -> None:
-    source = tiny_source(tiny())
-    embeddings = source.scorer.model.get_input_embeddings()
-    hooks = len(embeddings._forward_hooks)
-    maker = generator("gradient", source)
-    assert len(embeddings._forward_hooks) == hooks
-    with maker.on_train():
-        assert len(embeddings._forward_hooks) == hooks + 1
-    assert len(embeddings._forward_hooks) == hooks
-    inputs = source.scorer.inputs(0)
-    logits_BC = source.scorer.model(**inputs).logits
-    logits_BC.sum().backward()
-    with pytest.raises(RuntimeError, match="no gradient has reached the word embeddings"):
-        maker.on_backward(np.array([0]), inputs, logits_BC)
-    source.scorer.model.zero_grad(set_to_none=True)

@@ -1,7 +1,6 @@
 """Masks are a share of the non-special tokens and a function of their key."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,17 +57,6 @@ def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
 def test_copies_of_a_row_are_numbered_from_zero() -> None:
     assert copy_numbers(np.array([0, 0, 0, 2, 5, 5])).tolist() == [0, 1, 2, 0, 0, 1]
     assert copy_numbers(np.zeros(0, dtype=np.int64)).tolist() == []
-
-
-def test_a_span_ends_at_any_place_of_its_quarter_alike_and_stays_in_it() -> None:
-    """Of 17 tokens the quarters begin at 0, 4, 8 and 12; each token starts a span of one."""
-    features, draws = features_of("s" + "o" * 17 + "s"), 3000
-    seen = np.zeros(17)
-    for key in range(draws):
-        places = random_spans(features, 0, chance=1.0, rm_threshold=1.0, key=(key,))
-        seen[places - 1] += 1
-    assert seen[:12] / draws == pytest.approx([1 - (3 / 4) ** 4] * 12, abs=0.04)
-    assert seen[12:] / draws == pytest.approx([1 - (4 / 5) ** 5] * 5, abs=0.04)
 
 
 def test_a_key_stands_for_the_same_draws_in_every_version() -> None:

@@ -48,8 +48,17 @@ def check_head(settings: ModelConfig, label_space: LabelSpace, *, is_pair: bool)
     kind = head.kind
     if kind == "task-attention":
         kind = "cross-attention" if is_pair else "self-attention"
-    if needs_pairs(kind):
-        _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
+    if needs_pairs(kind) and not is_pair:
+        raise ConfigError(
+            f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Use self-attention, or"
+            " task-attention, which chooses by the rows."
+        )
+    if needs_pairs(kind) and not is_bi:
+        name = kind if head.kind == kind else f"{head.kind} on pairs, which is {kind},"
+        raise ConfigError(
+            f"model.head.kind: {name} needs a bi-encoder, but model.pair_encoding is cross-encoder; set --pair_encoding"
+            " bi-encoder, or use self-attention."
+        )
     if is_bi and head.combine in SIMILARITIES and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
@@ -67,20 +76,6 @@ def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:
 def is_dot_product(settings: ModelConfig, *, is_pair: bool) -> bool:
     """Whether the score of these rows is a dot product of the two texts' vectors."""
     return is_bi_encoder(settings, is_pair=is_pair) and settings.head.combine in ("scaled-dot", "dot")
-
-
-def _check_texts(wanted: str, kind: str, *, is_pair: bool, is_bi: bool) -> None:
-    if not is_pair:
-        raise ConfigError(
-            f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Use self-attention, or"
-            " task-attention, which chooses by the rows."
-        )
-    if not is_bi:
-        name = kind if wanted == kind else f"{wanted} on pairs, which is {kind},"
-        raise ConfigError(
-            f"model.head.kind: {name} needs a bi-encoder, but model.pair_encoding is cross-encoder; set --pair_encoding"
-            " bi-encoder, or use self-attention."
-        )
 
 
 def _layers(kind: str, layers: int | None, *, bare: bool, is_score: bool) -> int:

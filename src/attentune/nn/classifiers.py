@@ -16,9 +16,7 @@ def raw_outputs(loss: str, num_labels: int) -> int:
 
 def build_outputs(loss: str) -> nn.Module | None:
     """Build the module that turns raw outputs into logits for this loss; None if they are the logits."""
-    if loss == "corn":
-        return ClassLogProbabilities()
-    return ScaledOutput() if loss == "pearson" else None
+    return {"corn": ClassLogProbabilities, "pearson": ScaledOutput}.get(loss, lambda: None)()
 
 
 def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
@@ -85,6 +83,12 @@ COMBINATIONS = ("dot", "cosine", "concat", "concat-cosine", "scaled-dot")
 SIMILARITIES = ("scaled-dot", "dot", "cosine")
 
 
+def _products(texts_ND: Tensor) -> Tensor:
+    """Compute the dot product of each pair of 2 B vectors, (B, 1) float32."""
+    first_BD, second_BD = both(texts_ND.float())
+    return (first_BD * second_BD).sum(dim=1, keepdim=True)
+
+
 def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
     """Split 2 B vectors into those of the first and of the second texts, (B, D) each."""
     half = len(texts_ND) // 2
@@ -109,8 +113,7 @@ class DotProduct(nn.Module):
 
     def forward(self, texts_ND: Tensor) -> Tensor:
         """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
-        first_Bd, second_Bd = both(self.projection(texts_ND).float())
-        return _score_logits((first_Bd * second_Bd).sum(dim=1, keepdim=True), self.outputs)
+        return _score_logits(_products(self.projection(texts_ND)), self.outputs)
 
 
 def _score_logits(z_B1: Tensor, outputs: int) -> Tensor:
@@ -121,12 +124,6 @@ def _score_logits(z_B1: Tensor, outputs: int) -> Tensor:
 def unit_length(vectors_ND: Tensor) -> Tensor:
     """Divide vectors by their norm, in float32; a zero vector stays zero."""
     return F.normalize(vectors_ND.float(), dim=1, eps=1e-8)
-
-
-def cosine_similarity(texts_ND: Tensor) -> Tensor:
-    """Compute the cosine of each pair of 2 B texts, all first texts before all second texts: (B, 1) float32."""
-    first_BD, second_BD = both(unit_length(texts_ND))
-    return (first_BD * second_BD).sum(dim=1, keepdim=True)
 
 
 class ScaledSimilarity(nn.Module):
@@ -167,8 +164,7 @@ class CosineSimilarity(ScaledSimilarity):
     """
 
     def features(self, texts_ND: Tensor) -> Tensor:
-        """Return the cosine of each pair, (B, 1) float32."""
-        return cosine_similarity(texts_ND)
+        return _products(unit_length(texts_ND))
 
 
 class ScaledDotProduct(ScaledSimilarity):
@@ -183,9 +179,7 @@ class ScaledDotProduct(ScaledSimilarity):
         self.projection = nn.Linear(hidden_size, projection)
 
     def features(self, texts_ND: Tensor) -> Tensor:
-        """Return the scaled dot product of each pair, (B, 1) float32."""
-        first_Bd, second_Bd = both(self.projection(texts_ND).float())
-        return (first_Bd * second_Bd).sum(dim=1, keepdim=True) / math.sqrt(self.projection.out_features)
+        return _products(self.projection(texts_ND)) / math.sqrt(self.projection.out_features)
 
 
 class Concatenation(nn.Module):

@@ -24,6 +24,12 @@ class RowLosses:
         return self.loss_B.sum() / self.weight_B.sum()
 
 
+def _rows(loss_B: Tensor, labels_B: Tensor | None = None, class_weights_C: Tensor | None = None) -> RowLosses:
+    """Give rows their share of the denominator: the weight of their class, or 1."""
+    weight_B = None if labels_B is None or class_weights_C is None else class_weights_C[labels_B]
+    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape) if weight_B is None else weight_B)
+
+
 def cross_entropy_rows(
     logits_BC: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
@@ -31,8 +37,7 @@ def cross_entropy_rows(
     loss_B = F.cross_entropy(
         logits_BC.float(), labels_B, weight=class_weights_C, label_smoothing=label_smoothing, reduction="none"
     )
-    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
-    return RowLosses(loss_B, weight_B)
+    return _rows(loss_B, labels_B, class_weights_C)
 
 
 def softmax_cross_entropy_rows(
@@ -44,8 +49,8 @@ def softmax_cross_entropy_rows(
 
     Source: the program of task-specific attention (Jia 2024) on SST-5; a slip, kept to repeat its numbers.
     """
-    options: dict[str, Any] = {"class_weights_C": class_weights_C, "label_smoothing": label_smoothing}
-    return cross_entropy_rows(logits_BC.float().softmax(dim=-1), labels_B, **options)
+    p_BC = logits_BC.float().softmax(dim=-1)
+    return cross_entropy_rows(p_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
 
 
 def soft_cross_entropy_rows(logits_BC: Tensor, targets_BC: Tensor) -> RowLosses:
@@ -54,13 +59,13 @@ def soft_cross_entropy_rows(logits_BC: Tensor, targets_BC: Tensor) -> RowLosses:
     Source: distillation (Hinton, Vinyals and Dean 2015, section 2), with temperature 1.
     """
     loss_B = F.cross_entropy(logits_BC.float(), targets_BC.float(), reduction="none")
-    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+    return _rows(loss_B)
 
 
 def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
     """Compute the squared error of each row in float32; `logits_BC` has one column."""
     loss_B = (logits_BC.float().squeeze(-1) - scores_B.float()) ** 2
-    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+    return _rows(loss_B)
 
 
 def binary_cross_entropy_rows(
@@ -74,8 +79,7 @@ def binary_cross_entropy_rows(
     target_B = labels_B.float() * (1.0 - label_smoothing) + label_smoothing / 2
     low, high = (1.0, 1.0) if class_weights_C is None else class_weights_C.float()
     loss_B = -(high * target_B * F.logsigmoid(difference_B) + low * (1.0 - target_B) * F.logsigmoid(-difference_B))
-    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
-    return RowLosses(loss_B, weight_B)
+    return _rows(loss_B, labels_B, class_weights_C)
 
 
 def focal_rows(
@@ -97,8 +101,7 @@ def focal_rows(
     target_BC = F.one_hot(labels_B, logits_BC.shape[1]) * (1.0 - label_smoothing) + label_smoothing / logits_BC.shape[1]
     weights_BC = target_BC if class_weights_C is None else target_BC * class_weights_C.float()
     loss_B = (weights_BC * _focus(log_p_BC, gamma) * -log_p_BC).sum(dim=-1)
-    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
-    return RowLosses(loss_B, weight_B)
+    return _rows(loss_B, labels_B, class_weights_C)
 
 
 def label_set_rows(
@@ -106,23 +109,23 @@ def label_set_rows(
     labels_BC: Tensor,
     *,
     gamma: float = 0.0,
-    label_weights_C: Tensor | None = None,
+    class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
     """Compute each row's mean binary cross-entropy over labels in float32, for multi-label tasks.
 
     Without gamma, which is the focal loss's, its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`;
-    `label_weights_C` are those of a label's presence, PyTorch's `pos_weight`.
+    `class_weights_C` are those of a label's presence, PyTorch's `pos_weight`.
     """
     logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
     log_p_BC, log_q_BC = F.logsigmoid(logits_BC), F.logsigmoid(-logits_BC)
     present_BC, absent_BC = target_BC * -log_p_BC, (1.0 - target_BC) * -log_q_BC
-    if label_weights_C is not None:
-        present_BC = present_BC * label_weights_C.float()
+    if class_weights_C is not None:
+        present_BC = present_BC * class_weights_C.float()
     if gamma > 0:
         present_BC, absent_BC = present_BC * _focus(log_p_BC, gamma), absent_BC * _focus(log_q_BC, gamma)
     loss_B = (present_BC + absent_BC).mean(dim=-1)
-    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+    return _rows(loss_B)
 
 
 def _focus(log_p: Tensor, gamma: float) -> Tensor:
@@ -146,7 +149,7 @@ def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
     squares = (predicted_B**2).sum().clamp(min=1.0) * (wanted_B**2).sum().clamp(min=1.0)
     correlation = (predicted_B * wanted_B).sum() / squares.sqrt()
     loss_B = -correlation.expand(len(predicted_B))
-    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+    return _rows(loss_B)
 
 
 def _unit_deviations(values_B: Tensor, *, smallest: float) -> Tensor:
@@ -220,22 +223,17 @@ def row_losses(
         return load_plugin("attentune.losses", kind)(
             logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing
         )
-    if kind in ("mse", "pearson", "corn"):
-        return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
-    if labels_B.ndim == 2 and kind == "cross-entropy":
-        return soft_cross_entropy_rows(logits_BC, labels_B)
-    if labels_B.ndim == 2:
-        gamma = focal_gamma if kind == "focal" else 0.0
-        return label_set_rows(
-            logits_BC, labels_B, gamma=gamma, label_weights_C=class_weights_C, label_smoothing=label_smoothing
-        )
+    plain = {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}
+    if kind in plain:
+        return plain[kind](logits_BC, labels_B)
     options: dict[str, Any] = {"class_weights_C": class_weights_C, "label_smoothing": label_smoothing}
+    if labels_B.ndim == 2:
+        if kind == "cross-entropy":
+            return soft_cross_entropy_rows(logits_BC, labels_B)
+        return label_set_rows(logits_BC, labels_B, gamma=focal_gamma if kind == "focal" else 0.0, **options)
     if kind == "focal":
         return focal_rows(logits_BC, labels_B, gamma=focal_gamma, **options)
-    functions = {
-        "binary-cross-entropy": binary_cross_entropy_rows,
-        "softmax-cross-entropy": softmax_cross_entropy_rows,
-    }
+    functions = {"binary-cross-entropy": binary_cross_entropy_rows, "softmax-cross-entropy": softmax_cross_entropy_rows}
     return functions.get(kind, cross_entropy_rows)(logits_BC, labels_B, **options)
 
 

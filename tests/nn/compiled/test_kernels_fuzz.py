@@ -123,22 +123,6 @@ def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float
     assert_close(d_bias, back[1], 0.001)
 
 
-@given(
-    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6),
-    odd=st.sampled_from([0.0, 1e-40, 1e15, 1e30, math.inf, -math.inf, math.nan]),
-    seed=seeds,
-)
-def test_sum_of_squares(sizes: list[int], odd: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = [random(size, generator=generator) for size in sizes]
-    if sizes[-1]:
-        tensors[-1][seed % sizes[-1]] = odd
-    wanted = sum(
-        float(one.square().sum(dtype=torch.float64)) for one in tensors
-    )  # 1e30 squared is infinite, as in PyTorch
-    assert kernels.sum_of_squares(tensors) == pytest.approx(wanted, rel=1e-6, nan_ok=True)
-
-
 @pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
 @given(shape=shapes, seed=seeds)
 def test_infinities_and_nan_in_one_text_are_seen_there_and_stay_there(odd: float, shape: Shape, seed: int) -> None:

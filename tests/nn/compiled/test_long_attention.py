@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -87,19 +85,6 @@ def test_what_is_dropped_hangs_on_the_generator_alone() -> None:
     assert torch.equal(found[0][1], found[1][1])
     assert not torch.equal(found[0][0], found[0][1])
     assert not torch.equal(found[0][0], found[2][0])
-
-
-@pytest.mark.parametrize(("rows", "heads", "length", "keys"), [(2, 3, 7, 5), (1, 1, 1, 1), (3, 8, 4, 0)])
-def test_each_head_of_each_row_is_in_one_piece_and_pieces_are_as_large_as_they_may_be(
-    rows: int, heads: int, length: int, keys: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query, key = torch.empty(rows, heads, length, 2), torch.empty(rows, heads, keys, 2)
-    for limit in (1, 2 * length * keys, 1 << 19):
-        monkeypatch.setattr(module, "_BLOCK", limit)
-        most = min(heads, max(1, limit // max(1, length * keys)))
-        found = [(row, range(heads)[some]) for row, some in module.attention_blocks(query, key)]
-        assert [(row, head) for row, some in found for head in some] == [*itertools.product(range(rows), range(heads))]
-        assert max(len(some) for _, some in found) == most
 
 
 def test_without_dropout_no_random_number_is_drawn() -> None:
