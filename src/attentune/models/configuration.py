@@ -143,7 +143,7 @@ def check_values(config: AttentuneConfig) -> None:
     names = list(config.id2label.values()) if has_classes else []
     wrong = {
         "task_type": config.task_type not in ("classification", "regression", "ordinal", "multi_label"),
-        "id2label": sorted(config.id2label) != list(range(config.num_labels)) or len(set(names)) < len(names),
+        "id2label": not _are_names(config.id2label, names),
         "special_token_ids": not _are_ids(config.special_token_ids),
         "max_seq_length": type(config.max_seq_length) is not int or not 4 <= config.max_seq_length <= 1 << 20,
         "is_pair": type(config.is_pair) is not bool,
@@ -156,12 +156,15 @@ def check_values(config: AttentuneConfig) -> None:
         "score_mean": not _is_number(config.score_mean) or (has_classes and config.score_mean != 0),
         "score_std": not _is_positive(config.score_std) or (has_classes and config.score_std != 1),
     }
-    for name, is_wrong in wrong.items():
-        if is_wrong or not all(isinstance(label, str) for label in names):
-            value = repr(getattr(config, name if is_wrong else "id2label"))[:80]
-            raise ValueError(
-                f"config.json sets {name if is_wrong else 'id2label'} to {value}, which no run of ours does"
-            )
+    for name in (name for name, is_wrong in wrong.items() if is_wrong):
+        value = repr(getattr(config, name))[:80]
+        raise ValueError(f"config.json: {name} is {value}, which Attentune never writes. Was the file edited?")
+
+
+def _are_names(id2label: dict[Any, Any], names: list[Any]) -> bool:
+    """Whether ids count from 0, and names are different words."""
+    words = all(isinstance(name, str) for name in names)
+    return words and sorted(id2label) == list(range(len(id2label))) and len(set(names)) == len(names)
 
 
 def _is_number(value: Any) -> bool:

@@ -60,12 +60,11 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
     ):
         config = AttentuneConfig.from_pretrained(path)
         check_values(config)
-        with torch.device("meta"), _no_values_on_meta():
+        with torch.device("meta"):
             check_size(AttentuneForSequenceClassification(config), path)
-        with _no_values_on_meta():
-            model, info = AttentuneForSequenceClassification.from_pretrained(
-                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
-            )
+        model, info = AttentuneForSequenceClassification.from_pretrained(
+            path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
+        )
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
     if broken:
@@ -89,27 +88,6 @@ def _why_no_run(path: Path) -> str | None:
     if not (path / "tokenizer.json").is_file():
         return "holds no tokenizer.json; use a whole copy of the run folder, or train again."
     return None
-
-
-@contextlib.contextmanager
-def _no_values_on_meta() -> Iterator[None]:
-    """Draw no random values for tensors on the meta device, which have none: PyTorch would import sympy to do so."""
-    names = [name for name in dir(torch.nn.init) if name.endswith(("normal_", "uniform_"))]
-    originals = {name: getattr(torch.nn.init, name) for name in names if not name.startswith("_")}
-
-    def without_meta(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            return tensor if tensor.is_meta else draw(tensor, *args, **kwargs)
-
-        return drawn
-
-    try:
-        for name, draw in originals.items():
-            setattr(torch.nn.init, name, without_meta(draw))
-        yield
-    finally:
-        for name, draw in originals.items():
-            setattr(torch.nn.init, name, draw)
 
 
 def check_undamaged(folder: Path) -> None:

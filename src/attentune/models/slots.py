@@ -165,11 +165,15 @@ def drop_pooler(encoder: Any) -> None:
         encoder.pooler = None
 
 
+def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known and not is_plugin(value):
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+
+
 def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurHooks | None]:
     """Build the blur and the hooks that apply it; (None, None) without blur."""
     blur = config.blur
-    if blur["where"] not in BLUR_PLACES:
-        raise ValueError(f"blur.where: got {blur['where']!r}, expected one of {', '.join(BLUR_PLACES)}")
+    _check_known("blur.where", blur["where"], BLUR_PLACES)
     if blur["where"] == "none":
         return None, None
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
@@ -183,8 +187,7 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
     """Build the layer mix; None if the output is that of the last layer."""
     mix = config.layer_mix
-    if mix["kind"] not in LAYER_MIXES and not is_plugin(mix["kind"]):
-        raise ValueError(f"layer_mix.kind: got {mix['kind']!r}, expected one of {', '.join(LAYER_MIXES)}")
+    _check_known("layer_mix.kind", mix["kind"], LAYER_MIXES)
     if mix["kind"] == "last" and not mix["squeeze"]:
         return None
     encoder = config.encoder_config
@@ -201,8 +204,7 @@ def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
 def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
     """Build the token gate; None without one."""
     gate = config.token_gate
-    if gate["kind"] not in TOKEN_GATES and not is_plugin(gate["kind"]):
-        raise ValueError(f"token_gate.kind: got {gate['kind']!r}, expected one of {', '.join(TOKEN_GATES)}")
+    _check_known("token_gate.kind", gate["kind"], TOKEN_GATES)
     if gate["kind"] == "none":
         return None
     encoder = config.encoder_config
