@@ -185,7 +185,7 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message as a sentence."""
     lines = str(error).strip()[:1000].splitlines() or [type(error).__name__]
     message = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
-    return message.rstrip(".:") + "."
+    return message if message.endswith("?") else message.rstrip(".:") + "."
 
 
 # Tokenizers and encoders.
