@@ -63,12 +63,8 @@ class EpochPlan:
 
     def check(self, lengths_N: np.ndarray) -> None:
         """Check that a loaded plan fits the training rows."""
-        rows, labels = self.rows, self.token_labels
-        if (
-            rows.ndim != 1
-            or rows.dtype.kind != "i"
-            or (len(rows) and not 0 <= rows.min() <= rows.max() < len(lengths_N))
-        ):
+        rows, labels, count = self.rows, self.token_labels, len(lengths_N)
+        if rows.ndim != 1 or rows.dtype.kind != "i" or (len(rows) and not 0 <= rows.min() <= rows.max() < count):
             raise ValueError("the labels are of other rows")
         if labels is None:
             return
