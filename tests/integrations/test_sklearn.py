@@ -271,14 +271,15 @@ def test_missing_labels_are_named_with_their_row_and_the_count(gap, container, l
         AttentuneRegressor(preset="tfidf-linear").fit(["text"] * 40, y)
 
 
-def test_labels_of_two_types(fast):
+def test_labels_of_two_types_and_twins(fast):
     with pytest.raises(ValueError, match=r"y: row 1 holds 1 \(int\) and 19 more rows likewise, expected a text as in"):
         labels_of([1 if row % 2 else "1" for row in range(40)])
     with pytest.raises(ValueError, match=r"y: row 1 holds inf"):
         labels_of([0.0, np.inf, 1.0])
     with pytest.raises(ValueError, match=r"y: row 0 holds b'x'"):
         labels_of([b"x", "y"])
-    assert labels_of(["1", "1.0", "0"]).tolist() == ["1", "1.0", "0"]
+    with pytest.warns(UserWarning, match=r"'1' and '1.0' are equal"):
+        assert labels_of(["1", "1.0", "0"]).tolist() == ["1", "1.0", "0"]
     assert labels_of([1, 1.0, 0]).tolist() == [1, 1, 0]
 
 

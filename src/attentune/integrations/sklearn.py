@@ -7,6 +7,7 @@ a temporary one unless `output_dir` is set, so `attentune explain` and the other
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from attentune.config import load_config
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import FROM_PYTHON, LabelSpace, TaskData, TextRows, check_each, checked_texts, is_missing
+from attentune.data.labels import label_key
 from attentune.data.splits import split_rows
 from attentune.errors import InputError
 from attentune.inference.predictor import Predictor, predict_rows
@@ -415,6 +417,15 @@ def labels_of(y: Any) -> np.ndarray:
     if labels_N.dtype.kind == "f":
         expected = "a class (unknown label type: continuous numbers; AttentuneRegressor takes them)"
         check_each(labels_N.tolist(), "y", lambda label: label == np.floor(label), expected)
+    twins: dict[str, str] = {}  # texts that a file would hold for one class
+    for name in sorted({label for label in labels_N.tolist() if isinstance(label, str)}):
+        if (other := twins.setdefault(label_key(name), name)) != name:
+            warnings.warn(
+                f"y: the classes {other!a} and {name!a} are equal but for invisible characters or zeros; they are two"
+                " classes here. Write one of them in all rows if they are one.",
+                UserWarning,
+                stacklevel=3,
+            )
     return labels_N
 
 
