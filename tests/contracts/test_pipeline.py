@@ -198,7 +198,7 @@ def test_what_no_calibration_gives_is_refused(tiny: Tiny, tmp_path: Path, name: 
     run = saved(tmp_path, tiny, "bert")
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
-    with pytest.raises(attentune.AttentuneError, match=f"config.json sets {name} to"):
+    with pytest.raises(attentune.AttentuneError, match=f"config.json: {name} is "):
         predict(run, TEXTS)
 
 
