@@ -47,15 +47,6 @@ def test_a_fitted_run_explains_by_fast_shap_in_one_pass(run: Path, attentune: Co
     assert [token["text"] for token in found["tokens"]] == TEXT.split()
 
 
-def test_the_token_gate_is_shown_beside_with_its_agreement(run: Path, attentune: Command) -> None:
-    _, out, err = attentune("explain", run, "--text", TEXT)
-    assert out.splitlines()[3].split() == ["word", "leave-one-out", "ssa"]
-    assert "ssa: read from the pass that predicts, without extra cost, and approximate. Its ranking of the words" in err
-    _, out, err = attentune("explain", run, "--text", TEXT, "--method", "gradient")
-    assert out.splitlines()[3].split() == ["word", "gradient"]
-    assert "ssa" not in err
-
-
 def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path, attentune: Command) -> None:
     (tmp_path / "new.csv").write_text("text\n" + "".join(f"{TEXT} {n}\n" for n in range(5)))
     flags = ("predict", run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")

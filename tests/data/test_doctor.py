@@ -269,6 +269,8 @@ def test_class_names_that_look_like_one_class(
 
 # Differences from train
 
+WORD_SHIFTS = ("length-shift", "vocabulary-shift")
+
 
 def test_other_shares_of_labels_are_told_and_chance_is_not() -> None:
     def shifted(train: TextRows, test: TextRows, **task: Any) -> int:
@@ -282,6 +284,26 @@ def test_other_shares_of_labels_are_told_and_chance_is_not() -> None:
     first, second = (make_rows(distinct(800), draw.normal(mean, 1, 800).tolist()) for mean in (0.0, 0.7))
     assert shifted(first, second, task_type="regression") == 1
     assert not any(shifted(drawn(draw, 300, 0.5), drawn(draw, 60, 0.5)) for _ in range(60))
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "told"),
+    [
+        (8, 0, []),
+        (14, 0, ["length-shift"]),
+        (8, 150, ["vocabulary-shift"]),
+        (4, 400, ["length-shift", "vocabulary-shift"]),
+    ],
+)
+def test_longer_texts_and_new_words_are_told(words: int, first: int, told: list[str]) -> None:
+    draw = np.random.default_rng(0)
+
+    def drawn(count: int, words: int, first: int) -> TextRows:
+        texts = [" ".join(f"w{number}" for number in draw.integers(first, first + 300, words)) for _ in range(count)]
+        return make_rows(texts, draw.integers(2, size=count).tolist())
+
+    report = examine(make_task({"train": drawn(800, 8, 0), "test": drawn(600, words, first)}))
+    assert [finding.kind for finding in report.findings if finding.kind in WORD_SHIFTS] == told
 
 
 def days(first: str, last: str, count: int = 40) -> list[datetime.datetime]:

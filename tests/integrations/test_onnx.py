@@ -241,7 +241,7 @@ def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: 
     assert told[0].startswith("--quantize: got 'int4', expected int8.")
     assert told[1] == "--opset: got 7, expected a number from 18 to 23."
     assert told[2] == "--check_rows: got 0, expected a whole number above 0."
-    assert told[3].endswith("full is there and not an empty folder; name another or remove it.")
+    assert told[3].endswith("full exists and is not empty; name another or remove it.")
     assert [file.name for file in (tmp_path / "full").iterdir()] == ["file"]
 
 

@@ -497,7 +497,7 @@ def test_a_packed_comparison_gives_the_same_report(rich, tmp_path):
 def test_packed_predictions_are_those_of_the_files(tmp_path):
     classes = [["id", "label", "prediction", "p_no", "p_yes"], ["a", "yes", "no", "0.6", "0.4"]]
     scores = [["id", "label", "prediction"], ["a", "0.1", "0.123456"], ["b", "nan", "3"]]
-    several = [["id", "labels", "predictions", "p_x", "p_y"], ["a", "x|y", ""], ["b", "", "y"]]
+    several = [["id", "labels", "predictions", "p_x", "p_y"], ["a", "x|y", "", "0.1", "0.2"], ["b", "", "y", "0", "1"]]
     for task, rows in (("rte", classes), ("stsb", scores), ("own", several)):
         for seed in (1, 2):
             write_record(tmp_path / "c", Run(task, 250, "bert", seed), rows, error={"message": "a\u2028b"})

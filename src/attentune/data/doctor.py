@@ -31,8 +31,11 @@ _CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.
 # A class name may be a misspelling of another: how alike and long they are, how rare it is, how many are compared.
 _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
 # A difference from train is told if chance makes it once in a thousand comparisons and it is at least this large: in
-# points of a label's share, in standard deviations of the scores, in points of the rows up to a date.
-_P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_EARLIER, _FEWEST_ROWS = 0.001, 0.05, 0.2, 0.1, 20
+# points of a label's share, in standard deviations of the scores, as a ratio of median lengths, in points of unseen
+# words above what a tenth of train has, in points of the rows up to a date.
+_P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 0.2, 1.25, 0.05, 0.1
+_FEWEST_ROWS, _MOST_ROWS = 20, 5000
+_WORD = re.compile(r"\w+")
 _LEAST_DATES = 0.95
 # Texts that are looked at for their language, with so many letters. Of English data sets 0.83 and more are recognised.
 _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
@@ -154,6 +157,10 @@ class _Split:
     def share(self, count: int) -> str:
         return percent(count / len(self.rows))
 
+    def words(self) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the words of up to 5,000 rows of this split and of train, evenly spread; none for train itself."""
+        return ([], []) if self.train is None else (_words(self.rows), _words(self.train))
+
     def detectable_gap(self) -> float | None:
         """Return the minimum detectable difference of these rows; None if they show none."""
         is_score = self.space.task_type == "regression"
@@ -190,6 +197,12 @@ class _Split:
             detectable_metric=("correlation" if is_score else "accuracy") if is_scored else None,
             detectable_gap=self.detectable_gap() if is_scored else None,
         )
+
+
+def _words(rows: TextRows) -> list[list[str]]:
+    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)).tolist()
+    pairs = rows.pairs or ("",) * len(rows)
+    return [_WORD.findall(f"{rows.texts[place]} {pairs[place]}".casefold()) for place in places]
 
 
 def _floats(values: Mapping[str, Any] | None) -> dict[str, float] | None:
@@ -491,6 +504,42 @@ def _label_shift(split: _Split) -> _Found:
         yield "warning", message, _SHIFT_CURE, ()
 
 
+def _length_shift(split: _Split) -> _Found:
+    from scipy.stats import mannwhitneyu
+
+    here, there = split.words()
+    medians = [float(np.median([len(words) for words in texts])) if texts else 0.0 for texts in (here, there)]
+    ratio = (max(medians) + 1) / (min(medians) + 1)
+    if min(len(here), len(there)) < _FEWEST_ROWS or ratio < _LEAST_RATIO:
+        return
+    if mannwhitneyu([*map(len, here)], [*map(len, there)]).pvalue < _P:
+        kind = "longer" if medians[0] > medians[1] else "shorter"
+        message = (
+            f"the texts are {kind} than those of train: the median is {medians[0]:g} words, in train {medians[1]:g}."
+        )
+        yield "warning", message, _SHIFT_CURE, ()
+
+
+def _vocabulary_shift(split: _Split) -> _Found:
+    from scipy.stats import mannwhitneyu
+
+    here, there = split.words()
+    known = {word for place, words in enumerate(there) if place % 10 for word in words}
+    # Both are compared with the same nine tenths of train.
+    first, second = (
+        np.array([np.mean([word not in known for word in words]) for words in texts if words])
+        for texts in (here, there[::10])
+    )
+    if min(len(first), len(second)) < _FEWEST_ROWS or first.mean() - second.mean() < _LEAST_UNSEEN:
+        return
+    if mannwhitneyu(first, second).pvalue < _P:
+        message = (
+            f"{percent(float(first.mean()))} of the words of a text do not occur in train; of a tenth of train,"
+            f" {percent(float(second.mean()))} do not occur in the rest."
+        )
+        yield "warning", message, _SHIFT_CURE, ()
+
+
 def _time_shift(split: _Split) -> _Found:
     from scipy.stats import ks_2samp
 
@@ -566,6 +615,8 @@ CHECKS: dict[str, Callable[[_Split], _Found]] = {
     "conflicts": _conflicts,
     "cut": _cut,
     "label-shift": _label_shift,
+    "length-shift": _length_shift,
+    "vocabulary-shift": _vocabulary_shift,
     "time-shift": _time_shift,
     "imbalance": _imbalance,
     "small": _small,

@@ -413,7 +413,9 @@ def prediction_columns(file: Path) -> tuple[list[str], list[tuple[str, ...]]]:
         header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
         if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
             raise ValueError(f"its columns are {', '.join(header[:3])}; expected id, label, prediction")
-        return header, list(zip(*rows, strict=True)) or [()] * len(header)
+        if not rows:
+            raise ValueError("it has no rows")
+        return header, [cells[1:] for cells in zip(header, *rows, strict=True)]
     except (OSError, ValueError, csv.Error) as error:
         raise no_predictions(file, error) from error
 
