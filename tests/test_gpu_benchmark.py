@@ -57,7 +57,7 @@ def test_parts_run_on_a_cpu_and_leave_no_record(gpu: ModuleType, without_gpu: No
 
 @pytest.mark.integration
 def test_a_preset_outside_of_the_tolerance_makes_the_status_1(gpu, without_gpu, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(gpu.correctness, "LOGIT_TOLERANCE", 0.0)
+    monkeypatch.setattr(gpu.correctness, "LOGIT_TOLERANCE", -1.0)  # equal logits are outside too
     assert gpu.main(["--parts", "presets", "--presets", "bert"], tmp_path / "gpu.jsonl") == 1
     said = capsys.readouterr().out
     assert "FAILED: bert, check-single: logits differ by" in said

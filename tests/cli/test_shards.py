@@ -342,7 +342,7 @@ def test_a_part_that_is_stopped_or_killed_is_not_there(
     assert not parts(out)
     if number == signal.SIGINT:
         assert process.returncode == 130, err
-        assert err.rstrip().endswith("Start it again with:\n  attentune " + " ".join(map(str, words)))
+        assert err.rstrip().endswith("Resume with:\n  attentune " + " ".join(map(str, words)))
         assert not list(out.glob(".part-*"))
     assert attentune(*words)[0] == 0
     assert (len(table_of(out)), len(list(out.iterdir()))) == (91_328, 2)  # of 180,000: after whole blocks

@@ -227,7 +227,7 @@ def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Pat
     """What it computes depends on what it has computed, which a graph cannot hold."""
     saved = Predictor.load(run)
     saved.model.classifier.register_forward_hook(lambda module, given, out: out if float(out.sum()) > 0 else -out)
-    with pytest.raises(ExportError, match=r"this model cannot be written as ONNX: .*serve it with attentune.predict"):
+    with pytest.raises(ExportError, match=r"this model cannot be written as ONNX: .*Serve it with attentune.predict"):
         export_run(saved, tmp_path / "served")
     assert list(tmp_path.iterdir()) == []
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from attentune.automl.folds import REFIT_FOLDER
 from attentune.automl.portfolio import Member
 from attentune.errors import ConfigError
 from attentune.runs.records import CUSTOM_TASK, RecordStore, Run, RunRecord
 from attentune.training.prepare import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
 
+# In a baseline's run folder: the baseline fitted on all rows.
+REFIT_FOLDER = "all"
 # Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
 HOLDOUT_ROWS = 20_000
 # With a held-out part: its share, and the most rows it has.

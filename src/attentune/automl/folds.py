@@ -20,8 +20,8 @@ from attentune.metrics.metrics import probabilities_of
 from attentune.stats.estimate import wilson_interval
 
 WORK_FOLDER, PLAN_FILE, OOF_FILE = "auto", "plan.json", "oof.safetensors"
-# In the run folder of a fold or baseline: its predictions, and a baseline that is fitted on all rows.
-HELD_OUT_FILE, REFIT_FOLDER = "heldout.safetensors", "all"
+# The predictions of the held-out rows in the run folder of a fold or baseline.
+HELD_OUT_FILE = "heldout.safetensors"
 # Strata of scores.
 _BINS = 10
 

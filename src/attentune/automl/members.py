@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from attentune.automl.budget import EncoderSpeed, load_of
-from attentune.automl.folds import HELD_OUT_FILE, REFIT_FOLDER, load_folds
+from attentune.automl.budget import REFIT_FOLDER, EncoderSpeed, load_of
+from attentune.automl.folds import HELD_OUT_FILE, load_folds
 from attentune.automl.portfolio import Member
 from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat
 from attentune.data.dataset import TaskData, TextRows
