@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument(
         "package", help="a package of attentune with tests of the same name: stats, token_labels, nn, ..."
     )
-    parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.ranks*'")
+    parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.compare*'")
     parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
     parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
     parser.add_argument("--again", action="store_true", help="try those again that survived an earlier call")

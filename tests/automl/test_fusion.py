@@ -15,8 +15,8 @@ from attentune.automl import fusion
 from attentune.automl.fusion import FusionProblem, _choose_kind, _cross_fit, _fit_single, estimate_score, fit_fusion
 from attentune.data.dataset import LabelSpace
 from attentune.inference.fusion import FUSION_KINDS
+from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
-from attentune.stats.calibration import fit_temperature
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 SPACES = {

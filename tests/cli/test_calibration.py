@@ -17,8 +17,8 @@ from attentune.data.load import load_data
 from attentune.explain.explainer import answer
 from attentune.inference.predictor import Predictor, predict
 from attentune.integrations.sklearn import AttentuneClassifier
+from attentune.metrics.calibration import best_threshold, calibration_error, fit_temperature
 from attentune.serving.backend import RunBackend
-from attentune.stats.calibration import best_threshold, calibration_error, fit_temperature
 from attentune.training.run_folder import locked_folder
 from helpers.samples import train_reviews, write_reviews
 

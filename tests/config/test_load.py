@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from attentune.config import Config, load_config, load_preset, preset_names, to_dict, to_yaml
-from attentune.config.yaml_files import read_yaml
+from attentune.config.load import read_yaml
 from attentune.errors import ConfigError
 from attentune.training.run_folder import RULED
 

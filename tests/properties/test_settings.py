@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import Config, load_config, load_preset, preset_names, to_flat
-from attentune.config.yaml_files import read_yaml
+from attentune.config.load import read_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.report.writing import escape_csv, html_templates
 from attentune.results import RunResult

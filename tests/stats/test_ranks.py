@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attentune.seeding import numpy_generator
-from attentune.stats.ranks import Ranking, critical_difference, rank_methods
+from attentune.stats.compare import Ranking, critical_difference, rank_methods
 
 
 def rank(scores: np.ndarray, names: tuple[str, ...] | None = None, **settings) -> Ranking:

@@ -26,11 +26,10 @@ from scipy.special import ndtri
 from attentune.data.splits import stratified_folds
 from attentune.results import versions
 from attentune.seeding import numpy_generator
-from attentune.stats.compare import holm
+from attentune.stats.compare import holm, rank_methods
 from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
 from attentune.stats.power import minimum_detectable_effect
-from attentune.stats.ranks import rank_methods
 from attentune_lab.campaign.campaign import processor, table
 
 # Answers drawn at a time.

@@ -26,10 +26,10 @@ from attentune.automl.thresholds import can_have_thresholds, choose_simplest, fi
 from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_folds, stratified_sample
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
+from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
-from attentune.stats.calibration import fit_temperature
 from attentune.stats.verdict import predict_labels
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken

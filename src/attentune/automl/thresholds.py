@@ -21,6 +21,7 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 
 from attentune.data.dataset import LabelSpace
+from attentune.metrics.calibration import best_threshold
 from attentune.metrics.confusion import (
     CONFUSION_SCORES,
     ConfusionSums,
@@ -32,7 +33,6 @@ from attentune.metrics.confusion import (
 from attentune.metrics.intervals import example_values, weighted_score
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
-from attentune.stats.calibration import best_threshold
 
 # Metrics whose per-example values take one pass.
 _ONE_PASS = ("subset_accuracy", "hamming_loss", "mean_absolute_error", "mean_squared_error", "pearson")

@@ -472,7 +472,7 @@ def _listed(value: Any) -> Any:
         return value
     import yaml
 
-    from attentune.config.yaml_files import parse_yaml
+    from attentune.config.load import parse_yaml
 
     try:
         return parse_yaml(value)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from attentune.metrics.calibration import calibration_error
 from attentune.report.analysis import Cell, Verdicts, same_rows
 from attentune.report.charts import Line, confusion_figure, lines_figure
 from attentune.report.document import NOTHING, Figure, Section, Table, slug
 from attentune.report.load import TaskTexts
 from attentune.runs.records import Predictions
-from attentune.stats.calibration import calibration_error
 
 MOST_ROWS = 8
 _MOST_CHARACTERS = 400

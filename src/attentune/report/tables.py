@@ -24,7 +24,7 @@ from attentune.report.document import (
     slug,
 )
 from attentune.report.load import RecordedRun
-from attentune.stats.ranks import rank_methods
+from attentune.stats.compare import rank_methods
 from attentune.stats.verdict import Comparison
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"

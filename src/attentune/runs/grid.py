@@ -16,7 +16,7 @@ from typing import Any
 
 from attentune.config import Config, flatten, load_config, load_preset, preset_names, to_flat
 from attentune.config.parse import did_you_mean, mapping_from
-from attentune.config.yaml_files import read_yaml
+from attentune.config.load import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import TaskData, data_name
 from attentune.errors import CheckpointError, ConfigError

@@ -14,7 +14,7 @@ import yaml
 
 from attentune.config import flatten
 from attentune.config.parse import did_you_mean
-from attentune.config.yaml_files import read_yaml
+from attentune.config.load import read_yaml
 from attentune.errors import ConfigError
 
 Number = int | float

@@ -16,9 +16,8 @@ from torch import nn
 
 from attentune.config import TrainingConfig
 from attentune.models.cpu_layers import use_bf16_gradients
-from attentune.nn.compiled.adamw import CompiledAdamW
 from attentune.nn.compiled.checks import unavailable_reason
-from attentune.nn.compiled.kernels import sum_of_squares
+from attentune.nn.compiled.kernels import CompiledAdamW, sum_of_squares
 from attentune.training.prepare import chosen
 
 # The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attentune.nn.compiled.adamw import CompiledAdamW
+from attentune.nn.compiled.kernels import CompiledAdamW
 from helpers.native import needs_native
 
 pytestmark = [needs_native, pytest.mark.usefixtures("threads")]

@@ -1,10 +1,14 @@
-"""Python bindings of the C functions in `c/`. All tensors are contiguous and on the CPU."""
+"""Python bindings of the C functions in `c/`, and the optimizer of one of them.
+
+All tensors are contiguous and on the CPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -331,3 +335,61 @@ def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     if mask is None:
         return None, 0, 0
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
+
+
+class CompiledAdamW(torch.optim.AdamW):
+    """AdamW whose step is compiled C code, with the state and the results (to rounding) of PyTorch's fused AdamW.
+
+    A gradient may be bf16 (`Tensor.grad_dtype`), which PyTorch's step refuses; it is read as it is. Like PyTorch's, the
+    step divides gradients by the attribute `grad_scale`, if it is set.
+
+    Source: Loshchilov and Hutter 2019, algorithm 2.
+    """
+
+    grad_scale: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Do one step; `closure`, if given, computes the loss and is called first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale = 1.0 if self.grad_scale is None else float(self.grad_scale)
+        for group in self.param_groups:
+            for step, parameters in self._by_step(group["params"]).items():
+                self._update(group, parameters, step, scale)
+        return loss
+
+    def _by_step(self, parameters: Iterable[Tensor]) -> dict[int, list[Tensor]]:
+        """Count a step for each parameter that has a gradient, and group these parameters by their number of steps."""
+        having = [one for one in parameters if one.grad is not None]
+        for one in having:
+            state = self.state[one]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(one) for _ in range(2))
+        if having:
+            torch._foreach_add_([self.state[one]["step"] for one in having], 1)
+        groups: dict[int, list[Tensor]] = defaultdict(list)
+        for one in having:
+            groups[int(self.state[one]["step"])].append(one)
+        return groups
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], step: int, scale: float) -> None:
+        beta_1, beta_2 = group["betas"]
+        numbers = AdamWNumbers(
+            rate=group["lr"],
+            decay=1.0 - group["lr"] * group["weight_decay"],
+            share_1=1.0 - beta_1,
+            beta_2=beta_2,
+            share_2=1.0 - beta_2,
+            epsilon=group["eps"],
+            correction_1=1.0 - beta_1**step,
+            correction_2=(1.0 - beta_2**step) ** 0.5,
+            scale=scale,
+        )
+        gradients = [one.grad.contiguous() for one in parameters if one.grad is not None]
+        means, squares = ([self.state[one][name] for one in parameters] for name in ("exp_avg", "exp_avg_sq"))
+        adamw(parameters, gradients, means, squares, numbers)
+        torch.autograd.graph.increment_version(parameters)

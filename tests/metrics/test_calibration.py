@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn.metrics import f1_score
 
-from attentune.stats.calibration import best_threshold, calibration_error, fit_temperature, negative_log_likelihood
+from attentune.metrics.calibration import best_threshold, calibration_error, fit_temperature, negative_log_likelihood
 
 SHARES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 
