@@ -159,7 +159,7 @@ def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
     try:
         folder, plan = disk.folder / "comparison", None
         runs = runs_of(options)
-        for size in (7 * len(runs), 12 * len(runs), 100_000):
+        for size in (3 * len(runs), 6 * len(runs), 100_000):
             disk.resize(size)
             plan = sleeping_plan(folder, runs)
             executor = make_executor(options, tmp_path / "logs", [{"training.use_cpu": True}])
