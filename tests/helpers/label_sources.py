@@ -173,6 +173,12 @@ def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float
     return LabelSource(features, gold, PredictionComparator(_SPACES["classification"]), scorer, -1, seed)
 
 
+def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> Tensor:
+    """Return the logits of a row, with the tokens at these places masked."""
+    masked = None if places is None else [np.array(places, dtype=np.int64)]
+    return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
+
+
 def generator(name: str, source: LabelSource, **settings: Any) -> LabelGenerator:
     """Return the generator of this name with these settings."""
     return build_generator(LabelsConfig(name, **settings), source)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from attentune.nn.compiled import kernels
 from attentune.nn.compiled.kernels import DropoutMask
@@ -16,6 +20,23 @@ _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
 def has_amx() -> bool:
     """Return whether this processor has AMX tiles for bf16 that the C code may use."""
     return unavailable_reason() is None and kernels.use_amx(True)
+
+
+def weight_maker(dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return what makes the same random weights at each call: those that bf16 holds exactly, with gradients."""
+    generator = torch.Generator().manual_seed(1)
+
+    def some(*shape: int, around: float = 0.0) -> Tensor:
+        values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
+        # What bf16 holds exactly, so that only what is computed can differ.
+        return values.bfloat16().to(dtype).requires_grad_()
+
+    return some
+
+
+def far(ours: Tensor, wanted: Tensor) -> float:
+    """Return the norm of the difference as a share of what is wanted."""
+    return float((ours.double() - wanted).norm() / wanted.norm())
 
 
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:

@@ -5,17 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from attentune.token_labels.base import LabelSource
 from attentune.token_labels.plan import EpochPlan
 from helpers.label_references import released_pool, released_samples, released_shares
-from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watched
-
-
-def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> torch.Tensor:
-    masked = None if places is None else [np.array(places, dtype=np.int64)]
-    return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
+from helpers.label_sources import Tiny, bag_answer, bag_source, generator, tiny_source, watched
 
 
 def zeros_of(made: EpochPlan, number: int) -> list[int]:

@@ -12,12 +12,7 @@ from attentune.token_labels.attribution import TrainingPredictions
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.flip import predict_masked_copies
 from helpers.label_references import probing_labels, released_samples
-from helpers.label_sources import bag_source, generator, watched
-
-
-def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> torch.Tensor:
-    masked = None if places is None else [np.array(places, dtype=np.int64)]
-    return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
+from helpers.label_sources import bag_answer, bag_source, generator, watched
 
 
 def tell(maker: LabelGenerator, right_N: np.ndarray) -> None:

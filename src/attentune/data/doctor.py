@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 import warnings
@@ -30,7 +31,7 @@ _LISTED_CLASSES = 20
 _CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.05
 # A class name may be a misspelling of another: how alike and long they are, how rare it is, how many are compared.
 _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
-# A difference from train is told if chance makes it once in a thousand comparisons and it is at least this large: in
+# A difference from train is shown if chance makes it once in a thousand comparisons and it is at least this large: in
 # points of a label's share, in standard deviations of the scores, as a ratio of median lengths, in points of unseen
 # words above what a tenth of train has, in points of the rows up to a date.
 _P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 0.2, 1.25, 0.05, 0.1
@@ -157,6 +158,7 @@ class _Split:
     def share(self, count: int) -> str:
         return percent(count / len(self.rows))
 
+    @functools.cached_property
     def words(self) -> tuple[list[list[str]], list[list[str]]]:
         """Return the words of up to 5,000 rows of this split and of train, evenly spread; none for train itself."""
         return ([], []) if self.train is None else (_words(self.rows), _words(self.train))
@@ -313,7 +315,7 @@ def _no_label(split: _Split) -> _Found:
 
 
 def _alike_classes(split: _Split) -> _Found:
-    """Class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
+    """Class names that are probably one class: equal except for case and spaces, or a rare misspelling."""
     if split.name != "train" or split.counts is None or split.space.is_multilabel:
         return
     counts = {label: count for label, count in split.counts.items() if count}
@@ -507,7 +509,7 @@ def _label_shift(split: _Split) -> _Found:
 def _length_shift(split: _Split) -> _Found:
     from scipy.stats import mannwhitneyu
 
-    here, there = split.words()
+    here, there = split.words
     medians = [float(np.median([len(words) for words in texts])) if texts else 0.0 for texts in (here, there)]
     ratio = (max(medians) + 1) / (min(medians) + 1)
     if min(len(here), len(there)) < _FEWEST_ROWS or ratio < _LEAST_RATIO:
@@ -523,7 +525,7 @@ def _length_shift(split: _Split) -> _Found:
 def _vocabulary_shift(split: _Split) -> _Found:
     from scipy.stats import mannwhitneyu
 
-    here, there = split.words()
+    here, there = split.words
     known = {word for place, words in enumerate(there) if place % 10 for word in words}
     # Both are compared with the same nine tenths of train.
     first, second = (

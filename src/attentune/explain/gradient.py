@@ -56,6 +56,7 @@ class _EmbeddingHook:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._handle: RemovableHandle | None = None
+        self._clear()
 
     def __enter__(self) -> Self:
         self._handle = self._model.get_input_embeddings().register_forward_hook(self._on_forward)
@@ -79,10 +80,6 @@ class EmbeddingGradientHook(_EmbeddingHook):
 
     It changes nothing in either pass, so it can read the backward pass of training.
     """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self._clear()
 
     def _clear(self) -> None:
         self._output_BTE: Tensor | None = None
@@ -113,10 +110,6 @@ class EmbeddingLeaf(_EmbeddingHook):
 
     Neither the encoder's weights nor their gradients are touched, so it works on a frozen encoder too.
     """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self._clear()
 
     def _clear(self) -> None:
         self.given_BTE: Tensor | None = None

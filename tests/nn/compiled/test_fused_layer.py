@@ -17,7 +17,7 @@ from attentune.nn.compiled.layers import (
     fused_layer,
     fused_prediction,
 )
-from helpers.native import factors, needs_native
+from helpers.native import factors, far, needs_native, weight_maker
 
 pytestmark = needs_native
 
@@ -25,12 +25,7 @@ BATCH, LENGTH, HEADS, HIDDEN, INNER = 3, 11, 2, 64, 160
 
 
 def weights(dtype: torch.dtype = torch.float32) -> LayerWeights:
-    generator = torch.Generator().manual_seed(1)
-
-    def some(*shape: int, around: float = 0.0) -> Tensor:
-        values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
-        # What bf16 holds exactly, so that only what is computed can differ.
-        return values.bfloat16().to(dtype).requires_grad_()
+    some = weight_maker(dtype)
 
     square = (HIDDEN, HIDDEN)
     sizes = (square, square, square, square, None, (INNER, HIDDEN), (HIDDEN, INNER), None)
@@ -85,10 +80,6 @@ def batch() -> tuple[Tensor, Tensor]:
     mask = torch.zeros(BATCH, 1, 1, LENGTH)
     mask[1, :, :, 6:] = torch.finfo(torch.float32).min
     return hidden, mask
-
-
-def far(ours: Tensor, wanted: Tensor) -> float:
-    return float((ours.double() - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +14,7 @@ from attentune.nn.compiled.layers import (
     fused_layer,
     fused_prediction,
 )
-from helpers.native import needs_native
+from helpers.native import far, needs_native, weight_maker
 
 pytestmark = needs_native
 
@@ -25,11 +23,7 @@ ANGLES = torch.linspace(0, 3, LENGTH)[:, None] * torch.logspace(0, -2, HIDDEN //
 
 
 def weights(dtype: torch.dtype = torch.float32, *, first_layer: bool = False) -> PreNormWeights:
-    generator = torch.Generator().manual_seed(1)
-
-    def some(*shape: int, around: float = 0.0) -> Tensor:
-        values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
-        return values.bfloat16().to(dtype).requires_grad_()
+    some = weight_maker(dtype)
 
     projections, output = some(3 * HIDDEN, HIDDEN), some(HIDDEN, HIDDEN)
     up, down = some(2 * INNER, HIDDEN), some(HIDDEN, INNER)
@@ -46,10 +40,6 @@ def batch() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     seen[1, :, 8:, 7] = True  # so that padding sees something
     mask = torch.zeros(seen.shape).masked_fill_(~seen, torch.finfo(torch.float32).min)
     return hidden, mask, (ANGLES.cos(), ANGLES.sin())
-
-
-def far(ours: Tensor, wanted: Tensor) -> float:
-    return float((ours.double() - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.parametrize("is_tanh", [False, True])
