@@ -373,7 +373,7 @@ class MemberState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rows have an out-of-fold prediction and the files for delivery are there."""
+        """Whether all rows have an out-of-fold prediction and the files for delivery exist."""
         if not self.has_predictions:
             return False
         return self.member.is_baseline or all((folder / WEIGHTS_FILE).is_file() for folder in self.folders())

@@ -119,7 +119,7 @@ class _Fused:
 
 
 class Delivery:
-    """Delivers the best model of finished members, of which there is at least one."""
+    """Delivers the best model of the finished members (at least one)."""
 
     def __init__(self, auto: AutoWork, stop: StopRequest) -> None:
         self.auto = auto

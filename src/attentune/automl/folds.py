@@ -26,7 +26,7 @@ HELD_OUT_FILE = "heldout.safetensors"
 _BINS = 10
 
 
-# The share of rows of which a model is most certain, on which wrong labels are counted.
+# The share of the most confident predictions on which wrong labels are counted.
 CERTAIN_SHARE = 0.2
 # A share of disagreement is worth a line if the lower bound of its interval is at least this.
 HIGH_SHARE = 0.05
@@ -34,7 +34,7 @@ HIGH_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How often the given label is not the predicted one, in the rows of which a model is most certain."""
+    """How often label and prediction disagree among the most confident predictions."""
 
     value: float  # the share of these rows
     low: float  # the lower bound of its 95 % Wilson interval over rows
@@ -43,7 +43,7 @@ class Disagreement:
 
 
 def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreement:
-    """Estimate the share of wrong labels by the rows of which a model is most certain.
+    """Estimate the share of wrong labels from the most confident predictions.
 
     Of the rows of each predicted class, the fifth with the highest probability is taken. Were the model right in all of
     these and errors equally frequent in all rows, the share of other labels there would be the share of wrong labels.

@@ -41,7 +41,7 @@ class Member:
         return self.kind == BASELINE
 
     def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
-        """Whether it is for rows of this kind, "single" or "pair", with these labels."""
+        """Whether it takes these rows ("single" or "pair") and labels."""
         too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
         return self.rows in (None, rows) and not too_many
 

@@ -44,7 +44,7 @@ Marks: fix gives a row the label in the column suggested, which may be changed; 
 nothing, changes nothing. The file of the rows itself is never changed."""
 # Rows that get words, if --count does not say it; characters of a text, and pairs of alike texts, that are shown.
 _COUNT, _TEXT_WIDTH, _ALIKE_SHOWN = 20, 60, 5
-# A model this much better than always predicting the most frequent class, of what it could be, tells labels apart.
+# The gain over the most frequent class, as a share of the possible gain, from which a model has learnt the labels.
 _WEAK = 0.3
 
 parser = parser_of("doctor", _HELP, ("data", "model", "training.seed"))

@@ -274,7 +274,7 @@ class Parser(argparse.ArgumentParser):
 def command_parser(name: str, text: str, settings: Collection[str] | None = ()) -> Parser:
     """Build the parser of a command from its help: usage, description, arguments, and what is shown below them.
 
-    An argument is a line `NAME  help` or `--name VALUE  help`, which indented lines continue. VALUE tells the type:
+    An argument is a line `NAME  help` or `--name VALUE  help`, which indented lines continue. VALUE is the type:
     none is a switch, `a|b` in lower case a choice, `N` a whole number of at least 1, `N>=0` of at least 0, `X` a
     number, `A,B` a list; `...` is repeatable. A single word after `default:` is the default. `settings` are the dotted
     names, or sections, of the settings that have flags; None for all, as in commands that train.
@@ -492,7 +492,7 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
 
 
 def check(problems: list[str]) -> None:
-    """Raise an error with all problems, if there are any."""
+    """Raise one error with all problems, if any."""
     if problems:
         raise ConfigError(problems)
 

@@ -1,7 +1,7 @@
 """From the columns of a table to the rows of a split.
 
-`choose_columns` finds the columns of texts, labels and ids by their names and by what they hold; `header_note` tells a
-first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
+`choose_columns` finds the columns of texts, labels and ids by their names and by what they hold; `header_note` reports
+a first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
 All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
@@ -154,7 +154,7 @@ def _given(config: DataConfig) -> tuple[str | None, ...]:
 
 
 def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str | None]:
-    """Find the columns of texts by their names: of both texts, if none is given."""
+    """Find the text columns by name; those of both texts if the user names none."""
     if pair is None:
         for first, second in TEXT_PAIRS:
             chosen = _first((first,), rest), _first((second,), rest)

@@ -48,7 +48,7 @@ _EXPORT = dict.fromkeys((".db", ".sqlite", ".sqlite3"), " (sqlite3 FILE -header 
 # The path of standard input, and what messages call it.
 STANDARD_INPUT, NAME = "-", "standard input"
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
-# Lines by which a table is told from plain text.
+# Lines that distinguish a table from plain text.
 _LINES = 50
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 

@@ -102,7 +102,7 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
 
 
 def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None:
-    """Refuse .csv files that are not separated by commas, of which datasets makes columns of parts of texts."""
+    """Refuse .csv files without comma separators: datasets would split their texts into columns."""
     files = sorted(folder.glob("**/*.csv")) if folder.is_dir() else []
     joined = [column for split in splits.values() for column in split.column_names if set(column) & set(";\t|")]
     if files and joined:
@@ -498,7 +498,7 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
 
 
 def _repeated(table: Table) -> list[int]:
-    """Return the rows that repeat the names, but for case, spaces and the mark that a stacked file begins with."""
+    """Return the rows that repeat the column names, ignoring case, spaces and a byte-order mark."""
     if len(table.names) < 2 or len(table.columns) < len(table.names):
         return []
 

@@ -188,7 +188,7 @@ def in_chunks(
     first_row: int = 0,
     empty: DataError | None = None,
 ) -> Iterator[Table]:
-    """Yield tables of consecutive rows, of which each holds as many as the limit allows.
+    """Yield tables of consecutive rows, each with as many as the limit allows.
 
     `build` gets rows and the number of the first one; `empty` is raised if there are none.
     """

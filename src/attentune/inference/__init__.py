@@ -1,5 +1,5 @@
 """Predicting and scoring with a trained model.
 
 Start with `predictor`: a saved run as an object. `scoring` runs the model over rows and scores splits, `evaluation`
-tells what is right and wrong, `predictions` is the file of predictions, `streaming` predicts files of any length.
+lists what is right and wrong, `predictions` is the file of predictions, `streaming` predicts files of any length.
 """

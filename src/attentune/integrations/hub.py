@@ -1,8 +1,8 @@
 """What all exports share: the check in a process without Attentune, the model card, and the upload to the hub.
 
-Every export tells one story: write a folder, load it with the other library, compare what that computes with the run,
-and leave nothing behind if it differs. An exported folder has weights, settings, tokenizer and card, and no row of the
-data.
+Every export has the same steps: write a folder, load it with the other library, compare what that computes with the
+run, and leave nothing behind if it differs. An exported folder has weights, settings, tokenizer and card, and no row of
+the data.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class LabelErrors:
     suggested: np.ndarray  # (K,) int64 the most probable other class
     given_probabilities: np.ndarray  # (K,) float64 the probability of the given class
     suggested_probabilities: np.ndarray  # (K,) float64 that of the suggested class
-    share: Disagreement  # the disagreement in the rows of which the model is most certain
+    share: Disagreement  # the disagreement among the most confident predictions
     accuracy: float  # how often the most probable class is the given one, of all rows
     majority: float  # the share of the most frequent class
 

@@ -535,7 +535,7 @@ def _head_of(weights: dict[str, Tensor], layers: list[int], model: Any) -> Attri
 
 
 def weights_of(model: nn.Module) -> str:
-    """Hash the vectors among a model's weights (biases, norms), all of which training changes."""
+    """Hash the vectors among a model's weights (biases, norms); training changes all."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.named_parameters()):
         if tensor.ndim == 1:

@@ -380,7 +380,7 @@ def make_comparison_folder(folder: Path) -> None:
 
 
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
-    """Create a comparison in this folder, or continue the one that is there."""
+    """Create a comparison in this folder, or continue the existing one."""
     make_comparison_folder(folder)
     before = read_manifest(folder)
     methods = methods_of(grid)

@@ -187,7 +187,7 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
 
 
 def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPlan:
-    """Create a search in its folder, or continue the one that is there."""
+    """Create a search in its folder, or continue the existing one."""
     file = folder / SEARCH_FILE
     manifest: dict[str, Any] = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content, "trials": []}
 

@@ -168,7 +168,7 @@ def check_search(options: SearchSettings) -> Search:
 
 
 def _named_space(space: str | Path | Mapping[str, Any] | None) -> Space:
-    """Return a space that is given by name, as a file or as a mapping; an empty one if none is."""
+    """Return the space of a name, file or mapping; an empty one for None."""
     if isinstance(space, Mapping):
         return space_from(space if "space" in space else {"space": space}, "space")
     return Space() if space is None else load_space(str(space))

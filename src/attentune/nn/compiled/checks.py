@@ -252,7 +252,7 @@ def _layer_errors(kind: str) -> Iterator[float]:
         positions = torch.randn(size, generator=generator).bfloat16().float().requires_grad_()
 
     inputs = {"hidden": hidden_BTD.requires_grad_(), **weights._asdict()}
-    # The gradient of the keys' bias is 0 but for rounding: adding a vector to all keys does not change the softmax.
+    # The gradient of the keys' bias is 0 except for rounding: adding a vector to all keys does not change the softmax.
     inputs.pop("key_bias", None)
     if isinstance(positions, Tensor):
         inputs["positions"] = positions
