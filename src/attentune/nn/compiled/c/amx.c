@@ -4,7 +4,7 @@
  * computed as their own transpose, so that the scores can be the right factor without being transposed themselves.
  */
 #include "arena.h"
-#include "attention.h"
+#include "heads.h"
 #include "amx.h"
 
 #ifdef HAS_AMX

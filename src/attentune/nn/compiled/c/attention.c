@@ -1,7 +1,7 @@
 /* Attention with float32 vectors. Queries are processed in blocks of R whose scores stay in the cache; the matrix of
  * probabilities is never stored (the backward pass recomputes it from the saved log sums).
  */
-#include "attention.h"
+#include "heads.h"
 
 static void attention_body(void *pointer) {
     attention_t *g = pointer;

@@ -10,7 +10,7 @@
  * Heads are the outer loop, so that a thread prepares a head's position vectors once for all texts.
  */
 #include "arena.h"
-#include "attention.h"
+#include "heads.h"
 
 typedef struct {
     int64_t size, wide, table_rows; /* padded numbers of tokens, of positions that a block meets, and of all positions */

@@ -1,10 +1,11 @@
-/* Code shared by the two implementations of attention: `attention.c` with vectors, `amx.c` with Intel AMX.
+/* The heads of attention, their copies, softmax and gradients: for `attention.c` with vectors, `amx.c` with Intel AMX, and
+ * `disentangled.c`.
  *
  * Query, key and value are packed: `x` is (batch * length, 3 * heads * width), without the bias. Each head's values are
  * copied to buffers of their own, whose length is padded with zeros.
  */
-#ifndef ATTENTUNE_ATTENTION
-#define ATTENTUNE_ATTENTION
+#ifndef ATTENTUNE_HEADS
+#define ATTENTUNE_HEADS
 
 #include "threads.h"
 #include "vectors.h"
