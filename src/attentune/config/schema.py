@@ -421,7 +421,9 @@ class DataConfig:
     stride: int = setting(32, "windows: tokens that a window shares with the previous one", minimum=0)
     max_windows: int = setting(8, "windows: the maximum number per text; longer texts are truncated", minimum=1)
     max_train_samples: int | None = setting(None, "train on a seeded, stratified sample of this many rows", minimum=1)
-    max_eval_samples: int | None = setting(None, "score on a seeded, stratified sample of this many rows", minimum=1)
+    max_eval_samples: int | None = setting(
+        None, "score on a stratified sample of this many rows, equal for all seeds", minimum=1
+    )
     delimiter: str | None = setting(None, "the separator of fields in .csv and .tsv files (found if not given)")
     encoding: str | None = setting(
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
