@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
+from attentune import plugins
 from attentune.config import Config, HeadConfig, load_config
 from attentune.errors import ConfigError
 from attentune.inference.predictor import predict
@@ -20,6 +25,8 @@ from attentune.plugins import full_name, plugin_names
 from helpers.plugin_package import BROKEN, EXAMPLE, NAME, PARTS, forget, write_example, write_package
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -166,3 +173,24 @@ def test_the_example_passes_its_contract(tmp_path, monkeypatch):
 def test_every_kind_of_part_passes_its_contract(package, tmp_path):
     names = check_package(NAME, tmp_path)
     assert names == [f"{NAME}/{point}" for points in PARTS.values() for point in sorted(points)]
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", sorted({*EXTRAS} - {"dev", "bench", "mutation"}))
+def test_the_command_that_installs_an_extra_works_in_a_clone_and_without_one(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shlex.split(plugins.install_command(extra)) == ["pip", "install", "-e", f"{ROOT}[{extra}]"]
+    monkeypatch.setattr(plugins, "__file__", str(tmp_path / "site-packages/attentune/plugins.py"))
+    given = shlex.split(plugins.install_command(extra))
+    assert given[:2] == ["pip", "install"]
+    assert {str(Requirement(one)) for one in given[2:]} == {str(Requirement(one)) for one in EXTRAS[extra]}
+
+
+def test_no_message_names_the_package_to_an_index() -> None:
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    assert not [found for text in sources for found in re.findall(r"pip install .*attentune\[.*", text)]
+    used = {found for text in sources for found in re.findall(r"install_command\([\"'](\w+)", text)}
+    assert {"excel", "explain", "export", "labels", "peft", "ray", "serve", "slurm", "trackers"} == used

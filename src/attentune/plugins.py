@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 from attentune.errors import ConfigError
@@ -99,6 +101,16 @@ def part_of(table: Mapping[str, T], group: str, name: str) -> T:
     if name in table or not is_plugin(name):
         return table[name]
     return load_plugin(group, name)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: from the clone, or by its requirements, as no index has Attentune."""
+    clone = Path(__file__).resolve().parents[2]
+    if (clone / "pyproject.toml").is_file():
+        return shlex.join(["pip", "install", "-e", f"{clone}[{extra}]"])
+    pairs = (line.partition(";")[::2] for line in metadata.requires("attentune") or ())
+    names = [requirement.strip() for requirement, marker in pairs if f"'{extra}'" in marker.replace('"', "'")]
+    return shlex.join(["pip", "install", *names])
 
 
 def command_names() -> tuple[str, ...]:

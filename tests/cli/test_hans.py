@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from attentune.plugins import install_command
 from attentune.results import to_json
 from attentune.suites.hans import HansLine, score_hans
 from helpers.glue_samples import write_glue, write_hans, write_run
@@ -105,5 +106,5 @@ def test_without_matplotlib_the_rest_is_written(
     status, out, err = attentune("evaluate", "--suite", "hans", "seed-1", *DATA, "--output_dir", tmp_path)
     assert status == 0
     assert "lexical_overlap" in out
-    assert "pip install 'attentune[explain]'" in err
+    assert install_command("explain") in err
     assert {path.name for path in tmp_path.iterdir()} == {"hans.json", "seed-1"}

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from attentune.inference.predictor import predict
+from attentune.plugins import install_command
 from helpers.served import asked
 from helpers.tiny_runs import SPACES, TEXTS, saved_model
 
@@ -143,4 +144,4 @@ def test_without_its_packages_it_says_how_to_get_them(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fastapi_offline" else find(name))
     status, out, err = attentune("serve", run)
     assert (status, out) == (2, "")
-    assert err == ("attentune: serve: needs fastapi_offline, not installed; run: pip install 'attentune[serve]'\n")
+    assert err == f"attentune: serve: needs fastapi_offline, not installed; run: {install_command('serve')}\n"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attentune.errors import ConfigError
+from attentune.plugins import install_command
 from attentune.token_labels import attribution as attributions
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import (
@@ -133,5 +134,5 @@ def test_without_captum_the_message_says_what_to_install(
     with pytest.raises(ConfigError) as raised:
         generator(name, source)
     assert str(raised.value) == (
-        f"labels.generator: {name} needs Captum, which is not installed; run: pip install 'attentune[explain]'"
+        f"labels.generator: {name} needs Captum, which is not installed; run: {install_command('explain')}"
     )

@@ -26,7 +26,7 @@ wrong labels.
 
 {FILE}
 {FORMAT}
---labels  look for training rows with wrong labels (extra labels)
+--labels  look for training rows with wrong labels (needs cleanlab)
 --run RUN  with --labels: a run of attentune auto on these rows, instead of a linear model
 --count N>=0  with --labels: how many rows are shown, with words (20 if not given)
 --fix FILE  write a copy of the rows, corrected by the marks in this file

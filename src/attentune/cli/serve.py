@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from attentune.cli.flags import PREDICTION_PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
+from attentune.plugins import install_command
 
 _PACKAGES = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")
 _HELP = f"""
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
             " (--max_texts)."
         )
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        problems.append(f"serve: needs {', '.join(missing)}, not installed; run: pip install 'attentune[serve]'")
+        problems.append(f"serve: needs {', '.join(missing)}, not installed; run: {install_command('serve')}")
     check(problems)
     check_named(parsed)
 

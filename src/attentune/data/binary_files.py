@@ -19,6 +19,7 @@ from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, 
 from attentune.data.text_files import check_header, numbered_names
 from attentune.data.text_formats import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio
 from attentune.errors import DataError
+from attentune.plugins import install_command
 
 # Batch size: so many rows, or fewer if they have more bytes. A cell that is no text has so many.
 _BATCH_ROWS, _BATCH_BYTES, _CELL_BYTES = 4096, 1 << 24, 8
@@ -191,7 +192,7 @@ def parse_spreadsheet(
         importlib.import_module("python_calamine")
     except ImportError as error:
         raise DataError(
-            "reading spreadsheets needs python-calamine: pip install 'attentune[excel]', or save the file as .csv.",
+            f"reading spreadsheets needs python-calamine: {install_command('excel')}, or save the file as .csv.",
             path=path,
         ) from error
     sheets = _sheets(path)

@@ -15,6 +15,7 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
+from attentune.plugins import install_command
 from attentune.training.run_folder import stop_on_signal
 
 
@@ -35,7 +36,7 @@ class RayExecutor:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ConfigError(
-                f"--executor ray: Ray is not installed ({error}); pip install 'attentune[ray]'"
+                f"--executor ray: Ray is not installed ({error}); run: {install_command('ray')}"
             ) from error
         self._started_ray = not self._ray.is_initialized()
         if self._started_ray:

@@ -22,6 +22,7 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
+from attentune.plugins import install_command
 from attentune.training.run_folder import stop_on_signal
 
 # Jobs at a time if --jobs is not given.
@@ -48,8 +49,9 @@ class SlurmExecutor:
         try:
             submitit: Any = importlib.import_module("submitit")
         except ImportError as error:
-            cure = "pip install 'attentune[slurm]'"
-            raise ConfigError(f"--executor slurm: submitit is not installed ({error}); {cure}") from error
+            raise ConfigError(
+                f"--executor slurm: submitit is not installed ({error}); run: {install_command('slurm')}"
+            ) from error
         given = dict(self.options.slurm)
         cluster = str(given.pop("cluster", "slurm"))
         try:

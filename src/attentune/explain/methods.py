@@ -20,6 +20,7 @@ from attentune.explain.gradient import gradient, integrated_gradients
 from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, numpy_of
 from attentune.models.cpu_layers import attention_by
 from attentune.models.layouts import find_texts
+from attentune.plugins import install_command
 from attentune.seeding import derive_key, numpy_generator, seed_global
 
 # From (S, M) presence of M tokens in S copies of a text, 1 or 0, to the (S,) values of the function to explain.
@@ -392,5 +393,6 @@ def _known(name: str) -> Method:
 
 def _installed(name: str, method: Method) -> Method:
     if method.needs_captum and importlib.util.find_spec("captum") is None:
-        raise ConfigError(f"method: {name} needs Captum, which is not installed; run: pip install 'attentune[explain]'")
+        cure = f"run: {install_command('explain')}"
+        raise ConfigError(f"method: {name} needs Captum, which is not installed; {cure}")
     return method

@@ -24,6 +24,7 @@ from attentune.models.cpu_layers import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.compiled.memory import kept_memory
+from attentune.plugins import install_command
 
 _SHOWN_ROWS = 8
 
@@ -123,10 +124,7 @@ def make_accelerator(
 ) -> tuple[Accelerator, str]:
     """Make an accelerator, and resolve the precision."""
     if tracker != "none" and not TRACKERS[tracker]():
-        raise ConfigError(
-            f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
-            " 'attentune[trackers]')"
-        )
+        raise ConfigError(f"training.report_to: {tracker} is not installed; run: {install_command('trackers')}")
     # On machines without an accelerator, Accelerate detects processes started by torchrun only with cpu=True.
     use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
     _reset_device(use_cpu=use_cpu)

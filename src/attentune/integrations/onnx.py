@@ -51,6 +51,7 @@ from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import quiet, save_tokenizer
+from attentune.plugins import install_command
 from attentune.results import to_json
 
 # The operator sets that PyTorch's exporter supports.
@@ -146,7 +147,7 @@ def _check_settings(target: Path, opset: int | None, quantize: str | None, rows:
         raise ConfigError(problems)
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ExportError(f"{', '.join(missing)}: not installed; run: pip install 'attentune[export]'")
+        raise ExportError(f"{', '.join(missing)}: not installed; run: {install_command('export')}")
 
 
 class _Making:

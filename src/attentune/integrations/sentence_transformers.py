@@ -35,6 +35,7 @@ from attentune.io.files import check_new_folder, new_folder, storage_errors, wri
 from attentune.models.saving import Tokenizer, is_pooler_weight, quiet, save_tokenizer
 from attentune.nn.classifiers import DotProduct, ScaledDotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.heads import masked_mean
+from attentune.plugins import install_command
 from attentune.results import to_json
 
 ABOUT_FILE, TOLERANCE = "export.json", 1e-5
@@ -98,7 +99,7 @@ def export_for_sentences(
     target = Path(output_dir)
     check_new_folder(target)
     if importlib.util.find_spec("sentence_transformers") is None:
-        raise ExportError("sentence-transformers: not installed; run: pip install 'attentune[export]'")
+        raise ExportError(f"sentence-transformers: not installed; run: {install_command('export')}")
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
     saved.model.to("cpu").float().eval()
     encoder = text_encoder(saved)

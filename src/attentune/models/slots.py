@@ -22,7 +22,7 @@ from attentune.nn.blur import BLUR_PLACES, GaussianBlur, apply_blur
 from attentune.nn.classifiers import build_classifier, raw_outputs
 from attentune.nn.heads import TOKEN_GATES, HeadOptions, ImportanceGate, build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
-from attentune.plugins import is_plugin, part_of
+from attentune.plugins import install_command, is_plugin, part_of
 
 # Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
 # of the family. ModernBERT's `Wqkv` computes queries, keys and values together.
@@ -263,7 +263,7 @@ _TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin")
 def check_peft() -> None:
     """Check that peft is installed."""
     if importlib.util.find_spec("peft") is None:
-        raise ConfigError("training.lora_rank: needs peft, which is not installed; run: pip install 'attentune[peft]'")
+        raise ConfigError(f"training.lora_rank: needs peft, which is not installed; run: {install_command('peft')}")
 
 
 def adapter_settings(settings: dict[str, Any], encoder: nn.Module, **more: Any) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 from attentune.errors import ConfigError
 from attentune.explain.explanation import HeadAttention
 from attentune.io.files import write_bytes
+from attentune.plugins import install_command
 from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
@@ -45,7 +46,7 @@ def check_figure_file(path: str | Path) -> None:
         raise ConfigError(f"{path}: expected a name for a figure that ends in {', '.join(FIGURE_KINDS)}.")
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            f"{path}: drawing needs Matplotlib, which is not installed; run: pip install 'attentune[explain]'"
+            f"{path}: drawing needs Matplotlib, which is not installed; run: {install_command('explain')}"
         )
 
 

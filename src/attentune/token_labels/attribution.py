@@ -18,6 +18,7 @@ from attentune.errors import ConfigError
 from attentune.explain.gradient import EmbeddingGradientHook, integrate, mask_embedding, masked_ids, rise_if_masked
 from attentune.explain.methods import LIME_CAPTUM, fit_lime
 from attentune.nn.losses import NO_LABEL, resolve_loss, row_losses
+from attentune.plugins import install_command
 from attentune.seeding import derive_key, numpy_generator, seed_global
 from attentune.token_labels.base import LabelGenerator, LabelSource, RowLabelGenerator
 from attentune.token_labels.corruption import spread_copies
@@ -178,7 +179,7 @@ class AttributionLabels(RowLabelGenerator):
         if importlib.util.find_spec("captum") is None:
             raise ConfigError(
                 f"labels.generator: {settings.generator} needs Captum, which is not installed; run:"
-                " pip install 'attentune[explain]'"
+                f" {install_command('explain')}"
             )
 
     @abstractmethod
