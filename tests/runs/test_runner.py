@@ -11,15 +11,7 @@ from attentune.errors import StorageError
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore
 from helpers.comparisons import (
-    checkpointed,
-    command,
-    finish,
-    is_alive,
-    kill,
-    start,
     times_done,
-    wait_for,
-    worker_at,
     workers_of,
 )
 from helpers.samples import settings

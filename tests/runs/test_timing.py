@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attentune.runs.grid import Method, plan_grid
+from attentune.runs.progress import RowSize, epochs_of, planned_runs, seconds_per_token, size_of
 from attentune.runs.records import RecordStore
 from attentune.runs.search import plan_search
 from attentune.runs.search_settings import SearchSettings
-from attentune.runs.progress import RowSize, epochs_of, planned_runs, seconds_per_token, size_of
 from attentune.training.run import train
 from helpers.comparisons import command
 from helpers.samples import settings

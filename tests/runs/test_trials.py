@@ -1,4 +1,4 @@
-"""The trials of a search: sampled alike by every process, never repeated, pruned where others did better, and ranked."""
+"""The trials of a search: sampled alike by every process, never repeated, pruned if others do better, and ranked."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_what_is_drawn_depends_on_the_seed_and_the_scores_and_is_not_repeated(sa
     assert len({repr(point) for point in found}) == 12
     if sampler == "tpe":  # it has learnt which kind is the good one
         assert sum(point["kind"] == "good" for point in found[4:]) >= 6
-    small = [trial.params for trial in drawn(search_of(GRID, sampler, trials=50, startup=2), lambda params: params["a"])]
+    small = [
+        trial.params for trial in drawn(search_of(GRID, sampler, trials=50, startup=2), lambda params: params["a"])
+    ]
     assert len(small) == len({repr(point) for point in small}) == 6
 
 

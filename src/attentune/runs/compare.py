@@ -14,7 +14,20 @@ from attentune.errors import AttentuneError, ConfigError
 from attentune.execution import make_executor
 from attentune.execution.executor import ExecutorOptions
 from attentune.runs.driver import ComparisonStopped, Driver, FixedPlan, only_driver
-from attentune.runs.grid import DataFingerprints, Run, RunGrid, fingerprint_encoders, fingerprint_extra_rows, fingerprint_rows, make_comparison_folder, methods_named, open_comparison, plan_grid, read_methods, rows_of_task, select_methods, with_saved_choices
+from attentune.runs.grid import (
+    DataFingerprints,
+    Run,
+    RunGrid,
+    fingerprint_encoders,
+    fingerprint_extra_rows,
+    fingerprint_rows,
+    make_comparison_folder,
+    methods_named,
+    open_comparison,
+    plan_grid,
+    rows_of_task,
+    with_saved_choices,
+)
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore, RunRecord, unpaired
 from attentune.training.run_folder import check_feasible, stop_on_signal

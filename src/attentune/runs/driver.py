@@ -18,13 +18,13 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config
 from attentune.errors import AttentuneError, CheckpointError, StorageError
-from attentune.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
+from attentune.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.io.files import FileLock
 from attentune.results import RunResult
 from attentune.runs.grid import LOCKS, MANIFEST_FILE, Run, RunGrid

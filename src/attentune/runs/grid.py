@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, flatten, load_config, load_preset, preset_names, to_flat
-from attentune.config.parse import did_you_mean, mapping_from
 from attentune.config.load import read_yaml
+from attentune.config.parse import did_you_mean, mapping_from
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import TaskData, data_name
 from attentune.errors import CheckpointError, ConfigError
@@ -517,5 +517,3 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Itera
         for name in names
         if before.get(name, defaults.get(name)) != now[name]
     ]
-
-

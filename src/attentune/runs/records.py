@@ -11,7 +11,6 @@ import dataclasses
 import gzip
 import io
 import json
-import os
 import platform
 import shutil
 import traceback
@@ -27,7 +26,16 @@ from attentune.config import Config, to_dict
 from attentune.data.dataset import data_name
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.inference.predictions import values_of
-from attentune.io.files import FileLock, is_plain_name, parse_json, read_gzip, read_text, storage_errors, sync_file, sync_folder, write_bytes, write_text
+from attentune.io.files import (
+    FileLock,
+    is_plain_name,
+    parse_json,
+    read_gzip,
+    read_text,
+    storage_errors,
+    write_bytes,
+    write_text,
+)
 from attentune.metrics.metrics import METRICS
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
 from attentune.training.run_folder import Pruned
@@ -285,9 +293,8 @@ class RecordStore:
         target = self.file(record.run)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-        if self.has(record.run):
-            if self.load(record.run).is_done or not record.is_done:
-                return False
+        if self.has(record.run) and (self.load(record.run).is_done or not record.is_done):
+            return False
         for split, name in record.predictions.items():
             write_bytes(target.with_name(name), (folder / f"predictions_{split}.csv").read_bytes())
         write_text(target, record.to_json())

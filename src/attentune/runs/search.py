@@ -212,7 +212,9 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
     try:
         optuna_study(search, [TrialOutcome("", point, {}) for point in manifest["trials"]])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file}: holds a trial that is not of its space ({error}). Name another --output_dir.") from error
+        raise CheckpointError(
+            f"{file}: holds a trial that is not of its space ({error}). Name another --output_dir."
+        ) from error
     return SearchPlan(folder, search, manifest["trials"], save)
 
 

@@ -37,7 +37,7 @@ _REFUSED = {
     "data.tasks": "a search is on one task; name it with --task",
     "data.task_settings": "a search is on one task; give its settings directly",
 }
-# Further settings that cannot be varied; of those of section `data`, only _VARIED_DATA can be. No file may set the last.
+# Further settings that cannot be varied; of section `data`, only _VARIED_DATA can be. No file may set the last.
 _NOT_VARIED = (
     "training.seed",
     "training.metric_for_best_model",

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from attentune.config import flatten
-from attentune.config.parse import did_you_mean
 from attentune.config.load import read_yaml
+from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
 Number = int | float

@@ -18,8 +18,8 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import SEPARATOR
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictions import values_of
-from attentune.metrics.metrics import METRICS
 from attentune.metrics.intervals import example_values
+from attentune.metrics.metrics import METRICS
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import Predictions, no_predictions, prediction_columns, read_predictions
 from attentune.seeding import numpy_generator

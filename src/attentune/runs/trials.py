@@ -336,9 +336,7 @@ class SearchPlan(Plan):
 
     def _loss(self, trial: TrialOutcome) -> float | None:
         """Return a finished trial's mean loss on the scored rows; None where predictions have no probabilities."""
-        losses = [
-            prediction_loss(self._predictions(record)) for record in self.record_store.records(self._runs(trial))
-        ]
+        losses = [prediction_loss(self._predictions(record)) for record in self.record_store.records(self._runs(trial))]
         known = [loss for loss in losses if loss is not None]
         return statistics.fmean(known) if known else None
 
