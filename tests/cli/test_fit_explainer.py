@@ -35,10 +35,20 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_a_fitted_run_explains_by_fast_shap_in_one_pass(run: Path, attentune: Command) -> None:
+@pytest.fixture
+def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the share of variance that heads are found to explain, which a few rows do not decide."""
+    return lambda value: monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: value)
+
+
+def test_a_fitted_run_explains_by_fast_shap_in_one_pass(
+    run: Path, attentune: Command, share: Callable[[float], None]
+) -> None:
+    share(0.5)
     status, out, err = attentune("explain", run, "--fit", "--copies", "2", "--format", "json")
     facts = json.loads(out)
     assert (status, facts["run"], facts["copies"], facts["seed"]) == (0, str(run), 2, 0)
+    assert (facts["explained_variance"], facts["is_default"]) == (0.5, True)
     assert facts["texts"] > facts["held_out_texts"] > 0
     assert "head fitted:" in err
     (line,) = attentune("explain", run, "--text", TEXT, "--format", "json")[1].splitlines()
@@ -47,7 +57,10 @@ def test_a_fitted_run_explains_by_fast_shap_in_one_pass(run: Path, attentune: Co
     assert [token["text"] for token in found["tokens"]] == TEXT.split()
 
 
-def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_predictions_have_the_scores_and_stay_the_same(
+    run: Path, tmp_path: Path, attentune: Command, share: Callable[[float], None]
+) -> None:
+    share(0.9)
     (tmp_path / "new.csv").write_text("text\n" + "".join(f"{TEXT} {n}\n" for n in range(5)))
     flags = ("predict", run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
     _, before, _ = attentune(*flags)
@@ -69,21 +82,51 @@ def test_training_can_end_with_it(tiny: Tiny, tmp_path: Path, attentune: Command
     flags = [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
     status, _, err = attentune("train", *flags, "--fit_explainer")
     assert status == 0, err
-    assert "explained by fast-shap from now on" in err
+    assert "Fitted on" in err
     assert (tmp_path / "run" / "attribution_head.json").is_file()
     status, _, err = attentune("train", "--tasks", "sst5,quora", "--fit_explainer", "--output_dir", tmp_path / "x")
     assert status == 2
     assert "--fit_explainer: works with one task" in err
 
 
-@pytest.mark.parametrize("share", [0.3, 0.8])
-def test_texts_of_a_file_and_how_good_the_fit_is(
-    run: Path, tmp_path: Path, attentune: Command, share: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("value", [0.49, 0.8])
+def test_a_head_that_explains_too_little_is_not_used_by_itself(
+    run: Path, tmp_path: Path, attentune: Command, share: Callable[[float], None], value: float
 ) -> None:
+    share(value)
     lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
     (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: share)
     status, out, _ = attentune("explain", run, "--fit", "--input_file", tmp_path / "texts.csv", "--copies", "2")
     assert status == 0
-    assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out
-    assert ("That is less than half: fit it on more texts" in out) == (share < 0.5)
+    assert f"Fitted on 14 texts; on 6 others its scores explain {value:.0%} of how" in out
+    assert ("leave-one-out stays the default" in out) == (value < 0.5)
+    card = (run / "README.md").read_text()
+    assert card.count("## Explanations") == 1
+    assert f"explain {value:.0%}" in card.split("## Explanations")[1]
+    assert attentune("explain", run, "--fit", "--input_file", tmp_path / "texts.csv", "--copies", "2")[0] == 0
+    assert (run / "README.md").read_text() == card  # the section is replaced
+
+    def method_of(*flags: str) -> tuple[str, bool]:
+        status, out, err = attentune("explain", run, "--text", TEXT, "--format", "json", *flags)
+        assert status == 0, err
+        return json.loads(out)["method"], "so leave-one-out is the default" in err
+
+    assert method_of() == (("fast-shap", False) if value >= 0.5 else ("leave-one-out", True))
+    assert method_of("--method", "fast-shap") == ("fast-shap", False)
+    status, out, _ = attentune("predict", run, "--text", TEXT, "--explain")
+    assert status == 0
+    # Without the head, this run's token gate scores the words.
+    assert ("token head" in out) == (value < 0.5)
+
+
+def test_predictions_are_not_explained_by_a_weak_head(
+    tiny: Tiny, tmp_path: Path, attentune: Command, share: Callable[[float], None]
+) -> None:
+    share(0.1)
+    train(
+        load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)),
+        display=ProgressDisplay(quiet=True),
+    )
+    assert attentune("explain", tmp_path / "run", "--fit", "--copies", "2")[0] == 0
+    status, _, err = attentune("predict", tmp_path / "run", "--text", TEXT, "--explain")
+    assert (status, "explains 10%" in err, "--fit --input_file" in err) == (2, True, True)

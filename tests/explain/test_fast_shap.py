@@ -59,11 +59,11 @@ def rows_like(kind: str, count: int, seed: int = 0):
 )
 def test_a_fitted_head_predicts_masked_copies_and_is_loaded_as_saved(tiny: Tiny, tmp_path: Path, kind: str) -> None:
     run = saved_run(tiny, tmp_path / "run", kind)
-    facts = fit_explainer(run, rows_like(kind, 120), copies=4, seed=1)
-    assert (facts.texts, facts.held_out_texts, facts.copies) == (108, 12, 4)
+    facts = fit_explainer(run, rows_like(kind, 160), copies=4, seed=1)
+    assert (facts.texts, facts.held_out_texts, facts.copies) == (130, 30, 4)
     assert facts.explained_variance > 0.3
     loaded = Predictor.load(tmp_path / "run")
-    assert default_method(loaded) == "fast-shap"
+    assert default_method(loaded) == ("fast-shap" if facts.explained_variance >= 0.5 else "leave-one-out")
     new = rows_like(kind, 10, seed=7)
     found = Explainer(loaded, new).attributions("fast-shap")
     exact = Explainer(loaded, new).attributions("shap", settings=Settings(samples=400))

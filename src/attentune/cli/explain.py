@@ -48,7 +48,7 @@ Score how much each word of a text contributed to the prediction of a saved run.
 RUN  a run folder or checkpoint
 --fit  fit a head that explains each prediction in the same pass instead; see explain --fit --help
 {BEST}
---method A,B  one or several methods (default: fast-shap after explain --fit, else leave-one-out)
+--method A,B  one or several methods (default: fast-shap if explain --fit has fitted enough, else leave-one-out)
 --target CLASS  the class to explain (default: the predicted one)
 --contrast CLASS  explain why the class and not this one, by the difference of their logits
 --level word|token  score words or tokens (default: word)
@@ -103,7 +103,8 @@ examples:
   attentune predict runs/mine --input_file new.csv --explain --output_file labelled.csv
 
 The model predicts masked copies of texts, and a small head learns from its hidden states what each token contributes
-(FastSHAP, Jethani et al. 2022). It is saved in the run's folder; the model is not changed. Labels are not used."""
+(FastSHAP, Jethani et al. 2022). It is saved in the run's folder; the model is not changed. Labels are not used. A head
+that explains less than half of the variance on held-out texts is kept, but used with --method fast-shap only."""
 _FIT_SETTINGS = ("data.text_column", "data.text_pair_column", "data.id_column", "data.delimiter", "data.encoding")
 
 
@@ -186,11 +187,13 @@ def _kind(parsed: Any, problems: list[str]) -> str:
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
     """Score the words by one or several methods, and show the scores."""
     from attentune.explain.by_class import check_signed
-    from attentune.explain.explainer import default_method
+    from attentune.explain.explainer import default_method, weak_head_note
     from attentune.explain.scorer import Settings
     from attentune.explain.texts import explain_rows
 
     usual = "leave-one-out" if parsed.by_class else default_method(saved)
+    if parsed.method is None and not parsed.by_class and (note := weak_head_note(saved)):
+        tell([note])
     methods = list(dict.fromkeys([usual] if parsed.method is None else parsed.method))
     if parsed.by_class:
         check_signed(methods)
@@ -392,20 +395,6 @@ def _fit(parsed: Any, problems: list[str]) -> int:
         seed=parsed.seed,
     )
     is_json = parsed.format == "json"
-    print(to_json({"run": parsed.run, **facts.to_dict()}) if is_json else f"{fit_note(parsed.run, facts)}\n", end="")
+    content = {"run": parsed.run, **asdict(facts), "is_default": facts.is_used}
+    print(to_json(content) if is_json else f"{facts.note(parsed.run)}\n", end="")
     return 0
-
-
-def fit_note(folder: str, facts: Any) -> str:
-    """Return what a fitted head is worth, in sentences."""
-    note = (
-        f"{folder}: explained by fast-shap from now on. Fitted on {facts.texts} texts; on {facts.held_out_texts}"
-        f" others its scores explain {max(0.0, facts.explained_variance):.0%} of how the prediction changes when tokens"
-        " are masked."
-    )
-    if facts.explained_variance >= 0.5:
-        return note
-    return (
-        f"{note} That is less than half: fit it on more texts, which need no labels (--input_file texts.csv), or use"
-        " --method leave-one-out."
-    )

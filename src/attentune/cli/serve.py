@@ -81,6 +81,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _app(parsed: Any, key: str | None) -> Any:
     """Load the run and build the application."""
+    from attentune.explain.explainer import weak_head_note
     from attentune.inference.predictor import Predictor
     from attentune.serving.api import api_app
     from attentune.serving.backend import RunBackend
@@ -97,7 +98,9 @@ def _app(parsed: Any, key: str | None) -> Any:
         batch=parsed.max_batch,
         wait_ms=parsed.max_wait_ms,
     )
-    backend = RunBackend(Predictor.load(parsed.run), name=Path(parsed.run).resolve().name, precision=parsed.precision)
+    saved = Predictor.load(parsed.run)
+    tell([note] if (note := weak_head_note(saved)) else [])
+    backend = RunBackend(saved, name=Path(parsed.run).resolve().name, precision=parsed.precision)
     # The first prediction compiles kernels and loads the members of an ensemble; it also shows whether the run works.
     backend.predict([("warm-up", "warm-up" if backend.is_pair else None)])
     hosts = [*(parsed.allowed_hosts or ()), *([] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host])]

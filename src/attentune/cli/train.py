@@ -130,7 +130,6 @@ def with_run_folder(config: Config) -> Config:
 
 def _fit_explainer(config: Config, *, quiet: bool) -> None:
     """Fit the attribution head of the run that was trained; where that cannot be, say so: the run is saved already."""
-    from attentune.cli.explain import fit_note
     from attentune.cli.output import progress_lines
     from attentune.explain.texts import fit_explainer
 
@@ -140,7 +139,7 @@ def _fit_explainer(config: Config, *, quiet: bool) -> None:
     except (ConfigError, DataError) as error:
         print(f"attentune: {error}", file=sys.stderr)
     else:
-        print(fit_note(folder, facts), file=sys.stderr)
+        print(facts.note(folder), file=sys.stderr)
 
 
 def _text(result: Any) -> str:

@@ -20,6 +20,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation, Subword, merge_subwords, overlap, word_spans
+from attentune.explain.fast_shap import LEAST_EXPLAINED
 from attentune.explain.gradient import PassCounter
 from attentune.explain.methods import (
     METHODS,
@@ -43,6 +44,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predict_row
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import attention_by
+from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.compiled.memory import kept_memory
 
 
@@ -416,12 +418,34 @@ def check_method(name: str, saved: Predictor) -> None:
 
 
 def default_method(saved: Predictor) -> str:
-    """Return the method that is used if none is named: fast-shap if the run has a fitted head, else leave-one-out.
-
-    Leave-one-out works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
+    """Return the method that is used if none is named: fast-shap if the run has a head that explains enough, else
+    leave-one-out, which works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
     """
-    has_head = isinstance(saved, ModelPredictor) and saved.attribution_head is not None
-    return "fast-shap" if has_head else "leave-one-out"
+    head = fitted_head(saved)
+    return "leave-one-out" if head is None or is_weak(head) else "fast-shap"
+
+
+def fitted_head(saved: Predictor) -> AttributionHead | None:
+    """Return the head of `explain --fit`, if the run has one."""
+    return saved.attribution_head if isinstance(saved, ModelPredictor) else None
+
+
+def is_weak(head: AttributionHead) -> bool:
+    """Whether a head explains too little to be used where it is not asked for."""
+    return head.explained_variance < LEAST_EXPLAINED
+
+
+def weak_head_note(saved: Predictor) -> str | None:
+    """Say that the fitted head of a run is not used, if that is so."""
+    head = fitted_head(saved)
+    if head is None or not is_weak(head):
+        return None
+    return (
+        f"The head that was fitted to {saved.folder} explains {max(0.0, head.explained_variance):.0%} of how"
+        f" predictions change when tokens are masked, less than {LEAST_EXPLAINED:.0%}, so leave-one-out is the default."
+        f" Use the head with --method fast-shap, or fit it on more texts: attentune explain {saved.folder} --fit"
+        " --input_file texts.csv"
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,7 +27,10 @@ from attentune.seeding import numpy_generator, torch_generator
 
 # Fewer texts than this cannot tell how well the head does on others.
 _FEWEST_TEXTS = 20
-_HELD_OUT_SHARE = 0.1
+# A tenth of the texts, and at least so many, are held out: two or three would not tell the share.
+_HELD_OUT_SHARE, _HELD_OUT_TEXTS = 0.1, 30
+# A head that explains less of the variance is kept, and used only where it is asked for.
+LEAST_EXPLAINED = 0.5
 # The hidden states of all texts are kept in memory: at 384 dimensions 2.3 kB a token.
 _MOST_TOKENS = 200_000
 _BATCH_ROWS = 16
@@ -48,9 +52,25 @@ class FitFacts:
     explained_variance: float  # of the values of the held-out texts' masked copies, by the sums of their tokens' scores
     seed: int  # of the copies, the held-out texts and the order
 
-    def to_dict(self) -> dict[str, float]:
-        """Return the facts by name."""
-        return asdict(self)
+    @property
+    def is_used(self) -> bool:
+        """Whether the head explains enough to be used where no method is named."""
+        return self.explained_variance >= LEAST_EXPLAINED
+
+    def note(self, folder: str | Path) -> str:
+        """Say what the head explains, and whether it is used."""
+        share = max(0.0, self.explained_variance)
+        fitted = (
+            f"Fitted on {self.texts:,} texts; on {self.held_out_texts:,} others its scores explain {share:.0%} of how"
+            " the prediction changes when tokens are masked"
+        )
+        if self.is_used:
+            return f"{folder}: explained by fast-shap from now on. {fitted}."
+        return (
+            f"{folder}: the head is kept, but leave-one-out stays the default. {fitted}, expected at least"
+            f" {LEAST_EXPLAINED:.0%}. Fit it on more texts, which need no labels (--input_file texts.csv); --method"
+            " fast-shap uses it as it is."
+        )
 
 
 def fast_shap(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
@@ -163,8 +183,8 @@ def fit_attribution_head(
     """Fit a head that explains a model, on the scorer's texts.
 
     The model predicts copies of each text, in which random tokens are replaced by the mask token: as many of them as a
-    uniform draw says, and in each second copy the others. The head learns scores whose sums predict these values. A
-    tenth of the texts is held out to tell how well they do.
+    uniform draw says, and in each second copy the others. The head learns scores whose sums predict these values. Some
+    texts are held out to tell how well they do.
     """
     tell = progress or (lambda what, done, total: None)
     rows = _readable_rows(scorer, seed)
@@ -172,7 +192,7 @@ def fit_attribution_head(
     head = _new_head(scorer, longest, seed)
     texts = _observed(scorer, rows, head.layers, copies, seed, tell)
     count = len(rows)
-    held = max(1, round(_HELD_OUT_SHARE * count))
+    held = min(max(round(_HELD_OUT_SHARE * count), _HELD_OUT_TEXTS), count // 3)
     # The rows are in random order.
     train, test = np.arange(held, count), np.arange(held)
     scale_O = texts.rise_NKO.reshape(-1, texts.rise_NKO.shape[-1]).std(axis=0) + 1e-6
@@ -181,8 +201,8 @@ def fit_attribution_head(
         head.output.weight.mul_(torch.from_numpy(scale_O)[:, None])
         head.output.bias.mul_(torch.from_numpy(scale_O))
         head.nothing_MO.copy_(torch.from_numpy(_by_length(texts.ordinary, texts.nothing_NO, longest)))
-    variance = _explained_variance(head, texts, test)
-    return head.eval(), FitFacts(len(train), held, copies, variance, seed)
+    head.explained_variance = _explained_variance(head, texts, test)
+    return head.eval(), FitFacts(len(train), held, copies, head.explained_variance, seed)
 
 
 def _readable_rows(scorer: Scorer, seed: int) -> np.ndarray:

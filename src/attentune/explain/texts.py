@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,14 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Explainer, check_method, default_method, explainer_for, unchanged_attention
+from attentune.explain.explainer import (
+    Explainer,
+    check_method,
+    default_method,
+    explainer_for,
+    unchanged_attention,
+    weak_head_note,
+)
 from attentune.explain.explanation import (
     LEVELS,
     Explanation,
@@ -27,6 +36,7 @@ from attentune.explain.methods import METHODS, check_contrast, first_token_atten
 from attentune.explain.scorer import PREDICTED, Scorer, Settings, class_ids, contrast_id, numpy_of
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress, run_and_rows
 from attentune.inference.scoring import RowScores, score_rows
+from attentune.io.files import write_text
 from attentune.models.cpu_layers import attention_by
 from attentune.models.saving import save_attribution_head
 from attentune.nn.compiled.memory import kept_memory
@@ -55,8 +65,8 @@ def explain_texts(
         run: a run folder or checkpoint.
         texts: the (first) texts; or a data frame, whose columns are read that the run was trained on.
         pairs: the second texts, for a model of text pairs.
-        method: a key of `explain.methods.METHODS`; by default "fast-shap" for runs with a fitted head, and
-            "leave-one-out" for all others.
+        method: a key of `explain.methods.METHODS`; by default "fast-shap" for runs with a fitted head that explains
+            enough, and "leave-one-out" for all others.
         target: the class to explain, for all texts or one per text; by default the predicted class.
         level: "word", or "token" for the encoder's subwords.
         seed: of the random methods.
@@ -169,8 +179,8 @@ def fit_explainer(
 ) -> FitFacts:
     """Fit a head that explains a run's predictions, and save it in the run's folder.
 
-    The run's model is not changed. Afterwards `explain` has the method "fast-shap", which is then the default, and
-    `predict --explain` works.
+    The run's model is not changed. Afterwards `explain` has the method "fast-shap". If the head explains at least half
+    of the variance on held-out texts, it is the default and `predict --explain` uses it. The run's card says so.
 
     Source: FastSHAP (Jethani et al., ICLR 2022); see `explain.fast_shap`.
     """
@@ -190,8 +200,16 @@ def fit_explainer(
         scorer = Explainer(saved, rows, precision=precision).scorer
         with scorer.evaluating():
             head, facts = fit_attribution_head(scorer, copies=copies, seed=seed, progress=progress)
-    save_attribution_head(head, saved.model, facts.to_dict(), saved.folder)
+    save_attribution_head(head, saved.model, asdict(facts), saved.folder)
+    _write_in_card(saved.folder / "README.md", facts.note("Scores of words"))
     return facts
+
+
+def _write_in_card(card: Path, note: str) -> None:
+    """Add a section to the card of a run, if it has one, in place of that of an earlier fit."""
+    if card.is_file():
+        text = re.sub(r"^## Explanations\n.*?(?=^## |\Z)", "", card.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        write_text(card, f"{text.rstrip()}\n\n## Explanations\n\n{note}\n")
 
 
 def training_rows(saved: ModelPredictor) -> TextRows:
@@ -280,9 +298,14 @@ def predict_explained(
 ) -> tuple[np.ndarray, list[str]]:
     """Predict rows as `predict_rows` does, with a score for each word."""
     model_run = saved.single_model("the scores of words with predictions (--explain)")
-    check_explained(model_run)
+    if not scores_words(model_run):
+        raise ConfigError(
+            weak_head_note(model_run)
+            or f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
+            f" explain {saved.folder} --fit; or use attentune explain, which works on every run."
+        )
     explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
-    scorer, head = explainer.scorer, model_run.attribution_head
+    scorer, head = explainer.scorer, None if default_method(model_run) != "fast-shap" else model_run.attribution_head
     with kept_memory():
         scored = score_rows(
             scorer.model,
@@ -314,19 +337,9 @@ def predict_explained(
 
 
 def scores_words(saved: Predictor) -> bool:
-    """Whether a run scores words in the pass that predicts: by a fitted head, or by a token gate."""
-    if not isinstance(saved, ModelPredictor):
-        return False
-    return saved.attribution_head is not None or saved.model.token_gate is not None
-
-
-def check_explained(saved: ModelPredictor) -> None:
-    """Check that a run scores words in the pass that predicts."""
-    if not scores_words(saved):
-        raise ConfigError(
-            f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
-            f" explain {saved.folder} --fit; or use attentune explain, which works on every run."
-        )
+    """Whether a run scores words in the pass that predicts: by a fitted head that explains enough, or a token gate."""
+    has_gate = isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
+    return has_gate or default_method(saved) == "fast-shap"
 
 
 def _scores(scorer: Scorer, scored: RowScores, target_N: np.ndarray) -> list[np.ndarray]:

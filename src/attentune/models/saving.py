@@ -491,6 +491,7 @@ def load_attribution_head(folder: Path, model: Any) -> AttributionHead | None:
         settings = read_json(folder / HEAD_SETTINGS)
         head = _head_of(safetensors.torch.load_file(folder / HEAD_WEIGHTS), settings["layers"], model)
         fitted_to, temperature = settings["model"], float(settings["calibration_temperature"])
+        head.explained_variance = float(settings["fitted"]["explained_variance"])
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{folder / HEAD_WEIGHTS}: cannot be loaded: {reason} {again}") from error

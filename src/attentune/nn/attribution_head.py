@@ -53,6 +53,7 @@ class AttributionHead(nn.Module):
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
         self.register_buffer("nothing_MO", torch.zeros(longest, outputs))
+        self.explained_variance = 1.0  # of held-out texts' masked copies, by a fitted head
         self._folded: FoldedHead | None = None
 
     def forward(self, read: Sequence[Tensor]) -> Tensor:

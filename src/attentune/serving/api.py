@@ -47,7 +47,7 @@ class Texts(BaseModel):
 class Reasons(Texts):
     """The texts to explain, and how."""
 
-    method: str | None = Field(None, description="Default: ssa for runs with a token gate, else leave-one-out.")
+    method: str | None = Field(None, description="Default: fast-shap if a head explains enough, else leave-one-out.")
     target: str | None = Field(None, description="The class to explain; default: the predicted one.")
     level: Literal["word", "token"] = "word"
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of lime, shap and random.")
