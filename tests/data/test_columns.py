@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attentune.config import DataConfig
-from attentune.data.columns import Columns, choose_columns, row_ids
+from attentune.data.columns import Columns, choose_columns, header_note, row_ids
 from attentune.data.dataset import LabelSpace
 from attentune.data.files import read_table
 from attentune.data.load import load_data
@@ -208,6 +208,42 @@ def test_a_validation_file_and_a_spreadsheet_without_a_header(tmp_path: Path) ->
     with pytest.raises(DataError, match="reads like a row"):
         load(path)
     assert load(path, header=False).splits["train"].lines == tuple(range(1, 25))
+
+
+def test_long_names_over_longer_texts_or_other_kinds_are_names(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    for header, cells in (
+        ("What the customer wrote,Which team has to answer", lambda n: ("good", "bad")[n % 2]),
+        ("Please tell us in a few words what went wrong with us,How do you rate it", lambda n: str(n % 5)),
+        ("What the customer wrote,When the customer wrote it", lambda n: f"2024-01-{n + 1:02}"),
+    ):
+        path.write_text(header + "\n" + "".join(f"so this was film number {n} for us,{cells(n)}\n" for n in range(24)))
+        table = read_table(path)
+        assert header_note(table, DataConfig()) is None
+        with pytest.raises(DataError, match="there is no column 'review'"):  # of a run, for instance
+            choose_columns(table.names, DataConfig(text_column="review"), "rows.csv", want_label=False, table=table)
+    path.write_text("This is about films\n" + "".join(f"so this was film number {n} for us\n" for n in range(24)))
+    assert "may be a row" in str(header_note(read_table(path), DataConfig()))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.xlsx"])
+def test_files_for_a_run_without_names_have_none_unless_they_are_there(tmp_path: Path, name: str) -> None:
+    import pandas
+
+    path, texts = tmp_path / name, [f"so this was film number {n} for us" for n in range(6)]
+    options: dict[str, Any] = {"label_space": LabelSpace("classification", ("bad", "good")), "is_pair": False}
+    for header, count in ((None, 6), ("column_1", 6), ("review", None)):
+        table = pandas.DataFrame({header: texts})
+        if name.endswith("csv"):
+            table.to_csv(path, index=False, header=header is not None)
+        else:
+            table.to_excel(path, index=False, header=header is not None)
+        if count is None:
+            with pytest.raises(DataError, match="there is no column 'column_1'"):
+                read_unlabelled(str(path), config=DataConfig(text_column="column_1"), **options)
+        else:
+            rows = read_unlabelled(str(path), config=DataConfig(text_column="column_1"), **options)
+            assert rows.texts == tuple(texts)
 
 
 def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path: Path) -> None:

@@ -210,10 +210,14 @@ def test_lists_of_labels_get_one_hint(tmp_path: Path) -> None:
     genres = ["Crime", "Drama", "History", "Sport", "War", "Music"]
     cells = [", ".join(some) for size in (1, 2, 3) for some in combinations(genres, size)] * 2
     train = write(tmp_path / "t.csv", genres=cells)
-    data = whole(train, label_column="genres")
+    with pytest.raises(
+        LabelError, match=r"35 of the 41 classes are lists .* multi_label --label_separator ',' .* or class"
+    ):
+        whole(train, label_column="genres")
+    data = load_data(DataConfig(train_file=train, label_column="genres"), seed=0, allow_doubt=True)
     report = examine(data)
     hints = [finding for finding in report.findings if "multi_label" in finding.cure]
-    assert [(hint.kind, "--label_separator ','" in hint.cure) for hint in hints] == [("label-lists", True)]
+    assert [(hint.kind, "--label_separator ','" in hint.cure) for hint in hints] == [("task-type", True)]
     assert not any(finding.kind == "alike-classes" for finding in report.findings)
     found = whole(train, label_column="genres", task_type="multi_label")
     assert found.label_space.names == tuple(sorted(genres))

@@ -158,6 +158,7 @@ def test_the_wrong_rows_of_a_labelled_file(run: Predictor, client: TestClient) -
         ("name=a.csv", b"text\n" + b"yes\n" * 51, 422, "a.csv has 51 rows; this server accepts at most 50."),
         ("name=../../b.csv", b'text\n"', 422, "b.csv:2: "),
         ("name=a.csv&text_column=no", b"text,b\nyes,no\n", 422, "a.csv: there is no column 'no'."),
+        ("name=a.csv", b"so it was fine,1\n" + b"and it was bad,2\n" * 9, 422, "a.csv:1: the first line is read as"),
         ("name=a.csv", b"", 422, "a.csv: "),
         ("name=a.csv", b"x" * (2**20 + 1), 413, "The request body is larger than 1 MB"),
     ],
@@ -169,6 +170,7 @@ def test_files_that_are_not_read_get_one_sentence(
     assert answer.status_code == status
     assert answer.json()["detail"].startswith(message), answer.json()
     assert "attentune-serve-" not in answer.text
+    assert "--no_header" not in answer.text  # a flag of the command line
 
 
 def test_a_file_for_a_run_of_pairs(tiny: Tiny) -> None:

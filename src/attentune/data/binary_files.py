@@ -17,7 +17,7 @@ from typing import Any
 from attentune.config.parse import did_you_mean
 from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, Table, as_cell, in_chunks
 from attentune.data.text_files import check_header, numbered_names
-from attentune.data.text_formats import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio
+from attentune.data.text_formats import FOUND, MAX_BYTES, SNIFFED_BYTES, FileOptions, check_no_page, check_ratio
 from attentune.errors import DataError
 from attentune.plugins import install_command
 
@@ -173,14 +173,7 @@ _SECONDS = 600.0
 _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
 
 
-def parse_spreadsheet(
-    path: Path,
-    keep: Collection[str] | None = None,
-    *,
-    sheet: str | None = None,
-    has_header: bool = True,
-    columns: Collection[str] = (),
-) -> Table:
+def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, options: FileOptions = FOUND) -> Table:
     """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
 
     Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
@@ -195,7 +188,7 @@ def parse_spreadsheet(
             f"reading spreadsheets needs python-calamine: {install_command('excel')}, or save the file as .csv.",
             path=path,
         ) from error
-    sheets = _sheets(path)
+    sheets, sheet = _sheets(path), options.sheet
     filled = [name for name, rows in sheets.items() if any(map(any, rows))]
     if not filled:
         raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
@@ -205,11 +198,11 @@ def parse_spreadsheet(
             f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
             path=path,
         )
-    name = _likely(sheets, filled, columns) if sheet is None else sheet
+    name = _likely(sheets, filled, options.columns) if sheet is None else sheet
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
     notes = (note,) if is_guess else ()
-    return _table(sheets[name], path, keep, notes, has_header)
+    return _table(sheets[name], path, keep, notes, options)
 
 
 def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
@@ -223,11 +216,12 @@ def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], column
 
 
 def _table(
-    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], has_header: bool
+    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], options: FileOptions
 ) -> Table:
     while not any(rows[-1]):
         rows.pop()
     top = next(number for number, row in enumerate(rows) if any(row))
+    has_header = options.has_header(rows[top])
     if not has_header:
         rows.insert(top, list(numbered_names(len(rows[top]))))
     header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]

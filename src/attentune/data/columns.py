@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.labels import LabelReader, find_label_columns, label_columns, label_setting, parse_number
+from attentune.data.labels import NO_LABEL, LabelReader, find_label_columns, label_columns, label_setting, parse_number
 from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, no_content, quote
 from attentune.data.text_files import separator_hint
 from attentune.data.text_formats import named_columns
@@ -444,10 +445,10 @@ def _could_be_label(cells: Sequence[object]) -> bool:
     )
 
 
-# Rows that are looked at. A class has few values; a name with as many words may be a text, unless it is a question.
-_HEADER_ROWS, _HEADER_CLASSES, _HEADER_WORDS = 1000, 20, 4
+# Rows that are looked at. A class has few values; a name of so many words may be a text, one of more hardly a name.
+_HEADER_ROWS, _HEADER_CLASSES, _FEWEST_HEADER_WORDS, _MOST_HEADER_WORDS = 1000, 20, 4, 12
 _CURE = (
-    "If it is a row, give --no_header (the columns are then column_1, column_2, ...) or write names above it; otherwise"
+    "If it is a row, write names above it or give --no_header (the columns are then column_1, column_2, ...); otherwise"
     " name the columns with --text_column and --label_column."
 )
 
@@ -459,26 +460,37 @@ def header_note(table: Table, config: DataConfig) -> str | None:
     if not table.names_from_row or are_numbers or any(n in given or n.lower() in CONVENTIONAL for n in names):
         return None
     signs = [_header_sign(name, table.columns.get(name, ())[:_HEADER_ROWS]) for name in names]
-    if "class" not in signs and signs.count("value") < 2 and not given:
-        if "value" not in signs:
-            return None
-        return (
-            f"{table.source}: the first line is read as the names of columns, but may be a row:"
-            f" {_shown(table)}. If it is one, give --no_header."
-        )
-    if not any(signs):
+    if "class" in signs or ("name" not in signs and signs.count("value") >= (1 if given else 2)):
+        raise header_error(table)
+    if "name" in signs or not {"value", "short text"} & set(signs):
         return None
-    raise header_error(table)
+    return (
+        f"{table.source}: the first line is read as the names of columns, but may be a row:"
+        f" {_shown(table)}. If it is one, give --no_header."
+    )
 
 
 def _header_sign(name: str, cells: Sequence[Any]) -> str:
-    """Return "class" if a name is one of the few values of its column, "value" if it is a text or a number as cells."""
-    values = set(cells) if all(isinstance(cell, str) for cell in cells) else set()
-    if name in values and len(values) <= _HEADER_CLASSES and len(cells) >= 2 * len(values):
+    """Compare a name with the cells below.
+
+    "class": it is one of few; "value": a number, date or text like them; "short text": a text, but shorter; "name":
+    they are of another kind, so that it cannot be one.
+    """
+    texts = [str(cell) for cell in cells if cell not in (None, "")]
+    values = set(texts)
+    are_classes = len(values) <= _HEADER_CLASSES and len(texts) >= 2 * len(values) > 0
+    if name in values and are_classes:
         return "class"
-    if len(name.split()) >= _HEADER_WORDS and not name.rstrip().endswith(("?", ":")):
-        return "value"
-    return "value" if None not in (parse_number(str(cell)) for cell in (name, *cells)) else ""
+    for is_one in (lambda text: parse_number(text) is not None, _is_date):
+        if all(map(is_one, texts)):
+            return "value" if is_one(name) else "name" if texts and name.lower() not in NO_LABEL else ""
+    words = len(name.split())
+    if words < _FEWEST_HEADER_WORDS or name.rstrip().endswith(("?", ":")):
+        return ""
+    if are_classes:
+        return "name" if words > max(len(value.split()) for value in values) else ""
+    is_short = words <= _MOST_HEADER_WORDS and words < median(len(text.split()) for text in texts)
+    return "short text" if is_short else "value"
 
 
 def header_error(table: Table) -> DataError:

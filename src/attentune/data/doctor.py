@@ -30,7 +30,7 @@ _LISTED_CLASSES = 20
 # A finding is a warning, not a note, from these shares of the rows on; a split is small above this gap.
 _CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.05
 # A class name may be a misspelling of another: how alike and long they are, how rare it is, how many are compared.
-_ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
+_ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 2000
 # A difference from train is shown if chance makes it once in a thousand comparisons and it is at least this large: in
 # points of a label's share, in standard deviations of the scores, as a ratio of median lengths, in points of unseen
 # words above what a tenth of train has, in points of the rows up to a date.
@@ -286,19 +286,13 @@ def _task_type(split: _Split) -> _Found:
 
 
 def _label_lists(split: _Split) -> _Found:
-    """Class names that are lists of others, or hold a line break."""
-    if split.name != "train" or split.counts is None:
+    """Class names with a line break; other lists are the doubt of `_task_type`."""
+    if split.name != "train" or split.counts is None or (split.data.doubt and "multi_label" in split.data.doubt[1]):
         return
-    present = [label for label, count in split.counts.items() if count]
-    separator = None if split.space.is_multilabel else found_separator(present)
-    lists = [label for label in present if (separator or "\n") in label or (separator is None and "\r" in label)]
-    if lists and separator is None:
+    lists = [label for label, count in split.counts.items() if count and {"\n", "\r"} & set(label)]
+    if lists:
         message = f"{_count(len(lists), 'label')} with a line break: {_examples(lists)}."
         cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
-        yield "warning", message, cure, ()
-    elif lists:
-        message = f"{len(lists)} of the {len(present)} classes are lists of labels, such as {quote(lists[0])}."
-        cure = f"Use --task_type multi_label --label_separator '{shown_label(str(separator))}', if rows have several."
         yield "warning", message, cure, ()
 
 
@@ -321,9 +315,12 @@ def _alike_classes(split: _Split) -> _Found:
     counts = {label: count for label, count in split.counts.items() if count}
     if found_separator(counts) is not None:
         return
+    plain = {label: " ".join(label.casefold().split()) for label in counts}
     alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
-    for label in sorted(list(counts)[:_MOST_NAMES], key=lambda label: -counts[label]):
-        common = next((other for other in alike if _are_one_class(other, label, counts)), None)
+    for label in sorted([*counts][:_MOST_NAMES], key=lambda label: -counts[label]):
+        count = counts[label]
+        same = (other for other in alike if _are_one_class(plain[other], plain[label], counts[other], count))
+        common = next(same, None)
         alike.setdefault(common or label, []).extend([label] if common else [])
     for common, others in [(common, others) for common, others in alike.items() if others][:MAX_EXAMPLES]:
         shown = [f"{common!r} ({counts[common]:,} rows)", *(f"{label!r} ({counts[label]:,})" for label in others)]
@@ -331,17 +328,17 @@ def _alike_classes(split: _Split) -> _Found:
         yield "warning", message, f"If they are one, write {common!r} in all of these rows.", ()
 
 
-def _are_one_class(common: str, rare: str, counts: Mapping[str, int]) -> bool:
+def _are_one_class(first: str, second: str, many: int, few: int) -> bool:
     """Whether names are equal, or a letter or two differ; numbers, short names and opposites are different classes."""
-    first, second = (" ".join(label.casefold().split()) for label in (common, rare))
     number = parse_number(first)
     if first == second or (number is not None and number == parse_number(second)):
         return True
-    is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
-    is_word = min(len(first), len(second)) >= _FEWEST_LETTERS and not any(map(str.isdigit, first + second))
-    if not (is_rare and is_word) or first.endswith(second) or second.endswith(first):  # acceptable and unacceptable
+    if few > max(1, _RARE_SHARE * many) or min(len(first), len(second)) < _FEWEST_LETTERS:
         return False
-    return difflib.SequenceMatcher(None, first, second).ratio() >= _ALIKE
+    if any(map(str.isdigit, first + second)) or first.endswith(second) or second.endswith(first):
+        return False  # acceptable and unacceptable
+    matcher = difflib.SequenceMatcher(None, first, second)
+    return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
 
 
 def _constant(split: _Split) -> _Found:

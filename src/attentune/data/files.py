@@ -102,13 +102,7 @@ def read_chunks(
         is_packed = path.suffix.lower() == ".gz"
         kind = _kind(path, options)
         if kind in WHOLE_FILES:
-            header, sheet = options.header, options.sheet
-            is_sheet = kind in SPREADSHEETS
-            yield (
-                parse_spreadsheet(path, keep, sheet=sheet, has_header=header, columns=options.columns)
-                if is_sheet
-                else parse_feather(path, keep)
-            )
+            yield parse_spreadsheet(path, keep, options) if kind in SPREADSHEETS else parse_feather(path, keep)
             return
     is_held = limit == WHOLE or kind == ".json" or (kind == PARQUET and is_packed)
     most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf

@@ -365,7 +365,16 @@ def _merged(counts: Mapping[str, int], *, by_value: bool) -> list[str]:
 
 
 def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None:
-    """Return why labels may be scores instead of classes, and what settles it; None if they are classes."""
+    """Return why labels may be scores, or lists of labels, and what settles it; None if they are classes."""
+    separator = found_separator(names)
+    if separator is not None:
+        lists, sign = [name for name in names if separator in name], shown_label(separator)
+        return (
+            f"column {column!r}: {len(lists)} of the {len(names)} classes are lists of labels, such as"
+            f" {quote(lists[0])}.",
+            f"Settle it with --task_type: multi_label --label_separator '{sign}' (rows have several labels) or"
+            " classification (each list is a class).",
+        )
     read = [name for name in names if name.lower() not in NO_LABEL or name in _UNKNOWN_SCORES]
     numbers = [parse_number(_COMMA.sub(r"\1.\2", name)) for name in read]
     values = {number for number in numbers if number is not None}
@@ -649,6 +658,7 @@ def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
     valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     message = (
-        f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where given)."
+        f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where given),"
+        f" add training rows of these, or leave such rows out with --ignore_labels."
     )
     return table.error(ordered[0][1], message, LabelError)

@@ -14,7 +14,7 @@ import itertools
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
+from attentune.data.tables import CONVENTIONAL
 from attentune.errors import ConfigError, DataError
 
 MAX_BYTES = 8 * 2**30
@@ -234,6 +235,8 @@ _DAMAGED = 0.6
 _LEAST_CONFIDENCE = 0.05
 
 
+# The name of a column of a file without names, see `text_files.numbered_names`.
+_NUMBERED = re.compile(r"column_[0-9]+")
 # A number or an id: no spaces, and a digit.
 _ID = re.compile(r"\S*\d\S*")
 
@@ -305,6 +308,11 @@ class FileOptions:
     columns: frozenset[str] = frozenset()  # names of columns, by which a header is known
     skip_broken: bool = False  # whether rows that cannot be read are left out
 
+    def has_header(self, first: Iterable[str]) -> bool:
+        """Whether the first row has the names: not if the columns to read are numbered, as those of files without."""
+        are_names = any(name in self.columns or name.lower() in CONVENTIONAL for name in first)
+        return self.header and (are_names or not any(map(_NUMBERED.fullmatch, self.columns)))
+
     @classmethod
     def of(cls, config: DataConfig) -> FileOptions:
         """Return what data settings give."""
@@ -360,7 +368,7 @@ def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialec
         delimiter,
         skip_broken=options.skip_broken,
         encoding=encoding or "utf-8",
-        has_header=options.header,
+        has_header=options.has_header(cell.strip(' "') for cell in lines[0].strip().split(delimiter)),
         has_sep_line=sep_line is not None,
     )
     if dialect.encoding != "utf-8":
@@ -544,6 +552,8 @@ def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions
         more = (f"{path}: quotes are read as plain characters, since as quotes they do not pair up.",)
     if dialect.skips_spaces:
         more = (f"{path}: spaces after separators are left out.",)
+    if options.header and not dialect.has_header:
+        more = (*more, f"{path}: read without a header line, as the columns to read have no names.")
     given = options.delimiter
     if given is not None and given != dialect.delimiter:
         read = ", ".join(parts) or separated

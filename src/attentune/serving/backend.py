@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import itertools
+import re
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -162,6 +163,7 @@ class RunBackend:
                 )
             except AttentuneError as error:
                 message = str(error).replace(str(path), name)
+                message = re.sub(r" or give --no_header \([^)]*\)", "", message)  # a flag of the commands
                 for column in columns:
                     message = message.replace(f"--{column}", column)
                 raise DataError(message) from None
