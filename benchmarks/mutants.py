@@ -1,16 +1,18 @@
 """Mutation testing with mutmut: how many small faults in a package its own tests detect.
 
-    python -m benchmarks.mutants stats
+    python -m benchmarks.mutants stats --sample 250
 
-It copies the project into `build/mutants/stats`, lets mutmut change one operator,
-name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
-A mutant that no test fails on has survived; `results/mutants.jsonl` lists each with its change. Interrupted, it
-continues where it was; `--fresh` starts again, `--again` runs only the survivors of the record, after new tests.
+It copies the project into `build/mutants/stats`, lets mutmut change one operator, name or number at a time in
+`src/attentune/stats/` (of `nn/` without the C layers), and runs the tests of `tests/stats/` that reach the line.
+A mutant that no test fails on has survived; `results/mutants.jsonl` lists each with its change. `--sample` tries only
+those whose names have the lowest hashes: a random sample that another version of the code draws again, as far as
+it has the same mutants. `--again` runs only the survivors of the record, after new tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -29,8 +31,9 @@ SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/"]
 only_mutate = ["src/attentune/{package}/*"]
+do_not_mutate = ["*/nn/compiled/*"]
 pytest_add_cli_args_test_selection = ["tests/{package}", "lab/tests/test_rates.py"]
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow", "--ignore=tests/nn/compiled"]
 process_isolation = "forkserver"
 also_copy = ["lab", "docs", "examples", "results", "Makefile", "README.md"]
 """
@@ -43,24 +46,25 @@ def main() -> None:
     parser.add_argument(
         "package", help="a package of attentune with tests of the same name: stats, token_labels, nn, ..."
     )
-    parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.compare*'")
+    parser.add_argument("--sample", type=int, help="how many mutants to try (default: all)")
     parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
-    parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
     parser.add_argument("--again", action="store_true", help="try those again that survived an earlier call")
     given = parser.parse_args()
     for needed in (ROOT / "src" / "attentune" / given.package, ROOT / "tests" / given.package):
         if not needed.is_dir():
             parser.error(f"there is no folder {needed}; expected a package with tests of its own name")
     folder = ROOT / "build" / "mutants" / given.package
-    if given.fresh:
+    if given.sample:
         shutil.rmtree(folder, ignore_errors=True)
     copy_project(folder, given.package)
     records = earlier_records()
-    names = [given.only] if given.only else []
+    names: list[str] = []
     if given.again:
         if given.package not in records:
             parser.error(f"--again needs the record of an earlier call in {TARGET}; there is none of {given.package}")
-        names += records[given.package]["survived"]
+        names = list(records[given.package]["survived"])
+    elif given.sample:
+        names = sample(folder, given.sample)
     started = time.perf_counter()
     mutmut(folder, "run", *names, "--max-children", str(given.max_children))
     records[given.package] = record = {
@@ -93,13 +97,22 @@ def copy_project(folder: Path, package: str) -> None:
         settings.write(SETTINGS.format(package=package))
 
 
-def mutmut(folder: Path, *arguments: str, capture: bool = False) -> str:
+def sample(folder: Path, size: int) -> list[str]:
+    """Return a random sample of the mutants, keyed by their names, with those that no test reaches."""
+    mutmut(folder, "run", "none of these", check=False)  # writes the mutants and finds the tests of each, then ends
+    words = mutmut(folder, "print-time-estimates", capture=True).split()
+    names = [word for word in words if "__mutmut_" in word]
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:size]
+
+
+def mutmut(folder: Path, *arguments: str, capture: bool = False, check: bool = True) -> str:
     environment = {
         **os.environ,
         "ATTENTUNE_DATA": str(data_dir()),
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(folder / "lab"),
     }
     done = subprocess.run(
         [sys.executable, "-m", "mutmut", *arguments],
@@ -109,7 +122,7 @@ def mutmut(folder: Path, *arguments: str, capture: bool = False) -> str:
         text=True,
         check=False,
     )
-    if done.returncode:
+    if check and done.returncode:
         sys.exit(f"mutmut {' '.join(arguments)} ended with status {done.returncode}; its files are in {folder}")
     return done.stdout or ""
 

@@ -27,14 +27,8 @@ _TYPO_EVERY = 8
 _SHORTEST_TYPO = 4
 
 
-@dataclass(frozen=True)
-class Perturbation:
-    """A perturbation of rows."""
-
-    name: str  # the name in reports
-    # Maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
-    change: Callable[[TextRows, int, frozenset[str]], TextRows]
-    needs_pairs: bool = False  # whether it applies to text pairs only
+# Maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
+Change = Callable[[TextRows, int, frozenset[str]], TextRows]
 
 
 def words_of(text: str) -> list[str]:
@@ -77,9 +71,7 @@ def _association(has_N: np.ndarray, labels_N: np.ndarray) -> float:
     return float(chi_square)
 
 
-def _each_text(
-    change: Callable[[str, np.random.Generator], str],
-) -> Callable[[TextRows, int, frozenset[str]], TextRows]:
+def _each_text(change: Callable[[str, np.random.Generator], str]) -> Change:
     def changed(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
         def all_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
             return tuple(change(text, numpy_generator("perturb", where, seed, n)) for n, text in enumerate(texts))
@@ -120,16 +112,23 @@ def _without_indicative_words(rows: TextRows, seed: int, indicative_words: froze
     return replace(rows, texts=tuple(map(cut, rows.texts)), pairs=pairs)
 
 
-PERTURBATIONS: tuple[Perturbation, ...] = (
-    Perturbation("first text only", lambda rows, seed, words: replace(rows, pairs=("",) * len(rows)), True),
-    Perturbation("second text only", lambda rows, seed, words: replace(rows, texts=("",) * len(rows)), True),
-    Perturbation("swapped", lambda rows, seed, words: replace(rows, texts=rows.pairs or (), pairs=rows.texts), True),
-    Perturbation("typos", _each_text(_typos)),
-    Perturbation("lower case", _each_text(lambda text, generator: text.lower())),
-    Perturbation("upper case", _each_text(lambda text, generator: text.upper())),
-    Perturbation("no punctuation", _each_text(_without_punctuation)),
-    Perturbation("label-indicative words removed", _without_indicative_words),
-)
+_OF_PAIRS: dict[str, Change] = {
+    "first text only": lambda rows, seed, words: replace(rows, pairs=("",) * len(rows)),
+    "second text only": lambda rows, seed, words: replace(rows, texts=("",) * len(rows)),
+    "swapped": lambda rows, seed, words: replace(rows, texts=rows.pairs or (), pairs=rows.texts),
+}
+_OF_TEXTS: dict[str, Change] = {
+    "typos": _each_text(_typos),
+    "lower case": _each_text(lambda text, generator: text.lower()),
+    "upper case": _each_text(lambda text, generator: text.upper()),
+    "no punctuation": _each_text(_without_punctuation),
+    "label-indicative words removed": _without_indicative_words,
+}
+
+
+def perturbations(rows: TextRows) -> dict[str, Change]:
+    """Return the perturbations that these rows can have, by their names in reports."""
+    return _OF_TEXTS if rows.pairs is None else _OF_PAIRS | _OF_TEXTS
 
 
 def overlap(text: str, pair: str) -> float:
@@ -235,9 +234,8 @@ def stress(
 
     before, every = predicted(rows, "as they are"), np.arange(len(rows))
     changes = [
-        scorer.line(kind.name, every, predicted(kind.change(rows, seed, indicative_words), kind.name), before)
-        for kind in PERTURBATIONS
-        if rows.pairs is not None or not kind.needs_pairs
+        scorer.line(name, every, predicted(change(rows, seed, indicative_words), name), before)
+        for name, change in perturbations(rows).items()
     ]
     return StressReport(
         metric=data.metrics[0],

@@ -14,15 +14,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.seeding import derive_key, numpy_generator
-from attentune_lab import synthetic_vocabulary as vocabulary
 
 LABEL_NAMES = ("negative", "positive")
 KINDS = ("single", "context", "pair")
@@ -34,6 +35,9 @@ WORDS_IN_TEXT = (12, 30)
 # The share of rows with a cinema that is not correlated with the label.
 SHORTCUT_FREE_SHARE = 0.1
 _MAX_DRAWS = 2000
+WORDS: dict[str, Any] = yaml.safe_load(
+    (resources.files("attentune_lab") / "synthetic.yaml").read_text(encoding="utf-8")
+)
 _MARK = re.compile(r"\[(\w+)\]|\{(\w+)\}")
 
 Span = tuple[int, int]
@@ -108,8 +112,8 @@ def _draw_venue(rng: np.random.Generator, label: int, agreement: float) -> str:
     # A separate generator, so that the shortcut is independent of the text.
     free, agrees = rng.random() < SHORTCUT_FREE_SHARE, rng.random() < agreement
     if free:
-        return _pick(rng, vocabulary.NEUTRAL_VENUES)
-    return vocabulary.SHORTCUT_VENUES[label if agrees else 1 - label]
+        return _pick(rng, WORDS["neutral_venues"])
+    return WORDS["shortcut_venues"][label if agrees else 1 - label]
 
 
 def _draw_row(rng: np.random.Generator, split: str, label: int, kind: str, venue: str, seen: set[str]) -> DemoRow:
@@ -128,34 +132,31 @@ def _draw_row(rng: np.random.Generator, split: str, label: int, kind: str, venue
 
 def _draw_marked(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
     """Draw a review with its decisive words in brackets, and {venue} for the name of the cinema."""
-    fillers = rng.choice(len(vocabulary.FILLER_TEMPLATES), size=rng.integers(0, 3), replace=False)
+    fillers = rng.choice(len(WORDS["filler"]), size=rng.integers(0, 3), replace=False)
     sentences = [
         _draw_decisive(rng, split, label, kind),
-        _pick(rng, vocabulary.VENUE_TEMPLATES),
-        *(vocabulary.FILLER_TEMPLATES[place] for place in fillers),
+        _pick(rng, WORDS["venue"]),
+        *(WORDS["filler"][place] for place in fillers),
     ]
     return " ".join(_fill(rng, sentences[place]) for place in rng.permutation(len(sentences)))
 
 
 def _draw_decisive(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
     """Fill a template of this kind with sentiment words, in brackets, that match the label."""
-    known = vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] if split == "train" else vocabulary.WORD_PAIRS
+    known = WORDS["train_words"] + (WORDS["other_words"] if split != "train" else [])
     words = {1: _pick(rng, known)[0], 0: _pick(rng, known)[1]}
     if kind == "pair":
-        earlier_decides = bool(rng.integers(2))
-        template = _pick(rng, vocabulary.EARLIER_DECIDES if earlier_decides else vocabulary.LATER_DECIDES)
-        earlier = label if earlier_decides else 1 - label
-        template = template.replace("{earlier}", f"[{words[earlier]}]")
+        which = "earlier_decides" if rng.integers(2) else "later_decides"
+        earlier = label if which == "earlier_decides" else 1 - label
+        template = _pick(rng, WORDS[which]).replace("{earlier}", f"[{words[earlier]}]")
         return template.replace("{later}", f"[{words[1 - earlier]}]")
-    if kind == "context":
-        return _pick(rng, vocabulary.CONTEXT_TEMPLATES).replace("{word}", f"[{words[1 - label]}]")
-    return _pick(rng, vocabulary.SINGLE_TEMPLATES).replace("{word}", f"[{words[label]}]")
+    return _pick(rng, WORDS[kind]).replace("{word}", f"[{words[1 - label if kind == 'context' else label]}]")
 
 
 def _fill(rng: np.random.Generator, template: str) -> str:
     def choose(mark: re.Match[str]) -> str:
         slot = mark[2]
-        return mark[0] if slot is None or slot == "venue" else _pick(rng, vocabulary.SLOTS[slot])
+        return mark[0] if slot is None or slot == "venue" else _pick(rng, WORDS["slots"][slot])
 
     return _MARK.sub(choose, template)
 
@@ -173,7 +174,7 @@ def _unmark(marked: str, label: int, kind: str, venue: str) -> DemoRow:
         text += word
         if mark[1]:
             decisive.append(span)
-        elif venue in vocabulary.SHORTCUT_VENUES:
+        elif venue in WORDS["shortcut_venues"]:
             shortcut = span
     return DemoRow(text + marked[done:], label, kind, tuple(decisive), shortcut)
 

@@ -6,31 +6,30 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.inference.predictor import Predictor
-from attentune_lab.robustness import PERTURBATIONS, label_indicative_words, overlap, stress, words_of
+from attentune_lab.robustness import label_indicative_words, overlap, perturbations, stress, words_of
 from helpers.interrupted import run as trained
 from helpers.tiny_models import rows_of
 
-BY_NAME = {kind.name: kind for kind in PERTURBATIONS}
 TEXTS = ["The quick, brown fox doesn't jump!", "", "a b c", "Überraschung: 3.5 points (again)"]
 PAIRS = ["A fox jumps.", "nothing here", "c b a", "It was great, great!"]
+ROWS = rows_of(TEXTS, PAIRS, [0, 1, 0, 1])
+CHANGES = perturbations(ROWS)
 
 
 def changed(name: str, indicative_words: frozenset[str] = frozenset(), seed: int = 1):
-    return BY_NAME[name].change(rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), seed, indicative_words)
+    return CHANGES[name](ROWS, seed, indicative_words)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", CHANGES)
 def test_ids_and_labels_stay(name: str) -> None:
-    before, after = rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), changed(name, frozenset({"fox"}))
-    assert after.ids == before.ids
-    assert np.array_equal(after.labels, before.labels)
-    assert (after.texts, after.pairs) != (before.texts, before.pairs)
+    after = changed(name, frozenset({"fox"}))
+    assert (after.ids, after.labels.tolist()) == (ROWS.ids, [0, 1, 0, 1])
+    assert (after.texts, after.pairs) != (ROWS.texts, ROWS.pairs)
 
 
 def test_one_text_alone_and_swapped() -> None:
@@ -49,7 +48,7 @@ def test_case_and_punctuation() -> None:
 
 @given(st.text(max_size=80), st.integers(0, 5))
 def test_a_typo_moves_neighbouring_letters_of_some_words_and_nothing_else(text: str, seed: int) -> None:
-    after = BY_NAME["typos"].change(rows_of([text]), seed, frozenset()).texts[0]
+    after = CHANGES["typos"](rows_of([text]), seed, frozenset()).texts[0]
     assert Counter(after) == Counter(text)
     moved = [place for place, (a, b) in enumerate(zip(text, after, strict=True)) if a != b]
     long_words = [word for word in words_of(text) if len(word) >= 4]
@@ -67,7 +66,7 @@ def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
     texts = [f"the film was {'dull' if n % 2 else 'fine'} word{n} {'and long' if n % 3 else ''}" for n in range(60)]
     rows = rows_of(texts, labels=[n % 2 for n in range(60)])
     assert label_indicative_words(rows, count=2) == {"dull", "fine"}
-    after = BY_NAME["label-indicative words removed"].change(rows, 1, frozenset({"dull", "fine"})).texts
+    after = CHANGES["label-indicative words removed"](rows, 1, frozenset({"dull", "fine"})).texts
     assert after[1] == "the film was word1 and long"
     assert not {"dull", "fine"} & {word for text in after for word in words_of(text)}
 
@@ -78,9 +77,7 @@ def test_for_scores_and_several_labels_the_words_that_go_with_any_of_them_are_fo
     assert label_indicative_words(rows_of(texts, labels=scores), count=2) == {"big", "small"}
     labels = [[n % 2, int(n >= 30)] for n in range(60)]
     assert label_indicative_words(rows_of(texts, labels=labels), count=4) == {"big", "small", "red", "blue"}
-
-
-def test_rare_and_omnipresent_words_tell_nothing() -> None:
+    # Rare words and those of all rows tell nothing.
     rows = rows_of([f"the{' once' if n == 0 else ''}" for n in range(20)], labels=[int(n == 0) for n in range(20)])
     assert label_indicative_words(rows) == frozenset()
 
@@ -105,13 +102,19 @@ def test_scores_and_falls_are_those_of_evaluating_the_changed_rows(runs: tuple[P
     data = saved.data(None, ("validation",))
     training = saved.data(None, ("train",)).splits["train"]
     report = stress([saved], data, training_rows=training, resamples=50)
+    # The thirds take each row once.
+    assert sum(line.rows for line in report.parts) == 20
+    assert all(line.name.startswith("length") for line in report.parts)
+    right = sum(line.rows * line.scores[0].value for line in report.parts)
+    assert right == pytest.approx(20 * report.original[0].value)
     as_they_are = saved.evaluator(data).score(("validation",))["validation"]["accuracy"]
     assert report.original[0].value == pytest.approx(as_they_are)
     assert as_they_are > 0.6  # else there is nothing to fall
-    singles = [kind for kind in PERTURBATIONS if not kind.needs_pairs]
-    assert [line.name for line in report.changes] == [kind.name for kind in singles]
-    for kind, line in zip(singles, report.changes, strict=True):
-        rows = kind.change(data.splits["validation"], 42, frozenset(report.label_indicative_words))
+    validation = data.splits["validation"]
+    changes = perturbations(validation)
+    assert [line.name for line in report.changes] == list(changes)
+    for line in report.changes:
+        rows = changes[line.name](validation, 42, frozenset(report.label_indicative_words))
         changed = type(data)(data.name, data.label_space, data.metrics, {"validation": rows})
         score = saved.evaluator(changed).score(("validation",))["validation"]["accuracy"]
         assert line.scores[0].value == pytest.approx(score)
@@ -126,15 +129,6 @@ def test_removing_the_label_indicative_words_lowers_the_score(runs: tuple[Path, 
     assert {"good", "bad"} & set(report.label_indicative_words)
     line = next(line for line in report.changes if line.name == "label-indicative words removed")
     assert line.falls[0].low > 0
-
-
-def test_parts_take_each_row_once(runs: tuple[Path, Path]) -> None:
-    saved = Predictor.load(runs[0])
-    report = stress([saved], saved.data(None, ("validation",)), resamples=20)
-    assert sum(line.rows for line in report.parts) == 20
-    assert all(line.name.startswith("length") for line in report.parts)
-    right = sum(line.rows * line.scores[0].value for line in report.parts)
-    assert right == pytest.approx(20 * report.original[0].value)
 
 
 def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune) -> None:

@@ -15,12 +15,10 @@ from sklearn.linear_model import LogisticRegression
 
 from attentune.errors import ConfigError, StorageError
 from attentune_lab import synthetic as demo
-from attentune_lab import synthetic_vocabulary as vocabulary
-from attentune_lab.synthetic import DemoRow, generate, write_files
+from attentune_lab.synthetic import WORDS, DemoRow, generate, write_files
 
-POSITIVE = {pair[0] for pair in vocabulary.WORD_PAIRS}
-NEGATIVE = {pair[1] for pair in vocabulary.WORD_PAIRS}
-OPPOSITE = dict(vocabulary.WORD_PAIRS) | {bad: good for good, bad in vocabulary.WORD_PAIRS}
+POSITIVE, NEGATIVE = (set(words) for words in zip(*WORDS["train_words"], *WORDS["other_words"], strict=True))
+SENTIMENT = POSITIVE | NEGATIVE
 # Written out by hand: the words between or around an ordered pair after which the second word is the one that counts.
 LATER_CUES = (
     r"started .* but ended",
@@ -47,7 +45,7 @@ def words_of(row: DemoRow) -> list[str]:
 
 def verdict(text: str, decisive: list[str], kind: str) -> int:
     """The label that a reader would give, from the text and the kind alone."""
-    sentiment = [word for word in decisive if word in OPPOSITE]
+    sentiment = [word for word in decisive if word in SENTIMENT]
     if kind == "single":
         return int(sentiment[0] in POSITIVE)
     if kind == "context":
@@ -67,14 +65,14 @@ def test_spans_hold_whole_words_of_the_right_sort_which_decide(rows: dict[str, l
     for row in rows[split]:
         for start, end in row.decisive:
             assert re.fullmatch(r"\W?[A-Za-z]+\W?", row.text[max(0, start - 1) : end + 1])
-        sentiment = [word for word in words_of(row) if word in OPPOSITE]
+        sentiment = [word for word in words_of(row) if word in SENTIMENT]
         expected = {"single": (1, 1), "context": (2, 1), "pair": (2, 2)}[row.kind]
         assert (len(row.decisive), len(sentiment)) == expected
         assert list(row.decisive) == sorted(row.decisive)
         if row.shortcut is not None:
-            assert row.text[slice(*row.shortcut)] in vocabulary.SHORTCUT_VENUES
+            assert row.text[slice(*row.shortcut)] in WORDS["shortcut_venues"]
         outside = swap(row.text, row.decisive, ["-"] * len(row.decisive))
-        assert not (POSITIVE | NEGATIVE) & set(re.findall(r"\w+", outside.lower()))
+        assert not SENTIMENT & set(re.findall(r"\w+", outside.lower()))
         assert row.label == verdict(row.text, words_of(row), row.kind)
 
 
@@ -82,7 +80,7 @@ def test_spans_hold_whole_words_of_the_right_sort_which_decide(rows: dict[str, l
 def test_shortcut_goes_with_the_label_as_often_as_stated(rows, split, agreement):
     for kind in demo.KINDS:
         marked = [row for row in rows[split] if row.shortcut is not None and row.kind == kind]
-        agrees = [vocabulary.SHORTCUT_VENUES[row.label] == row.text[slice(*row.shortcut)] for row in marked]
+        agrees = [WORDS["shortcut_venues"][row.label] == row.text[slice(*row.shortcut)] for row in marked]
         # Four standard errors of the smallest kind.
         assert np.mean(agrees) == pytest.approx(agreement, abs=4 * (0.09 / 270) ** 0.5)
     free = np.mean([row.shortcut is None for row in rows[split]])
@@ -96,7 +94,7 @@ def test_another_strength_changes_nothing_but_the_cinema() -> None:
     for one, other in zip(plain, strong, strict=True):
         assert words_of(one) == words_of(other)
         if other.shortcut is not None:
-            assert other.text[slice(*other.shortcut)] == vocabulary.SHORTCUT_VENUES[other.label]
+            assert other.text[slice(*other.shortcut)] == WORDS["shortcut_venues"][other.label]
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -109,27 +107,22 @@ def test_labels_and_kinds_are_balanced_and_lengths_vary(rows: dict[str, list[Dem
 
 
 def test_no_text_leaks_even_where_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = {name: words[:2] for name, words in vocabulary.SLOTS.items()}
-    monkeypatch.setattr(vocabulary, "SLOTS", slots)
-    monkeypatch.setattr(vocabulary, "WORD_PAIRS", vocabulary.WORD_PAIRS[:6])
-    monkeypatch.setattr(vocabulary, "VENUE_TEMPLATES", vocabulary.VENUE_TEMPLATES[:2])
-    monkeypatch.setattr(vocabulary, "FILLER_TEMPLATES", vocabulary.FILLER_TEMPLATES[:2])
-    venues = re.compile("|".join(vocabulary.SHORTCUT_VENUES + vocabulary.NEUTRAL_VENUES))
+    few = {"train_words": WORDS["train_words"][:6], "other_words": []}
+    few |= {"slots": {name: words[:2] for name, words in WORDS["slots"].items()}}
+    monkeypatch.setattr(demo, "WORDS", WORDS | few | {name: WORDS[name][:2] for name in ("venue", "filler")})
+    venues = re.compile("|".join(WORDS["shortcut_venues"] + WORDS["neutral_venues"]))
     texts = {}
     for split, seed in (("train", 4), ("validation", 5), ("challenge", 4)):
-        made = [venues.sub("CINEMA", row.text) for row in generate(split, 400, seed=seed, shortcut_strength=0.8)]
-        texts[split] = set(made)
+        made = generate(split, 400, seed=seed, shortcut_strength=0.8)
+        texts[split] = {venues.sub("CINEMA", row.text) for row in made}
         assert len(texts[split]) == len(made)
-    assert not texts["train"] & texts["validation"]
-    assert not texts["train"] & texts["challenge"]
-    assert not texts["validation"] & texts["challenge"]
+    assert len(set.union(*texts.values())) == sum(map(len, texts.values()))
 
 
 def test_only_some_sentiment_words_are_kept_from_training(rows: dict[str, list[DemoRow]]) -> None:
-    used = {split: {word for row in rows[split] for word in words_of(row) if word in OPPOSITE} for split in SPLITS}
-    known = {word for pair in vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] for word in pair}
-    assert used["train"] == known
-    assert used["validation"] == used["challenge"] == POSITIVE | NEGATIVE
+    used = {split: {word for row in rows[split] for word in words_of(row) if word in SENTIMENT} for split in SPLITS}
+    assert used["train"] == {word for pair in WORDS["train_words"] for word in pair}
+    assert used["validation"] == used["challenge"] == SENTIMENT
 
 
 def test_a_bag_of_words_falls_for_the_shortcut_and_has_little_else() -> None:
@@ -149,7 +142,7 @@ def test_a_bag_of_words_falls_for_the_shortcut_and_has_little_else() -> None:
     assert abs(without_shortcut[0] - without_shortcut[1]) < 0.1
 
 
-def test_all_wrong_settings_are_named_at_once() -> None:
+def test_mistakes_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         generate("dev", -1, seed=0, shortcut_strength=1.5)
     assert caught.value.problems == (
@@ -157,9 +150,9 @@ def test_all_wrong_settings_are_named_at_once() -> None:
         "-1 rows were asked for; expected 0 or more",
         "shortcut_strength is 1.5; expected a chance from 0 to 1",
     )
-
-
-def test_running_out_of_texts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="file: could not be written"):
+        write_files(tmp_path / "file", train_size=1, eval_size=1)
     monkeypatch.setattr(demo, "_MAX_DRAWS", 0)
     with pytest.raises(ConfigError, match="ran out of new single texts for train after 0 rows; ask for fewer"):
         generate("train", 1, seed=0, shortcut_strength=0.9)
@@ -178,10 +171,3 @@ def test_files_hold_the_truth(tmp_path: Path) -> None:
             assert (line["text"], line["label"], line["kind"]) == (row.text, demo.LABEL_NAMES[row.label], row.kind)
             assert json.loads(line["decisive"]) == [list(span) for span in row.decisive]
             assert json.loads(line["shortcut"]) == (None if row.shortcut is None else list(row.shortcut))
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="file: could not be written"):
-        write_files(tmp_path / "file", train_size=1, eval_size=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -231,7 +231,7 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
 
     source = DataConfig(task=cell.task, data_dir=str(data_dir()))
     splits = ("train", "validation")
-    data: Any = uci_sentences() if cell.task == "uci" else load_data(source, seed=1, splits=splits)
+    data: Any = load_data(source, seed=1, splits=splits)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
     drawn = {
@@ -249,20 +249,6 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
         unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
         scored["unused"] = train.take(unused)
     return replace(data, splits={"train": chosen}), scored, len(train)
-
-
-def uci_sentences() -> Any:
-    """Return the 3,000 sentences of the demo as one task; a third of them is scored."""
-    from attentune.data.dataset import LabelSpace, TaskData, TextRows
-    from attentune.data.splits import stratified_split
-    from attentune.demo.domains import FILES, LABEL_NAMES, read_sentences
-
-    made = [one for domain in FILES for one in read_sentences(domain)]
-    labels = np.array([one.label for one in made])
-    rows = TextRows(tuple(one.id for one in made), tuple(one.text for one in made), None, labels, "uci")
-    kept, held = stratified_split(labels, 1 / 3, "campaign uci")
-    splits = {"train": rows.take(kept), "validation": rows.take(held)}
-    return TaskData("uci", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits)
 
 
 def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) -> Predict:

@@ -143,14 +143,6 @@ PRIMARY = "seeds and examples (primary)"
 # Each procedure: for (plays, S, N) differences the p values, or the ends of the intervals.
 
 
-def estimates(ask: Callable[[np.ndarray], Estimate]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    def ends(values_PSN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = ask(values_PSN)
-        return found.low, found.high
-
-    return ends
-
-
 def resampled(over: Literal["seeds", "examples", "both"]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Percentile intervals of resampled means; "both" is the pigeonhole bootstrap (Owen 2007)."""
 
@@ -171,6 +163,10 @@ def resampled(over: Literal["seeds", "examples", "both"]) -> Callable[[np.ndarra
     return ends
 
 
+def _ends(found: Estimate) -> tuple[Any, Any]:
+    return found.low, found.high
+
+
 def mcnemar_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:
     first_PN = values_PSN[:, 0]
     return np.array([mcnemar_p(int((row > 0).sum()), int((row < 0).sum())) for row in first_PN])
@@ -186,8 +182,8 @@ def paired_bootstrap_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:
 
 
 INTERVALS: dict[str, Callable] = {
-    PRIMARY: estimates(mean_over_seeds_and_examples),
-    "t over seeds": estimates(lambda values_PSN: mean_over_seeds(values_PSN.mean(axis=-1))),
+    PRIMARY: lambda values_PSN: _ends(mean_over_seeds_and_examples(values_PSN)),
+    "t over seeds": lambda values_PSN: _ends(mean_over_seeds(values_PSN.mean(axis=-1))),
     "bootstrap over seeds": resampled("seeds"),
     "bootstrap over examples": resampled("examples"),
     "bootstrap over both": resampled("both"),
@@ -381,21 +377,43 @@ def measure_folds(plays: int) -> dict[str, Any]:
 
 
 def tables(record: dict[str, Any]) -> dict[str, str]:
-    """The tables of results/stats/README.md, in Markdown, by title."""
-    found = {kind: _procedures(record["scenarios"], kind) for kind in ("false_alarms", "coverage")}
-    found["scenarios"] = _scenarios(record)
-    found["seeds"] = _seeds_needed()
+    """The tables of results/stats/README.md and docs/statistics.md, in Markdown, by title."""
+    scenarios, keys = record["scenarios"], [str(seeds) for seeds in SEEDS]
+    by_seeds = [f"{seeds} seeds" for seeds in SEEDS]
+    found = {kind: _procedures(scenarios, kind) for kind in ("false_alarms", "coverage")}
+    head = ["scenario", "accuracy", "score over seeds", "difference over seeds", "correlation of the two"]
+    found["scenarios"] = _table(
+        [*head, "methods disagree on"],
+        {
+            key: [
+                f"{100 * SCENARIOS[key].accuracy:.0f} %",
+                f"{100 * seen['score_sd']:.1f} points",
+                f"{100 * seen['difference_sd']:.1f} points",
+                f"{seen['correlation_of_seeds']:.2f}",
+                _percent(seen["disagreement_of_methods"]),
+            ]
+            for key, seen in ((key, own["5"]["spread"]) for key, own in scenarios.items())
+        },
+    )
+    counts = (3, 4, 5, 6, 8, 10, 20)
+    effects = {n: [minimum_detectable_effect(n, 1.0, alpha=alpha) for alpha in (0.05, 0.005)] for n in counts}
+    found["seeds"] = _table(
+        ["seeds", "one comparison", "one of ten"], {str(n): [f"{one:.1f}" for one in own] for n, own in effects.items()}
+    )
     rows = {}
-    for key, by_seeds in record["scenarios"].items():
-        stated = [by_seeds[str(seeds)]["detectable"] for seeds in SEEDS]
+    for key, own in scenarios.items():
+        stated = [own[seeds]["detectable"] for seeds in keys]
         rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
-    found["detectable"] = _table(["scenario", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    found["detectable"] = _table(["scenario", *by_seeds], rows)
     rows = {
-        "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
-        "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],
-        "Matthews' correlation": [_percent(record["matthews"][str(seeds)]["false_alarms"]) for seeds in SEEDS],
+        title: [_percent(record[part][seeds][name]) for seeds in keys]
+        for title, part, name in (
+            ("one or more of 8, without Holm", "family", "without_holm"),
+            ("one or more of 8, after Holm", "family", "with_holm"),
+            ("Matthews' correlation", "matthews", "false_alarms"),
+        )
     }
-    found["family and Matthews"] = _table(["false alarms", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    found["family and Matthews"] = _table(["false alarms", *by_seeds], rows)
     rows = {key: [_percent(one["friedman"]), _percent(one["any_pair"])] for key, one in record["ranking"].items()}
     found["ranking"] = _table(["false alarms", "Friedman's test", "any two methods differ"], rows)
     return found
@@ -415,35 +433,12 @@ def _procedures(scenarios: dict[str, Any], kind: str) -> str:
     return _table([f"% with {', '.join(map(str, SEEDS))} seeds", *scenarios], rows)
 
 
-def _scenarios(record: dict[str, Any]) -> str:
-    head = ["scenario", "accuracy", "score over seeds", "difference over seeds", "correlation of the two"]
-    rows = {}
-    for key, by_seeds in record["scenarios"].items():
-        seen = by_seeds["5"]["spread"]
-        rows[key] = [
-            f"{100 * SCENARIOS[key].accuracy:.0f} %",
-            f"{100 * seen['score_sd']:.1f} points",
-            f"{100 * seen['difference_sd']:.1f} points",
-            f"{seen['correlation_of_seeds']:.2f}",
-            _percent(seen["disagreement_of_methods"]),
-        ]
-    return _table([*head, "methods disagree on"], rows)
-
-
-def _seeds_needed() -> str:
-    rows = {
-        str(seeds): [f"{minimum_detectable_effect(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
-        for seeds in (3, 4, 5, 6, 8, 10, 20)
-    }
-    return _table(["seeds", "one comparison", "one of ten"], rows)
-
-
 def _table(head: list[str], rows: dict[str, list[str]]) -> str:
     return "\n".join(table(head, [[title, *cells] for title, cells in rows.items()]))
 
 
-def _percent(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.1f} %"
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"
 
 
 def main() -> None:

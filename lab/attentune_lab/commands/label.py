@@ -1,7 +1,8 @@
-"""`attentune label`: list token labels."""
+"""`attentune label`: list rows with their tokens, each token's training label and its importance by the token gate."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from attentune.cli.flags import (
     whole_number,
 )
 from attentune.cli.inputs import check_named, read_file_rows
+from attentune.errors import CheckpointError, ConfigError
 
 SUMMARY = "list the token labels that a run was trained on, and the importance it predicts"
 _EXAMPLES = """examples:
@@ -60,12 +62,16 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text
-    from attentune_lab.token_list import list_tokens
+    from attentune.results import without_nan
 
     saved = Predictor.load(parsed.run)
-    rows = _rows(parsed, config.data if named_data else None, saved)
+    data, rows = config.data if named_data else None, None  # None for the run's own training rows
+    if parsed.input_file is not None:
+        rows = read_file_rows(parsed.input_file, data or saved.config.data, saved)
+    elif data is not None or parsed.split != "train":
+        rows = next(iter(saved.data(data, (parsed.split,)).splits.values()))
     listed = list_tokens(saved, rows, max_samples=max_samples, precision=parsed.precision)
-    lines = _lines(listed)
+    lines = (json.dumps(without_nan(row), ensure_ascii=False) + "\n" for row in listed)
     if parsed.output_file is None:
         sys.stdout.writelines(lines)
         return 0
@@ -75,18 +81,86 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
-    import json
+def list_tokens(
+    run: Any, rows: Any = None, *, max_samples: int | None = None, precision: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """List each token's training label of the last epoch, None without one, and its importance by the token gate.
 
-    from attentune.results import without_nan
+    Of these rows, or of the run's training rows; `max_samples` takes the first so many.
+    """
+    from attentune.data.dataset import TaskData
+    from attentune.data.tokenization import token_spans
+    from attentune.inference.scoring import score_rows
+    from attentune.metrics.metrics import predictions_of
+    from attentune.token_labels.plan import LABELS_FILE
 
-    return (json.dumps(without_nan(row), ensure_ascii=False) + "\n" for row in rows)
+    saved = run.single_model("label")
+    has_labels = (saved.folder / LABELS_FILE).is_file()
+    if saved.model.token_gate is None and not has_labels:
+        raise ConfigError(
+            f"{saved.folder}: has neither token labels nor a token head, so there is nothing to show; train with a"
+            " preset such as ssa-co."
+        )
+    labels: dict[int, Any] = {}
+    if rows is None:
+        rows = saved.data(None, ("train",)).splits["train"]
+        labels = _labels_by_row(saved.folder, rows) if has_labels else {}
+    if max_samples is not None:
+        rows = rows.take(range(min(max_samples, len(rows))))
+    evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
+    scores = score_rows(
+        evaluator.model,
+        evaluator.features["input"],
+        pad_token_id=evaluator.pad_token_id,
+        batch_size=evaluator.batch_size,
+        accelerator=evaluator.accelerator,
+        with_details=True,
+    )
+    predictions = predictions_of(scores.logits_NC, saved.label_space)
+    model = saved.model.config
+    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
+
+    def named(value: Any) -> str | float:
+        is_score = saved.label_space.task_type == "regression"
+        return round(float(value), 6) if is_score else saved.label_space.text_of(value)
+
+    for number, own in enumerate(spans):
+        line: dict[str, Any] = {"id": rows.ids[number], "text": rows.texts[number]}
+        if rows.pairs is not None:
+            line["pair"] = rows.pairs[number]
+        if rows.labels is not None:
+            line["gold"] = named(rows.labels[number])
+        line |= {"predicted": named(predictions[number]), "tokens": []}
+        for place, span in enumerate(own):
+            if span is not None:
+                where, start, end = span
+                label = labels[number][place] if number in labels else -1
+                score = None if scores.token_scores is None else round(float(scores.token_scores[number][place]), 6)
+                line["tokens"].append(
+                    {
+                        "text": line[where][start:end],
+                        "start": start,
+                        "end": end,
+                        "in": where,
+                        "label": None if label < 0 else round(float(label), 6),
+                        "score": score,
+                    }
+                )
+        yield line
 
 
-def _rows(parsed: Any, data: Any, saved: Any) -> Any:
-    """Return the rows given by the flags; None for the training rows of the run."""
-    if parsed.input_file is not None:
-        return read_file_rows(parsed.input_file, data or saved.config.data, saved)
-    if data is None and parsed.split == "train":
-        return None
-    return next(iter(saved.data(data, (parsed.split,)).splits.values()))
+def _labels_by_row(folder: Any, rows: Any) -> dict[int, Any]:
+    """Return the labels of each training row's first sample (labelled samples come before originals)."""
+    from attentune.token_labels.plan import LABELS_FILE, EpochPlan, load_labels
+
+    tensors, fingerprint = load_labels(folder / LABELS_FILE)
+    if rows.fingerprint() != fingerprint:
+        raise CheckpointError(
+            f"{folder}: the training rows that its config.yaml names are not those that it was trained on, so the"
+            " labels cannot be laid on them. Put them back, or name other rows to see the model's scores alone."
+        )
+    plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
+    if plan is None or plan.token_labels is None:
+        return {}
+    places = {int(row): sample for sample, row in reversed(list(enumerate(plan.rows)))}
+    return {row: plan.token_labels.sample(sample) for row, sample in places.items()}

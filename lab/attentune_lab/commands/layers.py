@@ -14,7 +14,7 @@ SUMMARY = "show the layer weights of a run with squeeze-and-excitation"
 _EXAMPLES = """examples:
   attentune layers runs/weighted                                 (on the validation rows of its training)
   attentune layers runs/weighted --split train --format json
-  attentune layers runs/weighted --figure_file layers.png --output_file layers.json"""
+  attentune layers runs/weighted --figure_file layers.png"""
 
 
 def parser() -> Parser:
@@ -29,7 +29,6 @@ def parser() -> Parser:
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     made.add_lines(PRECISION)
     made.add_argument("--figure_file", help="also draw the weights to this file, such as layers.png")
-    made.add_argument("--output_file", metavar="FILE", help="also write the weights to this file, as JSON")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, only=ROW_SETTINGS)
     return made
@@ -43,7 +42,6 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.cli.output import number, table
     from attentune.inference.predictor import Predictor
-    from attentune.io.files import write_text
     from attentune.results import to_json
 
     if parsed.figure_file is not None:
@@ -58,9 +56,6 @@ def run(arguments: Sequence[str]) -> int:
 
         save_figure(layers_figure(summaries), parsed.figure_file)
         print(f"drawn into {parsed.figure_file}", file=sys.stderr)
-    if parsed.output_file is not None:
-        write_text(parsed.output_file, to_json(summaries))
-        print(f"written to {parsed.output_file}", file=sys.stderr)
     if parsed.format == "json":
         print(to_json(summaries), end="")
         return 0

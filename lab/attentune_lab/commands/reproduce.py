@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import (
@@ -73,7 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     from attentune_lab.reproduction.reproduce import REPORT_FILES, reproduce
 
     if parsed.plan:
-        print(_plan_text(plan_reproduction(request, ComparisonProgress(quiet=parsed.quiet))), end="")
+        planned = plan_reproduction(request, Path(folder or "reproduced"), ComparisonProgress(quiet=parsed.quiet))
+        print("\n".join(planned))
         return 0
     try:
         report = reproduce(request, folder, display=ComparisonProgress(quiet=parsed.quiet))
@@ -114,23 +116,6 @@ def _request(parsed: Any, problems: list[str]) -> tuple[Request, str]:
         executor=executor_options(parsed, problems),
     )
     return request, folder
-
-
-def _plan_text(planned: Any) -> str:
-    """Format the planned work on each task, with its time."""
-    lines = list(planned.notes)
-    if planned.times:
-        rows = [
-            (one.task, f"{one.rows:,}", f"{one.trials:,}", f"{one.runs:,}", f"{one.hours:,.1f}")
-            for one in planned.times
-        ]
-        header = ("task", "rows", "trials", "runs", "hours")
-        lines += ["", table(header, rows, right=range(1, 5)), ""]
-        lines.append(
-            f"About {planned.hours:,.1f} hours with {planned.jobs} runs in parallel, by the speed of each method on a"
-            " few rows of the first task; loading and scoring come on top."
-        )
-    return "\n".join(lines) + "\n"
 
 
 def _fraction(text: str, problems: list[str]) -> float:

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,13 @@ class Eraser:
         if not keys:
             return np.zeros((0, self._scorer.label_space.num_labels))
         return np.stack([self._known[key] for key in keys])
+
+    def of_targets(
+        self, rows: np.ndarray, target_M: np.ndarray, erased: Sequence[np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Predict the probability of each row's target, (M,), with or without erased tokens."""
+        erased = [_NOTHING] * len(rows) if erased is None else erased
+        return self.probabilities(rows, erased)[np.arange(len(rows)), target_M]
 
     def _predict(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
         """Compute the logits of erased rows, (M, C)."""
@@ -162,9 +168,8 @@ def mean_drops(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], t
     """Compute the mean drop of the target's probability while all tokens are erased one after another (AOPC)."""
     owner = np.repeat(np.arange(len(rows)), [len(order) for order in orders])
     erased = [order[:count] for order in orders for count in range(1, len(order) + 1)]
-    drop_M = _unerased_probability(eraser, rows, target_N)[owner] - _target_probability(
-        eraser, rows[owner], erased, target_N[owner]
-    )
+    whole_N = eraser.of_targets(rows, target_N)
+    drop_M = whole_N[owner] - eraser.of_targets(rows[owner], target_N[owner], erased)
     return np.bincount(owner, weights=drop_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
 
 
@@ -176,40 +181,26 @@ def find_naopc_bounds(
     A prediction depends on the set of erased tokens, not on their order. A beam that holds all sets of one size (20 for
     6 tokens, 70 for 8) finds the exact bounds; a smaller one may find narrower bounds.
     """
-    whole_N = _unerased_probability(eraser, rows, target_N)
-    upper_N, lower_N = (
-        sign * _best(eraser, rows, places, target_N, sign * whole_N, beam=beam, sign=sign) for sign in (1.0, -1.0)
-    )
+    upper_N, lower_N = (sign * _highest_mean(eraser, rows, places, target_N, beam, sign) for sign in (1.0, -1.0))
     return NaopcBounds(lower_N, upper_N)
 
 
-def _best(
-    eraser: Eraser,
-    rows: np.ndarray,
-    places: Sequence[np.ndarray],
-    target_N: np.ndarray,
-    whole_N: np.ndarray,
-    *,
-    beam: int,
-    sign: float,
+def _highest_mean(
+    eraser: Eraser, rows: np.ndarray, places: Sequence[np.ndarray], target_N: np.ndarray, beam: int, sign: float
 ) -> np.ndarray:
     """Find the highest mean of sign x drop, (N,); all rows advance together, which fills batches."""
+    whole_N = eraser.of_targets(rows, target_N)
     beams: list[dict[frozenset[int], float]] = [{frozenset(): 0.0} for _ in rows]
-    for size in range(1, max(len(positions) for positions in places) + 1):
-        grown = [
-            _grown(held, positions) if size <= len(positions) else {}
-            for held, positions in zip(beams, places, strict=True)
-        ]
+    for size in range(1, max(map(len, places)) + 1):
+        grown = [_grown(held, own) if size <= len(own) else {} for held, own in zip(beams, places, strict=True)]
         owner = np.repeat(np.arange(len(rows)), [len(sets) for sets in grown])
         erased = [np.fromiter(gone, dtype=np.int64) for sets in grown for gone in sets]
-        drop_M = whole_N[owner] - sign * _target_probability(eraser, rows[owner], erased, target_N[owner])
-        begin = 0
+        drops = iter((sign * (whole_N[owner] - eraser.of_targets(rows[owner], target_N[owner], erased))).tolist())
         for row, sets in enumerate(grown):
             if sets:
-                sums = {gone: total + drop_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
+                sums = {gone: total + next(drops) for gone, total in sets.items()}
                 beams[row] = dict(sorted(sums.items(), key=lambda entry: -entry[1])[:beam])
-                begin += len(sets)
-    return np.array([max(held.values()) / len(positions) for held, positions in zip(beams, places, strict=True)])
+    return np.array([max(held.values()) / len(own) for held, own in zip(beams, places, strict=True)])
 
 
 def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozenset[int], float]:
@@ -221,17 +212,6 @@ def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozen
                 more = gone | {place}
                 grown[more] = max(total, grown.get(more, -np.inf))
     return grown
-
-
-def _unerased_probability(eraser: Eraser, rows: np.ndarray, target_N: np.ndarray) -> np.ndarray:
-    return _target_probability(eraser, rows, [_NOTHING] * len(rows), target_N)
-
-
-def _target_probability(
-    eraser: Eraser, rows: np.ndarray, erased: Sequence[np.ndarray], target_M: np.ndarray
-) -> np.ndarray:
-    """Predict the probability of the target, (M,)."""
-    return eraser.probabilities(rows, erased)[np.arange(len(rows)), target_M]
 
 
 def ranked(scores_T: np.ndarray, ordinary: np.ndarray, *key: int | str) -> np.ndarray:
@@ -249,7 +229,6 @@ def top_counts(count: int, shares: Sequence[float] = SHARES) -> list[int]:
     return [min(count, max(1, math.ceil(round(share * count, 9)))) for share in shares]
 
 
-# The baseline method: a random order of tokens.
 RANDOM_BASELINE = "random"
 Progress = Callable[[str], None]
 
@@ -328,9 +307,9 @@ class MethodScore:
     sufficiency: Interval  # mean drop with only the top-ranked tokens; low is good
     difference: Interval | None  # comprehensiveness minus the first method's, paired by text; None for the first method
     bins: dict[str, list[float]]  # (K,) comprehensiveness and (K,) sufficiency at each share of tokens
-    naopc_comprehensiveness: Interval | None = None  # normalised AOPC of the short texts
-    naopc_sufficiency: Interval | None = None  # the same of the reversed order; low is good
-    naopc_rows: int = 0  # the number of texts behind these two
+    naopc_comprehensiveness: Interval | None  # normalised AOPC of the short texts
+    naopc_sufficiency: Interval | None  # the same of the reversed order; low is good
+    naopc_rows: int  # the number of texts behind these two
 
 
 @dataclass(frozen=True)
@@ -389,7 +368,7 @@ def possible_methods(saved: ModelPredictor, *, expensive: bool = False) -> tuple
 
 
 def measure_faithfulness(
-    run: str | Path | Predictor,
+    run: Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str] | None = None,
@@ -403,7 +382,7 @@ def measure_faithfulness(
     `methods` are keys of `METHODS` (default: `possible_methods`); the baseline "random" is always added.
     """
     measures = measures or Measures()
-    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("faithfulness")
+    saved = run.single_model("faithfulness")
     names = list(dict.fromkeys([*(possible_methods(saved) if methods is None else methods), RANDOM_BASELINE]))
     check(saved, names, measures)
     with attention_by(saved.model):
@@ -416,15 +395,14 @@ def measure_faithfulness(
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
             with explainer.scorer.evaluating():
-                erasing = _Erasing(explainer.scorer, erasure, ranks, measures)
-                scores += erasing.scores()
-            by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
-    targets = [attribution.target for attribution in next(iter(ranks.values())).attributions]
+                of_erasure, drops = _erase(explainer.scorer, erasure, ranks, measures)
+            scores += of_erasure
+            by_erasure |= {(name, erasure): own for name, own in drops.items()}
     report = FaithfulnessReport(
         run=str(saved.folder),
         rows=len(kept_rows),
         left_out=len(rows) - len(kept_rows),
-        accuracy=None if kept_rows.labels is None else float(np.mean(kept_rows.labels == targets)),
+        accuracy=None if kept_rows.labels is None else float(np.mean(kept_rows.labels == _targets(ranks))),
         shares=list(SHARES),
         draws=measures.draws,
         beam=measures.beam,
@@ -446,22 +424,16 @@ def measure_faithfulness(
 
 def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> None:
     """Check that the run, methods and options can be evaluated."""
-    problems = []
-    if saved.label_space.task_type == "regression":
+    problems, space = [], saved.label_space
+    if space.task_type == "regression" or space.is_multilabel:
+        found = "several labels at once" if space.is_multilabel else "a score"
         problems.append(
-            f"{saved.folder}: predicts a score; expected a run that predicts classes, whose probabilities can fall."
+            f"{saved.folder}: predicts {found}; expected a run that predicts one class, whose probability can fall."
         )
-    if saved.label_space.is_multilabel:
-        problems.append(
-            f"{saved.folder}: predicts several labels at once; expected a run that predicts one class, of which the"
-            " measures tell how far its probability falls."
-        )
-    for erasure in measures.erasures:
+    for erasure in measures.erasures or ("none",):
         if erasure not in ERASURES:
             known = ", ".join(ERASURES)
             problems.append(f"erasures: got {erasure!r}, expected some of {known}.{did_you_mean(erasure, ERASURES)}")
-    if not measures.erasures:
-        problems.append(f"erasures: got none, expected some of {', '.join(ERASURES)}.")
     for name in methods:
         try:
             check_method(name, saved)
@@ -475,74 +447,62 @@ def readable(saved: ModelPredictor, rows: TextRows, precision: str | None) -> tu
     """Make an explainer of the rows that have a non-special token; also return their row numbers."""
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
-    row_numbers = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
-    if not row_numbers:
+    kept = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
+    if not kept:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
-    if len(row_numbers) == len(rows):
-        return explainer, row_numbers
-    return Explainer(saved, rows.take(row_numbers), precision=precision), row_numbers
+    return explainer if len(kept) == len(rows) else Explainer(saved, rows.take(kept), precision=precision), kept
 
 
-class _Erasing:
-    """Evaluates the rankings of all methods under one kind of erasure."""
+def _targets(ranks: dict[str, Ranked]) -> np.ndarray:
+    return np.array([attribution.target for attribution in next(iter(ranks.values())).attributions])
 
-    def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
-        self._erasure, self._ranks, self._measures = erasure, ranks, measures
-        self._eraser = Eraser(scorer, erasure)
-        self._target_N = np.array([attribution.target for attribution in next(iter(ranks.values())).attributions])
-        rows = np.arange(len(self._target_N))
-        self.probability_drops = {
-            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in ranking.orders]
-            for name, ranking in ranks.items()
-        }
-        places = [scorer.features.non_special_positions(int(row)) for row in rows]
-        self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
-        self._bounds: NaopcBounds | None = None
-        if measures.beam and len(self._short):
-            chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
-            self._bounds = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
 
-    def scores(self) -> list[MethodScore]:
-        """Return one `MethodScore` per method."""
-        first = next(iter(self._ranks))
-        base_N = np.mean([drops.comprehensiveness for drops in self.probability_drops[first]], axis=0).mean(axis=1)
-        return [self._score(name, None if name == first else base_N) for name in self._ranks]
+def _erase(
+    scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures
+) -> tuple[list[MethodScore], dict[str, ProbabilityDrops]]:
+    """Score the rankings of all methods under one kind of erasure; also return the drops of their first draws."""
+    eraser, seed, target_N = Eraser(scorer, erasure), measures.settings.seed, _targets(ranks)
+    rows = np.arange(len(target_N))
+    drops = {
+        name: [probability_drops(eraser, rows, orders, target_N) for orders in ranking.orders]
+        for name, ranking in ranks.items()
+    }
+    places = [scorer.features.non_special_positions(int(row)) for row in rows]
+    short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
+    bounds: NaopcBounds | None = None
+    if measures.beam and len(short):
+        chosen = [places[row] for row in short]
+        bounds = find_naopc_bounds(eraser, short, chosen, target_N[short], beam=measures.beam)
 
-    def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
-        seed = self._measures.settings.seed
-        draws = self.probability_drops[name]
-        comprehensiveness_NK = np.mean([drops.comprehensiveness for drops in draws], axis=0)
-        sufficiency_NK = np.mean([drops.sufficiency for drops in draws], axis=0)
+    def naopc(orders: list[list[np.ndarray]], step: int) -> np.ndarray:
+        """Compute the normalised AOPC of short rows in a method's order or (step -1) in the reversed one."""
+        assert bounds is not None
+        targets = target_N[short]
+        drawn = [mean_drops(eraser, short, [own[row][::step] for row in short], targets) for own in orders]
+        return np.mean([bounds.normalised(one) for one in drawn], axis=0)
+
+    scores: list[MethodScore] = []
+    base_N: np.ndarray | None = None
+    for name, ranking in ranks.items():
+        comprehensiveness_NK = np.mean([own.comprehensiveness for own in drops[name]], axis=0)
+        sufficiency_NK = np.mean([own.sufficiency for own in drops[name]], axis=0)
         whole_N = comprehensiveness_NK.mean(axis=1)
-        bins = {
-            "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
-            "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
-        }
-        line = MethodScore(
-            name,
-            METHODS[name].signed,
-            self._erasure,
-            mean_interval(whole_N, seed),
-            mean_interval(sufficiency_NK.mean(axis=1), seed),
-            None if base_N is None else mean_interval(whole_N - base_N, seed),
-            bins,
+        forwards_N, backwards_N = (None if bounds is None else naopc(ranking.orders, step) for step in (1, -1))
+        score = MethodScore(
+            method=name,
+            signed=METHODS[name].signed,
+            erasure=erasure,
+            comprehensiveness=mean_interval(whole_N, seed),
+            sufficiency=mean_interval(sufficiency_NK.mean(axis=1), seed),
+            difference=None if base_N is None else mean_interval(whole_N - base_N, seed),
+            bins={
+                "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
+                "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
+            },
+            naopc_comprehensiveness=None if forwards_N is None else mean_interval(forwards_N, seed),
+            naopc_sufficiency=None if backwards_N is None else mean_interval(backwards_N, seed),
+            naopc_rows=0 if forwards_N is None else int(np.isfinite(forwards_N).sum()),
         )
-        if self._bounds is None:
-            return line
-        forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
-        return replace(
-            line,
-            naopc_comprehensiveness=mean_interval(forwards_N, seed),
-            naopc_sufficiency=mean_interval(backwards_N, seed),
-            naopc_rows=int(np.isfinite(forwards_N).sum()),
-        )
-
-    def _normalised(self, name: str, step: int) -> np.ndarray:
-        """Compute the normalised AOPC of short rows by order (step 1) or reversed order (-1), averaged over draws."""
-        assert self._bounds is not None
-        targets = self._target_N[self._short]
-        draws = [
-            mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
-            for orders in self._ranks[name].orders
-        ]
-        return np.mean([self._bounds.normalised(draw) for draw in draws], axis=0)
+        scores.append(score)
+        base_N = whole_N if base_N is None else base_N
+    return scores, {name: own[0] for name, own in drops.items()}

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -101,35 +100,6 @@ class Sanity:
     shuffles: list[ShuffleScore]
 
 
-class _ScoreRequests:
-    """Computes scores of the same classes of the same rows, by this model or another one."""
-
-    def __init__(self, saved: ModelPredictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
-        self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
-        self.explainer = Explainer(saved, rows, precision=precision)
-        features = self.explainer.scorer.features
-        self.places = [features.non_special_positions(row) for row in range(len(rows))]
-        scorer = self.explainer.scorer
-        with scorer.evaluating():
-            logits_NC = scorer.scores(np.arange(len(rows))).logits_NC
-        targets = scorer.targets(logits_NC, np.full(len(rows), -1))
-        self._target = [saved.label_space.names[int(target)] for target in targets]
-
-    def scores(
-        self,
-        method: str,
-        *,
-        model: AttentuneForSequenceClassification | None = None,
-        precision: str | None = None,
-        alone: bool = False,
-    ) -> list[Attribution]:
-        explainer = self.explainer
-        if model is not None or precision is not None:
-            saved = self._saved if model is None else replace(self._saved, model=model)
-            explainer = Explainer(saved, self._rows, precision=precision or self._precision)
-        return explainer.attributions(method, target=self._target, settings=self._settings, alone=alone)
-
-
 def check_sanity(
     saved: ModelPredictor,
     rows: TextRows,
@@ -141,31 +111,34 @@ def check_sanity(
 ) -> Sanity:
     """Repeat methods unchanged, without batching, in another precision, and on models with shuffled weights."""
     settings, tell = settings or Settings(), progress or (lambda what: None)
-    rows = rows.take(range(min(len(rows), SANITY_ROWS)))
+    seed, rows = settings.seed, rows.take(range(min(len(rows), SANITY_ROWS)))
     with attention_by(saved.model):
-        requests = _ScoreRequests(saved, rows, precision, settings)
-        base = {name: requests.scores(name) for name in methods}
-        repeats = []
+        explainer = Explainer(saved, rows, precision=precision)
+        places = [explainer.scorer.features.non_special_positions(row) for row in range(len(rows))]
+        first = explainer.attributions(methods[0], settings=settings)
+        target = [saved.label_space.names[attribution.target] for attribution in first]  # the same for all models
+
+        def scores(method: str, asked: Explainer = explainer, **options: Any) -> list[Attribution]:
+            return asked.attributions(method, target=target, settings=settings, **options)
+
+        def tau(one: list[Attribution], other: list[Attribution]) -> Interval:
+            return mean_interval(agreements(one, other, places)[0], seed)
+
+        base = {name: scores(name) for name in methods}
+        repeats, shuffles = [], []
         for name in methods:
             tell(f"repeating {name}")
-            repeats.append(_repeats(requests, name, base[name], settings.seed))
-        shuffles = []
-        for part, model in shuffled_from_the_head(saved.model, settings.seed):
+            try:
+                exact, rough = (scores(name, Explainer(saved, rows, precision=kind)) for kind in ("fp32", "bf16"))
+                precisions = tau(exact, rough)
+            except ConfigError:
+                precisions = None
+            again, alone = tau(base[name], scores(name)), tau(base[name], scores(name, alone=True))
+            repeats.append(RepeatScore(name, again, alone, precisions))
+        for part, model in shuffled_from_the_head(saved.model, seed):
             tell(f"shuffling from the head down to {part}")
+            other = Explainer(replace(saved, model=model), rows, precision=precision)
             for name in methods:
-                taus, rhos = agreements(base[name], requests.scores(name, model=model), requests.places)
-                shuffles.append(
-                    ShuffleScore(name, part, mean_interval(taus, settings.seed), mean_interval(rhos, settings.seed))
-                )
+                taus, rhos = agreements(base[name], scores(name, other), places)
+                shuffles.append(ShuffleScore(name, part, mean_interval(taus, seed), mean_interval(rhos, seed)))
     return Sanity(len(rows), repeats, sorted(shuffles, key=lambda score: list(METHODS).index(score.method)))
-
-
-def _repeats(requests: _ScoreRequests, name: str, base: list[Attribution], seed: int) -> RepeatScore:
-    def tau(first: list[Attribution], second: list[Attribution]) -> Interval:
-        return mean_interval(agreements(first, second, requests.places)[0], seed)
-
-    try:
-        precision = tau(requests.scores(name, precision="fp32"), requests.scores(name, precision="bf16"))
-    except ConfigError:
-        precision = None
-    return RepeatScore(name, tau(base, requests.scores(name)), tau(base, requests.scores(name, alone=True)), precision)

@@ -48,7 +48,7 @@ def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, 
         classes = "pairs of texts" if saved.is_pair else ", ".join(saved.label_space.names) or "scores"
         problems.append(
             f"demo: {saved.folder} predicts {classes}; expected a run of single texts, {' or '.join(LABEL_NAMES)}, such"
-            " as `attentune demo --shortcut` trains."
+            " as `attentune shortcut` trains."
         )
     if split not in SPLITS[1:]:
         problems.append(f"split: got {split!r}, expected one of the demo's: {', '.join(SPLITS[1:])}.")

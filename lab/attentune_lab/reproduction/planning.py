@@ -16,9 +16,10 @@ from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError
 from attentune.execution.executor import ExecutorOptions, default_slots
 from attentune.report.document import Table
+from attentune.runs.compare import CompareSettings
 from attentune.runs.grid import Method, methods_from
-from attentune.runs.progress import ComparisonProgress, RowSize, epochs_of, seconds_per_token, size_of
-from attentune.runs.search import search
+from attentune.runs.progress import ComparisonProgress, planned_runs, time_left
+from attentune.runs.search import SearchSettings, plan_search, search
 from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
 
@@ -100,7 +101,7 @@ def _share(rows: int, fraction: float) -> int:
     return min(rows, max(_FEWEST, math.ceil(fraction * rows)))
 
 
-SEARCH_FOLDER = "search"
+COMPARISON_FOLDER, SEARCH_FOLDER = "comparison", "search"
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,23 @@ class PlannedSearch:
     space: Space  # the space, without the settings that the user has fixed
     settings: dict[str, Any]  # the settings of all trials, by dotted name
     trials: int  # the number of trials
-    sampler: str  # "grid" for all points, else "random"
+    choose: str  # how trials are ranked
 
     @property
     def folder(self) -> str:
         return f"{self.part.trained_on}/{self.method.name}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of `attentune.runs.search`: all points of the space, or some at random."""
+        return {
+            "space": {"space": {part.name: list(part.choices) for part in self.space.dimensions}},
+            "sampler": "grid" if self.trials == len(self.space.points() or ()) else "random",
+            "trials": self.trials,
+            "choose": self.choose,
+            "preset": self.method.preset,
+            "overrides": self.settings,
+        }
 
 
 @dataclass(frozen=True)
@@ -156,8 +169,7 @@ def plan_searches(
             if part.train_size is not None:
                 settings["data.max_train_samples"] = part.train_size
             trials = len(points) if not isinstance(wanted, int) else min(wanted, len(points))
-            sampler = "grid" if trials == len(points) else "random"
-            planned.append(PlannedSearch(method, part, space, settings, trials, sampler))
+            planned.append(PlannedSearch(method, part, space, settings, trials, recipe.search.choose))
     return planned
 
 
@@ -191,7 +203,6 @@ def run_searches(
     planned: Sequence[PlannedSearch],
     folder: Path,
     *,
-    choose: str,
     executor: ExecutorOptions | None,
     display: ComparisonProgress,
 ) -> list[ChosenSettings]:
@@ -200,16 +211,7 @@ def run_searches(
     for number, one in enumerate(planned, start=1):
         display.info(f"search {number} of {len(planned)}: {one.method.name} on {one.part.trained_on}")
         result = search(
-            folder / SEARCH_FOLDER / one.folder,
-            space={"space": {part.name: list(part.choices) for part in one.space.dimensions}},
-            sampler=one.sampler,
-            trials=one.trials,
-            choose=choose,
-            preset=one.method.preset,
-            overrides=one.settings,
-            executor=executor,
-            train_best=False,
-            display=display,
+            folder / SEARCH_FOLDER / one.folder, executor=executor, train_best=False, display=display, **one.options
         )
         best = result.best
         if best is None or best.value is None:
@@ -233,7 +235,7 @@ def methods_with(recipe: Recipe, chosen: Sequence[ChosenSettings]) -> dict[str, 
     return methods
 
 
-def search_tables(chosen: Sequence[ChosenSettings], choose: str) -> tuple[Table, ...]:
+def search_tables(chosen: Sequence[ChosenSettings]) -> tuple[Table, ...]:
     """Return the table of the chosen settings; none without a search."""
     if not chosen:
         return ()
@@ -247,7 +249,9 @@ def search_tables(chosen: Sequence[ChosenSettings], choose: str) -> tuple[Table,
         )
         for one in chosen
     )
-    rule = "the mean score less its standard deviation over three parts" if choose == "three-parts" else "the score"
+    rule = "the score"
+    if chosen[0].planned.choose == "three-parts":
+        rule = "the mean score less its standard deviation over three parts"
     note = (
         f"Chosen by {rule} of a fifth of the training rows, which the trials were not trained on, and by the loss where"
         " scores are equal. The runs above are trained on all training rows with these settings."
@@ -256,82 +260,30 @@ def search_tables(chosen: Sequence[ChosenSettings], choose: str) -> tuple[Table,
     return (Table("search", "Chosen settings", header, rows, left=2, notes=(note,)),)
 
 
-# A search trains on this share of the rows.
-_SEARCH_SHARE = 0.8
+def comparison_of(recipe: Recipe, request: Request, part: Part, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
+    """Return the settings of a task's comparison."""
+    return {
+        "settings": methods_with(recipe, chosen),
+        "tasks": [part.trained_on],
+        "train_sizes": [part.train_size],
+        "overrides": {**part.settings, "data.task_settings": {part.trained_on: part.own}},
+        "seeds": request.seeds,
+    }
 
 
-@dataclass(frozen=True)
-class TaskTime:
-    """The planned work on one task."""
-
-    task: str  # the task that is trained on
-    rows: int  # the number of training rows
-    trials: int  # the number of trials of all its searches
-    runs: int  # the number of runs after them
-    hours: float  # the expected time of all of these, of one run after the other
-
-
-@dataclass(frozen=True)
-class ReproductionPlan:
-    """What a reproduction would run."""
-
-    notes: tuple[str, ...]  # differences from the recipe, and the numbers of runs, in sentences
-    times: tuple[TaskTime, ...]  # the work on each task; empty for recipes without training
-    jobs: int  # the number of runs in parallel
-
-    @property
-    def hours(self) -> float:
-        """The expected time with this number of runs in parallel."""
-        return sum(one.hours for one in self.times) / self.jobs
-
-
-def plan_reproduction(request: Request, display: ComparisonProgress) -> ReproductionPlan:
-    """Count the runs of a recipe and predict their time, without starting them."""
+def plan_reproduction(request: Request, folder: Path, display: ComparisonProgress) -> list[str]:
+    """Say which runs of a recipe are left, and how long they take, without starting them."""
     recipe = load_recipe(request.name)
     if recipe.kind == "parameters":
-        return ReproductionPlan(("Parameters are counted; nothing is trained.",), (), 1)
+        return ["Parameters are counted; nothing is trained."]
     planned = plan(recipe, request)
     searches = plan_searches(recipe, request.encoder, planned.parts, request.overrides, request.search)
-    times = expected_times(recipe, planned.parts, searches, request.seed_count, display)
-    notes = (*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count))
+    left = []
+    for one in searches:
+        left += plan_search(folder / SEARCH_FOLDER / one.folder, SearchSettings(**one.options), display.info)
+    compared = folder / COMPARISON_FOLDER
+    for part in planned.parts:
+        grid = CompareSettings(**comparison_of(recipe, request, part, ())).grid(compared)
+        left += planned_runs(compared, grid, display.info)
     jobs = default_slots([dict(planned.parts[0].settings)], request.executor.jobs if request.executor else None).count
-    return ReproductionPlan(notes, tuple(times), jobs)
-
-
-def expected_times(
-    recipe: Recipe, parts: Sequence[Part], searches: Sequence[PlannedSearch], seeds: int, display: ComparisonProgress
-) -> list[TaskTime]:
-    """Predict the time of each task from short runs of each method on this machine.
-
-    Scores on validation rows and loading are not counted, so whole runs take somewhat longer.
-    """
-    sizes = {part.trained_on: _size(part) for part in parts}
-    token_s = {name: _token_seconds(recipe, name, parts[0], display) for name in recipe.methods}
-    times = []
-    for part in parts:
-        size, seconds, trials = sizes[part.trained_on], 0.0, 0
-        for name, method in methods_from(recipe.methods, recipe.name).items():
-            own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
-            pass_s = size.rows * size.mean_tokens * token_s[name]
-            seconds += seeds * pass_s * epochs_of(own, size)
-            for one in searches:
-                if (one.method.name, one.part.trained_on) == (name, part.trained_on):
-                    points = one.space.points() or []
-                    epochs = [epochs_of({**own, **one.settings, **point}, size) for point in points]
-                    seconds += one.trials * _SEARCH_SHARE * pass_s * sum(epochs) / max(1, len(epochs))
-                    trials += one.trials
-        times.append(TaskTime(part.trained_on, size.rows, trials, seeds * len(recipe.methods), seconds / 3600))
-    return times
-
-
-def _size(part: Part) -> RowSize:
-    config = load_config(overrides={**part.settings, **part.own, "data.task": part.trained_on})
-    return size_of(config, part.train_size)
-
-
-def _token_seconds(recipe: Recipe, name: str, part: Part, display: ComparisonProgress) -> float:
-    """Return the seconds that a token takes in one pass, from a short run on the first task."""
-    display.info(f"timing {name} on a few rows of {part.trained_on}")
-    method = methods_from(recipe.methods, recipe.name)[name]
-    own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
-    return seconds_per_token({**own, "data.task": part.trained_on}, method.preset)
+    return [*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count), time_left(left, jobs)]

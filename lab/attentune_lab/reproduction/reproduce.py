@@ -20,9 +20,10 @@ from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RunRecord
 from attentune_lab.reproduction.paper_comparison import count_section, score_section
 from attentune_lab.reproduction.planning import (
+    COMPARISON_FOLDER,
     ChosenSettings,
     Plan,
-    methods_with,
+    comparison_of,
     plan,
     plan_lines,
     plan_searches,
@@ -33,7 +34,7 @@ from attentune_lab.reproduction.recipe import GRID, Recipe, Request, load_recipe
 from attentune_lab.reproduction.steps import count_parts, explain_sentences, measure_layers, score_on_ax, score_on_hans
 
 REPORT_FILES = ("report.html", "report.md")
-RECIPE_FILE, COMPARISON_FOLDER = "reproduce.json", "comparison"
+RECIPE_FILE = "reproduce.json"
 
 
 def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonProgress | None = None) -> Report:
@@ -50,21 +51,16 @@ def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonPr
     for line in (*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count)):
         shown.info(line)
     _agree(folder, recipe, request)
-    choose = "score" if recipe.search is None else recipe.search.choose
     compared = folder / COMPARISON_FOLDER
     kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
     chosen: list[ChosenSettings] = []
     records: list[RunRecord] = []
     for part in planned.parts:
         of_part = [one for one in searches if one.part is part]
-        found = run_searches(of_part, folder, choose=choose, executor=request.executor, display=shown)
+        found = run_searches(of_part, folder, executor=request.executor, display=shown)
         records += compare(
             compared,
-            settings=methods_with(recipe, found),
-            tasks=[part.trained_on],
-            train_sizes=[part.train_size],
-            overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
-            seeds=request.seeds,
+            **comparison_of(recipe, request, part, found),
             executor=request.executor,
             keep_runs=part.trained_on in kept,
             display=shown,
@@ -76,7 +72,7 @@ def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonPr
         more.append(explain_sentences(recipe.sentences, runs))
     tasks_run = {part.task: part.trained_on for part in planned.parts}
     first = score_section(recipe, records, tasks_run, ax_scores)
-    searched = search_tables(chosen, choose)
+    searched = search_tables(chosen)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
     if recipe.then == "hans":
         more.append(score_on_hans(runs, folder / "hans", data_dir=request.data_dir, fraction=request.fraction))

@@ -104,7 +104,7 @@ def test_all_that_is_wrong_is_said_at_once(tiny: Tiny) -> None:
             run, rows_for("regression"), methods=("ssa", "gradiant"), measures=Measures(erasures=("maks",))
         )
     score, erasure, *others = raised.value.problems
-    assert score == "runs/tiny: predicts a score; expected a run that predicts classes, whose probabilities can fall."
+    assert score == "runs/tiny: predicts a score; expected a run that predicts one class, whose probability can fall."
     assert erasure.startswith("erasures: got 'maks', expected some of mask, delete, attention. Did you mean")
     assert len(others) == 2
 

@@ -243,7 +243,7 @@ def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None], *, al
     """Predict the time of runs, from their records or else from short runs on this machine.
 
     Scores on validation rows and loading are not counted in predictions, so whole runs take somewhat longer. Methods
-    that are `alike`, such as the trials of a search, take as long as those of them that are recorded.
+    that are `alike`, such as the trials of a search, take as long as those of them that are recorded or timed.
     """
     record_store, times = RecordStore(folder), RunTimes()
     groups: dict[Group, list[Run]] = {}
@@ -265,7 +265,7 @@ def planned_runs(folder: Path, grid: RunGrid, info: Callable[[str], None], *, al
                 if (task, size) not in sizes:
                     sizes[task, size] = size_of(config, runs[0].train_size)
                 # What is computed for a token; methods that differ in their training only are timed once.
-                key = (task, *(flat[name] for name in flat if name.startswith(_OF_A_TOKEN)))
+                key = (task, *(flat[name] for name in flat if name.startswith(_OF_A_TOKEN) and not alike))
                 if key not in token_s:
                     info(f"timing {method} on {_TIMED_ROWS} rows of {grid.task_name(task)}")
                     token_s[key] = seconds_per_token(flat)
