@@ -100,8 +100,8 @@ def copy_project(folder: Path, package: str) -> None:
 def sample(folder: Path, size: int) -> list[str]:
     """Return a random sample of the mutants, keyed by their names, with those that no test reaches."""
     mutmut(folder, "run", "none of these", check=False)  # writes the mutants and finds the tests of each, then ends
-    words = mutmut(folder, "print-time-estimates", capture=True).split()
-    names = [word for word in words if "__mutmut_" in word]
+    lines = mutmut(folder, "results", "--all", "true", capture=True).splitlines()
+    names = [line.strip().rpartition(": ")[0] for line in lines]
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:size]
 
 

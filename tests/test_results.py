@@ -29,27 +29,17 @@ def test_a_record_goes_to_a_file_and_back(tmp_path: Path) -> None:
     undefined = {"validation": {"pearson": 0.5, "spearmanr": None}}
     assert RunResult.load(file) == dataclasses.replace(RESULT, scores=undefined)
     assert "naïve 😀" in RESULT.to_json()
-
-
-def test_metrics_are_the_training_figures_and_the_scores() -> None:
     assert RESULT.metrics() == {"train": RESULT.train, **RESULT.scores}
-    assert list(RESULT.metrics()) == ["train", "validation"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"scores": {}}', "{" * 10, '"text"'])
-def test_a_file_that_is_no_record_is_refused_and_named(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "run.json"
-    file.write_text(content, encoding="utf-8")
+@pytest.mark.parametrize(
+    "content", [None, b"\xff\xfe", b"", b"[]", b"3", b"{}", b'{"scores": {}}', b"{" * 10, b'"text"']
+)
+def test_a_file_that_is_no_record_is_refused_and_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"run\.json: is not the record of a finished run"):
-        RunResult.load(file)
-
-
-def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none\.json: is not the record"):
-        RunResult.load(tmp_path / "none.json")
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match=r"binary\.json: is not the record"):
-        RunResult.load(tmp_path / "binary.json")
+        RunResult.load(tmp_path / "run.json")
 
 
 def test_what_is_no_number_becomes_null() -> None:

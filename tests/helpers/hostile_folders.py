@@ -23,87 +23,77 @@ from attentune.nn.compiled.native import unavailable_reason
 
 # Called with the folder to manipulate and with another folder in which nothing may be opened.
 Poison = Callable[[Path, Path], None]
+Cases = dict[str, tuple[Poison, tuple[str, ...]]]
 
 
 class _Payload:
     """An object whose unpickling creates a file, as an example of code execution."""
 
-    def __init__(self, canary: Path) -> None:
-        self._canary = canary
+    def __init__(self, secret: Path) -> None:
+        self._canary = secret.parent / "canary"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, (f"touch {self._canary}",)
 
 
 def pickled(secret: Path) -> bytes:
-    return pickle.dumps(_Payload(secret.parent / "canary"), 2)
+    return pickle.dumps(_Payload(secret), 2)
 
 
 def torch_saved(secret: Path) -> bytes:
     buffer = io.BytesIO()
-    torch.save({"encoder.weight": _Payload(secret.parent / "canary")}, buffer)
+    torch.save({"encoder.weight": _Payload(secret)}, buffer)
     return buffer.getvalue()
 
 
-def put(name: str, content: bytes | str | Callable[[Path], bytes]) -> Poison:
+def step(change: Callable[..., None]) -> Callable[..., Poison]:
+    """Make a function that changes a folder one that returns such a change: put("a", b"")(folder, secret)."""
+    return lambda *words, **options: lambda folder, secret: change(folder, secret, *words, **options)
+
+
+@step
+def put(folder: Path, secret: Path, name: str, content: bytes | str | Callable[[Path], bytes]) -> None:
     """Write a file to the folder."""
-
-    def poison(folder: Path, secret: Path) -> None:
-        found = content(secret) if callable(content) else content
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(found if isinstance(found, bytes) else found.encode())
-
-    return poison
+    found = content(secret) if callable(content) else content
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(found if isinstance(found, bytes) else found.encode())
 
 
-def both(*poisons: Poison) -> Poison:
-    def poison(folder: Path, secret: Path) -> None:
-        for one in poisons:
-            one(folder, secret)
-
-    return poison
+@step
+def both(folder: Path, secret: Path, *poisons: Poison) -> None:
+    for poison in poisons:
+        poison(folder, secret)
 
 
-def gone(*names: str) -> Poison:
-    def poison(folder: Path, secret: Path) -> None:
-        for name in names:
-            (folder / name).unlink()
-
-    return poison
+@step
+def gone(folder: Path, secret: Path, name: str) -> None:
+    (folder / name).unlink()
 
 
-def settings(name: str, **changes: Any) -> Poison:
+@step
+def settings(folder: Path, secret: Path, name: str, **changes: Any) -> None:
     """Change keys of a JSON object; __ separates nested keys; SECRET in a value is replaced by the other folder."""
-
-    def poison(folder: Path, secret: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        for key, value in changes.items():
-            *path, last = key.split("__")
-            part = content
-            for step in path:
-                part = part[step]
-            part[last] = json.loads(json.dumps(value).replace("SECRET", str(secret)))
-        (folder / name).write_text(json.dumps(content))
-
-    return poison
+    content = json.loads((folder / name).read_text())
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        part = content
+        for place in path:
+            part = part[place]
+        part[last] = json.loads(json.dumps(value).replace("SECRET", str(secret)))
+    (folder / name).write_text(json.dumps(content))
 
 
-def link(name: str, target: str) -> Poison:
+@step
+def link(folder: Path, secret: Path, name: str, target: str) -> None:
     """Replace a file by a symbolic link; SECRET in the target is replaced by the other folder."""
-
-    def poison(folder: Path, secret: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target.replace("SECRET", str(secret)))
-
-    return poison
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target.replace("SECRET", str(secret)))
 
 
-def pipe(name: str) -> Poison:
-    def poison(folder: Path, secret: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return poison
+@step
+def pipe(folder: Path, secret: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
 
 
 def tensors(entries: dict[str, Any], data: bytes = b"", *, size: int | None = None) -> bytes:
@@ -116,11 +106,10 @@ def one(shape: Any = (2,), offsets: Any = (0, 8), dtype: Any = "F32") -> dict[st
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def zipped(*names: str) -> bytes:
+def zipped(name: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            archive.writestr(name, b"\0" * 100_000)
+        archive.writestr(name, b"\0" * 100_000)
     return buffer.getvalue()
 
 
@@ -140,7 +129,7 @@ _REMOTE = {"AutoConfig": "evil/repo--evil.EvilConfig", "AutoModel": "evil/repo--
 _OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert it in a sandbox"
 
 # Manipulations of files that are in both encoder folders and run folders.
-MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
+MODEL: Cases = {
     "pickle for weights": (both(put("pytorch_model.bin", pickled), gone("model.safetensors")), (_SANDBOX,)),
     "a .pt for weights": (both(put("model.pt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
     "a .h5 for weights": (both(put("tf_model.h5", b"\x89HDF"), gone("model.safetensors")), (_SANDBOX,)),
@@ -198,7 +187,7 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
 }  # fmt: skip
 
 # Manipulations of files that are only in run folders.
-RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
+RUN: Cases = {
     "code for an encoder of its own kind": (
         both(settings("config.json", encoder__auto_map=_MAP, encoder__model_type="evil"), put("evil.py", code)),
         ("auto_map", "--trust_remote_code")),
@@ -246,60 +235,42 @@ def trusting(folder: Path, secret: Path) -> None:
     (folder / "config.yaml").write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
 
 
-def in_checkpoint(poison: Poison) -> Poison:
-    return lambda folder, secret: poison(*folder.glob("checkpoint-*"), secret)
+def facts_of(path: Path) -> dict[str, Any]:
+    """Return what a manifest says of a file."""
+    return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def signed(change: Poison) -> Poison:
+@step
+def in_checkpoint(folder: Path, secret: Path, poison: Poison) -> None:
+    poison(*folder.glob("checkpoint-*"), secret)
+
+
+@step
+def signed(folder: Path, secret: Path, change: Poison) -> None:
     """Manipulate a checkpoint and write a manifest that matches the manipulated files."""
-
-    def poison(folder: Path, secret: Path) -> None:
-        (checkpoint,) = folder.glob("checkpoint-*")
-        change(checkpoint, secret)
-        files = [path for path in sorted(checkpoint.iterdir()) if path.name != "manifest.json" and path.is_file()]
-        manifest = {
-            path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for path in files
-        }
-        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-
-    return poison
+    (checkpoint,) = folder.glob("checkpoint-*")
+    change(checkpoint, secret)
+    files = [path for path in sorted(checkpoint.iterdir()) if path.name != "manifest.json" and path.is_file()]
+    (checkpoint / "manifest.json").write_text(json.dumps({path.name: facts_of(path) for path in files}))
 
 
-def arrays(name: str, **changes: Any) -> Poison:
-    """Change tensors of a safetensors file."""
-
-    def poison(folder: Path, secret: Path) -> None:
-        found = load_file(folder / name)
-        for key, change in changes.items():
-            found[key] = change(found.get(key))
-        save_file(found, folder / name)
-
-    return poison
+@step
+def arrays(folder: Path, secret: Path, name: str, change: Callable[[np.ndarray], np.ndarray], *keys: str) -> None:
+    """Change these tensors of a safetensors file, by default all."""
+    found = load_file(folder / name)
+    save_file(found | {key: change(found[key]) for key in keys or found}, folder / name)
 
 
-def every(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Poison:
-    def poison(folder: Path, secret: Path) -> None:
-        save_file({key: change(value) for key, value in load_file(folder / name).items()}, folder / name)
-
-    return poison
-
-
-def manifest_of(*names: str) -> Poison:
-    def poison(folder: Path, secret: Path) -> None:
-        (checkpoint,) = folder.glob("checkpoint-*")
-        content = json.loads((checkpoint / "manifest.json").read_text())
-        found = secret / "config.json"
-        facts = {"bytes": found.stat().st_size, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
-        more = {name.replace("SECRET", str(secret)): facts for name in names}
-        (checkpoint / "manifest.json").write_text(json.dumps(content | more))
-
-    return poison
+@step
+def manifest_of(folder: Path, secret: Path, name: str) -> None:
+    (checkpoint,) = folder.glob("checkpoint-*")
+    content = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(json.dumps(content | {name: facts_of(secret / "config.json")}))
 
 
 _STATE, _FIT = ("state.json", "cannot be read"), ("does not fit this run", "Delete this checkpoint")
 # Checkpoints of a stopped run, which is then resumed.
-CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
+CHECKPOINTS: Cases = {
     "a manifest of files elsewhere": (manifest_of("../../secret/config.json"), ("works",)),
     "a manifest of devices": (manifest_of("/dev/zero"), ("works",)),
     "a manifest that is a pickle": (in_checkpoint(put("manifest.json", pickled)), ("works",)),
@@ -313,17 +284,17 @@ CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "an identity of others": (signed(settings("state.json", identity__main__data="x")), ("cannot be resumed",)),
     "weights that are a pickle": (signed(put("model.safetensors", pickled)), _FIT),
     "weights that overlap": (signed(put("model.safetensors", tensors({"a": one(), "b": one()}, b"\0" * 8))), _FIT),
-    "weights of other shapes": (signed(every("model.safetensors", lambda value: value.reshape(-1))), _FIT),
+    "weights of other shapes": (signed(arrays("model.safetensors", lambda value: value.reshape(-1))), _FIT),
     "an optimiser that is a pickle": (signed(put("optimizer.safetensors", pickled)), _FIT),
     "an optimiser without names": (signed(put("optimizer.safetensors", tensors({"a": one()}, b"\0" * 8))), _FIT),
     "an optimiser of other shapes": (
-        signed(every("optimizer.safetensors", lambda value: np.zeros(3, np.float32))), _FIT),
+        signed(arrays("optimizer.safetensors", lambda value: np.zeros(3, np.float32))), _FIT),
     "labels that are a pickle": (signed(put("labels.safetensors", pickled)), ("labels.safetensors",)),
-    "labels of rows that are not": (signed(arrays("labels.safetensors", rows=lambda rows: rows + 10**6)), _FIT),
-    "labels without rows' tokens": (signed(arrays("labels.safetensors", values=lambda values: values[:3])), _FIT),
-    "labels that begin elsewhere": (signed(arrays("labels.safetensors", starts=lambda starts: starts * 7)), _FIT),
+    "labels of rows that are not": (signed(arrays("labels.safetensors", lambda rows: rows + 10**6, "rows")), _FIT),
+    "labels without rows' tokens": (signed(arrays("labels.safetensors", lambda values: values[:3], "values")), _FIT),
+    "labels that begin elsewhere": (signed(arrays("labels.safetensors", lambda starts: starts * 7, "starts")), _FIT),
     "labels of words": (
-        signed(arrays("labels.safetensors", rows=lambda rows: rows.astype(np.float32) + 0.5)), _FIT),
+        signed(arrays("labels.safetensors", lambda rows: rows.astype(np.float32) + 0.5, "rows")), _FIT),
     "a checkpoint that is a link": (link("checkpoint-999", "SECRET"), ("link", "cp -L")),
     "a log that is a link": (link("log.jsonl", "SECRET/precious"), ("holds the link log.jsonl",)),
     "a lock that is a link": (link(".lock", "SECRET/precious"), ("link",)),
@@ -338,7 +309,7 @@ CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
 _RECORD = "records/own/all/bert/seed-1.json"
 _CSV = "records/own/all/bert/seed-1.validation.csv"
 # Records of a comparison, of which a report is then written.
-RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
+RECORDS: Cases = {
     "a record that is deep": (put(_RECORD, DEEP), (_RECORD, "too deeply")),
     "a record that is a pickle": (put(_RECORD, pickled), (_RECORD,)),
     "a record of another format": (settings(_RECORD, format="2; import os"), (_RECORD, "of another format")),
@@ -363,7 +334,7 @@ RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
 }  # fmt: skip
 
 # Files of a comparison, which is then resumed.
-COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
+COMPARISONS: Cases = {
     "a plan that is deep": (put("compare.json", DEEP), ("compare.json", "cannot be read")),
     "a plan that is a pickle": (put("compare.json", pickled), ("compare.json",)),
     "a plan of another format": (put("compare.json", '{"format": 99, "methods": {}, "id": "a"}'), ("compare.json",)),
@@ -379,7 +350,7 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
 }  # fmt: skip
 
 # Files of a search, which is then resumed.
-SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
+SEARCHES: Cases = {
     "a plan that is deep": (put("search.json", DEEP), ("search.json", "cannot be read")),
     "a plan that is a pickle": (put("search.json", pickled), ("search.json",)),
     "a plan of words": (put("search.json", '{"format": 1, "id": "a", "search": "x"}'), ("search.json",)),
@@ -391,24 +362,24 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
 
 # Settings files named on the command line.
 _TRUST = ("a file cannot ask for", "--trust_remote_code")
-FILES: dict[str, tuple[str, bytes | str, tuple[str, ...]]] = {
-    "settings that run": ("--config", "a: !!python/object/apply:os.system ['id']\n", ("not valid YAML",)),
-    "settings with a tag": ("--config", "training: !evil {seed: 1}\n", ("not valid YAML",)),
-    "settings that are a bomb": ("--config", BOMB, ("anchors and aliases are not read",)),
-    "settings that merge": ("--config", "a: &a {seed: 1}\ntraining:\n  <<: *a\n", ("anchors",)),
-    "settings that are deep": ("--config", DEEP, ("nested too deeply",)),
-    "settings that are a zip": ("--config", zipped("a"), ("cannot be read|not valid YAML",)),
-    "settings in UTF-16": ("--config", "training: {seed: 1}\n".encode("utf-16"), ("cannot be read",)),
-    "settings of two documents": ("--config", "training: {seed: 1}\n---\ntraining: {seed: 2}\n", ("not valid YAML",)),
-    "settings with a key twice": ("--config", "training:\n  seed: 1\n  seed: 2\n", (":3: 'seed' is named more",)),
-    "settings with a huge number": ("--config", f"training: {{seed: {'9' * 5000}}}\n", (":1: a number of",)),
-    "settings with a long value": ("--config", f"training: {{seed: {'x' * 100_000}}}\n", ("training.seed: got",)),
-    "settings with binary": ("--config", "training: {seed: !!binary aGVsbG8=}\n", ("training.seed",)),
-    "settings that trust": ("--config", "model: {trust_remote_code: true}\n", _TRUST),
-    "a preset that is a path": ("--config", "preset: ../../../etc/passwd\n", ("preset: got", "expected one of")),
-    "sections that are lists": ("--config", "training: [1]\nmodel: 7\n", ("training",)),
-    "names that are numbers": ("--config", "1: 2\n", ("1: there is no such setting",)),
-    "names that are escapes": ("--config", '"\\e]0;taken\\a": 1\n', ("there is no such setting",)),
+FILES: dict[str, tuple[bytes | str, tuple[str, ...]]] = {
+    "settings that run": ("a: !!python/object/apply:os.system ['id']\n", ("not valid YAML",)),
+    "settings with a tag": ("training: !evil {seed: 1}\n", ("not valid YAML",)),
+    "settings that are a bomb": (BOMB, ("anchors and aliases are not read",)),
+    "settings that merge": ("a: &a {seed: 1}\ntraining:\n  <<: *a\n", ("anchors",)),
+    "settings that are deep": (DEEP, ("nested too deeply",)),
+    "settings that are a zip": (zipped("a"), ("cannot be read|not valid YAML",)),
+    "settings in UTF-16": ("training: {seed: 1}\n".encode("utf-16"), ("cannot be read",)),
+    "settings of two documents": ("training: {seed: 1}\n---\ntraining: {seed: 2}\n", ("not valid YAML",)),
+    "settings with a key twice": ("training:\n  seed: 1\n  seed: 2\n", (":3: 'seed' is named more",)),
+    "settings with a huge number": (f"training: {{seed: {'9' * 5000}}}\n", (":1: a number of",)),
+    "settings with a long value": (f"training: {{seed: {'x' * 100_000}}}\n", ("training.seed: got",)),
+    "settings with binary": ("training: {seed: !!binary aGVsbG8=}\n", ("training.seed",)),
+    "settings that trust": ("model: {trust_remote_code: true}\n", _TRUST),
+    "a preset that is a path": ("preset: ../../../etc/passwd\n", ("preset: got", "expected one of")),
+    "sections that are lists": ("training: [1]\nmodel: 7\n", ("training",)),
+    "names that are numbers": ("1: 2\n", ("1: there is no such setting",)),
+    "names that are escapes": ('"\\e]0;taken\\a": 1\n', ("there is no such setting",)),
 }  # fmt: skip
 
 
@@ -416,19 +387,9 @@ FILES: dict[str, tuple[str, bytes | str, tuple[str, ...]]] = {
 
 # Unpickling, starting a program, loading a library by its path, network access.
 FORBIDDEN = (
-    "pickle.find_class",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "os.startfile",
-    "subprocess.Popen",
-    "ctypes.dlopen",
-    "socket.connect",
-    "socket.getaddrinfo",
-    "urllib.Request",
-    "webbrowser.open",
-)
+    "pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.startfile", "subprocess.Popen",
+    "ctypes.dlopen", "socket.connect", "socket.getaddrinfo", "urllib.Request", "webbrowser.open",
+)  # fmt: skip
 # Normal operations of Python; forbidden only for paths in the `secret` folder.
 _PLACES = ("exec", "open", "import", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link")
 

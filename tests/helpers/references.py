@@ -25,6 +25,15 @@ def texts_of(tensor: torch.Tensor) -> list[Text]:
     return tensor.detach().double().tolist()
 
 
+def shaken(module: nn.Module, *, shift: float = 0.1) -> Any:
+    """Give every weight a value of its own, far from where it begins."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7 + shift)
+    return module.eval()
+
+
 def linear_of(linear: nn.Linear, vector: Vector) -> Vector:
     bias = [0.0] * linear.out_features if linear.bias is None else linear.bias.detach().double().tolist()
     weight = linear.weight.detach().double().tolist()

@@ -117,10 +117,10 @@ def test_a_hostile_folder(attentune, good: Path, tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", FILES)
 def test_hostile_settings(attentune, good: Path, tmp_path: Path, name: str) -> None:
-    flag, content, says = FILES[name]
+    content, says = FILES[name]
     file, secret = tmp_path / "settings.yaml", tmp_path / "secret"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     secret.mkdir()
     (secret / "precious").write_text("precious\n")
-    asked(attentune, trained("train", good, flag, file, "--output_dir", tmp_path / "out"), secret, says)
+    asked(attentune, trained("train", good, "--config", file, "--output_dir", tmp_path / "out"), secret, says)
     assert not (tmp_path / "out").exists()

@@ -45,10 +45,6 @@ def test_the_temperature_of_made_up_logits_is_found(true_temperature: float) -> 
     assert fit_temperature(logits, there) == pytest.approx(true_temperature, rel=0.05)
 
 
-def test_where_no_temperature_matters_it_stays_one() -> None:
-    assert fit_temperature(np.zeros((4, 3)), np.array([0, 1, 2, 0])) == 1.0
-
-
 def test_the_likelihood_is_never_worse_and_bounds_hold() -> None:
     draw = np.random.default_rng(5)
     for _ in range(30):
@@ -57,6 +53,7 @@ def test_the_likelihood_is_never_worse_and_bounds_hold() -> None:
         temperature = fit_temperature(logits, labels)
         assert 0.05 <= temperature <= 20
         assert negative_log_likelihood(logits, labels, temperature) <= negative_log_likelihood(logits, labels)
+    assert fit_temperature(np.zeros((4, 3)), np.array([0, 1, 2, 0])) == 1.0  # where none matters
     sure = np.array([[9.0, 0.0], [0.0, 9.0]])
     assert 0.05 <= fit_temperature(sure, np.array([0, 1])) < 0.3  # the loss is 0 to the last digit from there on
     assert fit_temperature(sure, np.array([1, 0])) == pytest.approx(20, rel=0.05)

@@ -20,16 +20,16 @@ from attentune.stats.estimate import bootstrap_interval
 RESAMPLES = 2000
 
 
-def rows(count: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(5)
-    labels = generator.integers(0, classes, count)
-    return labels, np.where(generator.random(count) < 0.7, labels, generator.integers(0, classes, count))
+def drawn(rows: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(rows)
+    labels = generator.integers(0, classes, rows)
+    return labels, np.where(generator.random(rows) < 0.7, labels, generator.integers(0, classes, rows))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", sorted({*CONFUSION_SCORES} - {"accuracy"}))
 def test_intervals_from_counts_are_those_of_resampled_rows(name: str) -> None:
-    labels, predictions = rows(classes=2 if name == "f1" else 3)
+    labels, predictions = drawn(classes=2 if name == "f1" else 3)
     value, low, high = score_interval(
         METRICS[name], labels, predictions, generator=np.random.default_rng(1), resamples=RESAMPLES
     )
@@ -53,7 +53,7 @@ def test_scores_that_are_no_function_of_counts_are_resampled_by_rows() -> None:
 
 
 def test_groups_are_resampled_whole() -> None:
-    labels, predictions = rows()
+    labels, predictions = drawn()
     groups = np.arange(len(labels)) // 30  # four groups say less than 120 rows
     generator = np.random.default_rng(1)
     _, low, high = score_interval(METRICS["f1_macro"], labels, predictions, generator=generator)
@@ -70,12 +70,6 @@ def test_groups_are_resampled_whole() -> None:
 # Scores from sums of confusion counts: without each row, of resamples, and for hundreds of classes.
 
 
-def drawn(rows: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(rows)
-    labels = generator.integers(0, classes, rows)
-    return labels, np.where(generator.random(rows) < 0.7, labels, generator.integers(0, classes, rows))
-
-
 @pytest.mark.parametrize("metric", sorted(CONFUSION_SCORES))
 @pytest.mark.parametrize(("rows", "classes"), [(9, 2), (40, 6), (40, 30)])
 def test_scores_without_each_row_are_those_of_the_other_rows(metric, rows, classes):
@@ -86,27 +80,23 @@ def test_scores_without_each_row_are_those_of_the_other_rows(metric, rows, class
         assert found[row] == pytest.approx(METRICS[metric].score(labels[rest], predictions[rest]), abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", sorted(CONFUSION_SCORES))
-@pytest.mark.parametrize("classes", [4, 30])
-def test_weighted_rows_score_like_repeated_ones(metric, classes):
-    labels, predictions = drawn(60, 2 if metric == "f1" else classes)
-    chosen = np.random.default_rng(0).integers(0, 60, 60)
-    score = weighted_score(METRICS[metric], labels, predictions)
-    wanted = METRICS[metric].score(labels[chosen], predictions[chosen])
-    assert score(np.bincount(chosen, minlength=60) * 1.0) == pytest.approx(wanted, abs=1e-12)
-
-
 SETS = ("f1_macro", "f1_micro", "f1_weighted", "f1_samples", "subset_accuracy", "hamming_loss")
 
 
-@pytest.mark.parametrize("metric", SETS)
-def test_weighted_label_sets_score_like_repeated_ones(metric):
+@pytest.mark.parametrize(
+    ("metric", "classes"),
+    [*((one, n) for one in sorted(CONFUSION_SCORES) for n in (4, 30)), *((one, 0) for one in SETS)],
+)
+def test_weighted_rows_score_like_repeated_ones(metric, classes):
+    """With several labels a row too (0 classes here)."""
     generator = np.random.default_rng(1)
-    labels, predictions = ((generator.random((50, 4)) < 0.3).astype(np.int64) for _ in range(2))
-    chosen = generator.integers(0, 50, 50)
+    labels, predictions = drawn(60, 2 if metric == "f1" else classes or 2)
+    if not classes:
+        labels, predictions = ((generator.random((60, 4)) < 0.3).astype(np.int64) for _ in range(2))
+    chosen = generator.integers(0, 60, 60)
     score = weighted_score(METRICS[metric], labels, predictions)
     wanted = METRICS[metric].score(labels[chosen], predictions[chosen])
-    assert score(np.bincount(chosen, minlength=50) * 1.0) == pytest.approx(wanted, abs=1e-12)
+    assert score(np.bincount(chosen, minlength=60) * 1.0) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_intervals_of_many_classes_are_those_of_all_cells():

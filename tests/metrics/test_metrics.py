@@ -149,19 +149,10 @@ def test_correlations_and_errors_are_those_of_plain_loops(pairs: list[tuple[int,
 )
 def test_a_constant_has_no_correlation(name: str, labels: list, predictions: list, recwarn) -> None:
     assert math.isnan(score(name, labels, predictions))
-    assert not recwarn.list
-
-
-def test_single_labels_warn_of_nothing(recwarn) -> None:
-    for name in ("accuracy", "f1", "f1_macro", "matthews_correlation", "quadratic_weighted_kappa"):
+    for name in ("accuracy", "f1", "f1_macro", "matthews_correlation", "quadratic_weighted_kappa"):  # of one class
         assert math.isfinite(score(name, [0, 0, 0], [0, 0, 0]))
         assert math.isfinite(score(name, [0, 0, 0], [1, 1, 1]))
     assert not recwarn.list
-
-
-def test_directions() -> None:
-    smaller = {name for name, metric in METRICS.items() if not metric.greater_is_better}
-    assert smaller == {"hamming_loss", "mean_absolute_error", "mean_squared_error"}
 
 
 def test_predictions_are_the_largest_logit_or_the_score() -> None:
@@ -183,11 +174,7 @@ def test_the_expected_value_is_the_class_nearest_to_the_mean_of_class_numbers() 
     assert found.dtype == np.int64
     assert found.tolist() == expected
     assert (found != predictions_of(logits_NC, STARS)).mean() > 0.2, "the two ways differ"
-
-
-def test_of_two_classes_as_near_the_mean_the_higher_is_predicted() -> None:
-    mean = replace(STARS, ordinal_prediction="expected-value")
-    split = np.full((2, 5), -np.inf)
+    split = np.full((2, 5), -np.inf)  # of two classes as near to the mean the higher one is predicted
     split[0, [1, 2]], split[1, [0, 4]] = 0.0, 0.0
     assert predictions_of(split, mean).tolist() == [2, 2]
     assert predictions_of(split, STARS).tolist() == [1, 0]
@@ -269,12 +256,9 @@ def test_a_metric_that_does_not_fit_is_refused_and_those_that_do_are_named(wante
     for name in named:
         assert choose_metric(name, ("accuracy",), space).name == name
     assert [name for name in METRICS if name not in named and _fits(name, space)] == []
-
-
-@pytest.mark.parametrize("wanted", ["macro_f1", "macro-F1", "f1_marco", "eval_macro_f1"])
-def test_the_usual_misspellings_of_macro_f1_are_understood(wanted: str) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'f1_macro'"):
-        choose_metric(wanted, ("accuracy",), THREE)
+    for wanted in ("macro_f1", "macro-F1", "f1_marco", "eval_macro_f1"):
+        with pytest.raises(ConfigError, match="Did you mean 'f1_macro'"):
+            choose_metric(wanted, ("accuracy",), THREE)
 
 
 def _fits(name: str, space: LabelSpace) -> bool:
@@ -296,6 +280,8 @@ def test_better_predictions_never_score_worse() -> None:
         sign = 1 if metric.greater_is_better else -1
         assert all(sign * (b - a) >= -1e-12 for a, b in pairwise(found)), name
         assert sign * (found[-1] - found[0]) > 0
+    smaller = {name for name, metric in METRICS.items() if not metric.greater_is_better}
+    assert smaller == {"hamming_loss", "mean_absolute_error", "mean_squared_error"}
 
 
 # The GLUE average: each task once, WNLI as the majority class, AX left out.
@@ -321,15 +307,11 @@ def test_all_tasks_are_averaged_with_wnli_as_the_majority_class():
     assert (found.name, found.is_complete, found.tasks) == ("GLUE average", True, GLUE_TASKS)
 
 
-def test_without_some_tasks_it_says_what_is_averaged():
+def test_without_some_tasks_it_says_what_is_averaged_and_only_validation_splits_count():
     found = glue_average({"rte": SCORES["rte"], "mnli": SCORES["mnli"], "reviews": {"validation": {"accuracy": 1.0}}})
     assert found.value == pytest.approx((0.664 + 0.84) / 2)
     assert (found.name, found.is_complete, found.tasks) == ("mean of 2 GLUE tasks", False, ("mnli", "rte"))
     assert glue_average({"rte": SCORES["rte"], "wnli": SCORES["rte"]}) is None
-
-
-def test_only_validation_splits_count_and_undefined_scores_stay_undefined():
     assert task_score({"train": {"accuracy": 1.0}, "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.0}}) == 0.5
     assert math.isnan(task_score({"test": {"accuracy": 0.5}}))
-    found = glue_average({"rte": SCORES["rte"], "stsb": {"validation": {"pearson": None}}})
-    assert math.isnan(found.value)
+    assert math.isnan(glue_average({"rte": SCORES["rte"], "stsb": {"validation": {"pearson": None}}}).value)

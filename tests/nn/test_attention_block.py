@@ -17,7 +17,7 @@ from attentune.nn.heads import (
     attention_matrices,
     unused_matrices,
 )
-from helpers.references import attention_of, cross_attention_block_of, texts_of, transformer_block_of
+from helpers.references import attention_of, shaken, texts_of
 
 KEY_LENGTHS = (4, 2, 1)
 MASK_NT = torch.tensor([[place < length for place in range(4)] for length in KEY_LENGTHS])
@@ -26,15 +26,6 @@ MASK_NT = torch.tensor([[place < length for place in range(4)] for length in KEY
 def shape(**changes: object) -> HeadOptions:
     values = {"hidden_size": 6, "attention_heads": 2, "inner_size": 10, "activation": torch.nn.functional.gelu}
     return HeadOptions(**(values | changes))
-
-
-def shaken(module: torch.nn.Module) -> torch.nn.Module:
-    """Every weight its own, far from where it begins."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7 + 0.1)
-    return module.eval()
 
 
 def tokens(seed: int, *sizes: int) -> torch.Tensor:
@@ -51,33 +42,8 @@ def test_attention_is_the_plain_loop(heads: int) -> None:
     query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     output_NQD = attention(query_NQD, key_NTD, MASK_NT)
     key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
-    check(
-        output_NQD,
-        [
-            [attention_of(attention, token, other) for token in text]
-            for text, other in zip(texts_of(query_NQD), key_texts, strict=True)
-        ],
-    )
-
-
-@pytest.mark.parametrize("with_dense", [False, True])
-def test_a_transformer_block_is_the_plain_loop(with_dense: bool) -> None:
-    """h' = LN(h + dense(A(q, h, h))), then feed-forward; the queries may be another text's."""
-    block = shaken(TransformerBlock(shape(), with_dense=with_dense)).double()
-    query_NQD, own_NTD = tokens(1, 3, 4, 6).double(), tokens(2, 3, 4, 6).double()
-    output_NQD = block(query_NQD, own_NTD, MASK_NT)
-    for row, length in enumerate(KEY_LENGTHS):
-        expected = transformer_block_of(block, texts_of(query_NQD)[row], texts_of(own_NTD)[row][:length])
-        difference = output_NQD[row, :length] - torch.tensor(expected, dtype=torch.float64)
-        assert difference.abs().max() < 1e-6
-
-
-def test_a_cross_attention_block_is_the_plain_loop() -> None:
-    block = shaken(CrossAttentionBlock(shape()))
-    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
-    expected = [cross_attention_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
-    check(block(query_NQD, key_NTD, MASK_NT), expected)
+    pairs = zip(texts_of(query_NQD), key_texts, strict=True)
+    check(output_NQD, [[attention_of(attention, token, other) for token in text] for text, other in pairs])
 
 
 def test_a_full_block_that_asks_itself_is_berts_layer() -> None:

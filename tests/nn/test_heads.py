@@ -9,18 +9,15 @@ import torch
 from attentune.nn.heads import (
     HEADS,
     PAIR_HEADS,
-    ClsHead,
-    ClsMeanHead,
     CrossAttentionBlock,
     CrossAttentionHead,
     HeadOptions,
-    MeanHead,
     Pooler,
     SelfAttentionHead,
     TransformerBlock,
     build_head,
 )
-from helpers.references import cross_attention_block_of, texts_of, transformer_block_of
+from helpers.references import cross_attention_block_of, linear_of, shaken, texts_of, transformer_block_of
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
@@ -33,55 +30,30 @@ def hidden(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return hidden_BTD.masked_fill(~MASK_BT.unsqueeze(-1), math.nan)
 
 
-def mean_of(hidden_BTD: torch.Tensor, row: int, places: list[int]) -> list[float]:
-    return [math.fsum(float(hidden_BTD[row, t, d]) for t in places) / len(places) for d in range(4)]
-
-
-def places_of(mask_BT: torch.Tensor, row: int) -> list[int]:
-    return [t for t in range(5) if mask_BT[row, t]]
-
-
-def test_cls_is_the_first_token() -> None:
-    head = ClsHead(OPTIONS)
-    assert torch.equal(head(hidden(), MASK_BT, ORDINARY_BT), hidden()[:, 0])
-    assert not list(head.parameters())
-
-
 def test_cls_with_a_pooler_is_tanh_of_a_dense_layer() -> None:
-    head = ClsHead(replace(OPTIONS, with_pooler=True))
+    head = build_head("cls", replace(OPTIONS, with_pooler=True))
+    expected = [[math.tanh(value) for value in linear_of(head.pooler.dense, text[0])] for text in texts_of(hidden())]
     output_BD = head(hidden(), MASK_BT, ORDINARY_BT)
-    weight, bias = head.pooler.dense.weight.detach(), head.pooler.dense.bias.detach()
-    for row in range(3):
-        first = [float(value) for value in hidden()[row, 0]]
-        for out in range(4):
-            total = float(bias[out]) + math.fsum(float(weight[out, d]) * first[d] for d in range(4))
-            assert output_BD[row, out].item() == pytest.approx(math.tanh(total), abs=1e-6)
+    torch.testing.assert_close(output_BD.double(), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_mean_takes_all_real_tokens(dtype: torch.dtype) -> None:
-    output_BD = MeanHead(OPTIONS)(hidden(dtype), MASK_BT, ORDINARY_BT)
-    for row in range(3):
-        assert output_BD[row].tolist() == pytest.approx(mean_of(hidden(dtype), row, places_of(MASK_BT, row)), abs=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_cls_mean_weighs_cls_and_the_mean_of_the_ordinary_tokens(share: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("kind", "share"), [("cls", 1.0), ("mean", 0.0), ("cls-mean", 0.0), ("cls-mean", 0.3), ("cls-mean", 1.0)]
+)
+def test_pooling_is_the_plain_loop(kind: str, share: float, dtype: torch.dtype) -> None:
+    """A share of [CLS], the rest the mean of the real tokens, or for cls-mean of the ordinary ones if there are any."""
     hidden_BTD = hidden(dtype)
-    output_BD = ClsMeanHead(replace(OPTIONS, share_of_cls=share))(hidden_BTD, MASK_BT, ORDINARY_BT)
+    head = build_head(kind, replace(OPTIONS, share_of_cls=share))
+    assert not list(head.parameters())
+    output_BD = head(hidden_BTD, MASK_BT, ORDINARY_BT)
     for row in range(3):
-        mean = mean_of(hidden_BTD, row, places_of(ORDINARY_BT, row) or places_of(MASK_BT, row))
-        expected = [share * float(hidden_BTD[row, 0, d]) + (1 - share) * mean[d] for d in range(4)]
-        assert output_BD[row].tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def shaken(head: torch.nn.Module) -> torch.nn.Module:
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
-    return head.eval()
+        mask_T = ORDINARY_BT[row] if kind == "cls-mean" and ORDINARY_BT[row].any() else MASK_BT[row]
+        places = mask_T.nonzero()[:, 0].tolist()
+        for d in range(4):
+            mean = math.fsum(float(hidden_BTD[row, t, d]) for t in places) / len(places)
+            expected = share * float(hidden_BTD[row, 0, d]) + (1 - share) * mean
+            assert float(output_BD[row, d]) == pytest.approx(expected, abs=1e-6)
 
 
 def real_texts(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[list[list[float]]]:
@@ -90,7 +62,7 @@ def real_texts(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[list[lis
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_self_attention_is_cls_of_full_blocks(layers: int) -> None:
-    head = shaken(SelfAttentionHead(replace(OPTIONS, layers=layers)))
+    head = shaken(SelfAttentionHead(replace(OPTIONS, layers=layers)), shift=0.0)
     assert len(head.blocks) == layers
     expected = real_texts(hidden(), MASK_BT)
     for block in head.blocks:
@@ -106,7 +78,7 @@ def test_cross_attention_asks_a_texts_own_tokens_by_the_others(layers: int, bare
 
     Queries are the other text's, zeros after its end; keys, values and residual the text's own.
     """
-    head = shaken(CrossAttentionHead(replace(OPTIONS, layers=layers, bare=bare))).double()
+    head = shaken(CrossAttentionHead(replace(OPTIONS, layers=layers, bare=bare)), shift=0.0).double()
     kinds = [type(block) for block in head.blocks]
     assert kinds == [TransformerBlock] * layers + [CrossAttentionBlock] * bare
     rows = [0, 1, 2, 1]
@@ -120,11 +92,6 @@ def test_cross_attention_asks_a_texts_own_tokens_by_the_others(layers: int, bare
     output_ND = head(hidden_NTD, mask_NT, ordinary_NT)
     first_ND = torch.tensor([text[0] for text in expected], dtype=torch.float64)
     assert (output_ND - first_ND).abs().max() < 1e-6
-
-
-def test_cross_attention_of_an_odd_number_of_texts_is_refused() -> None:
-    with pytest.raises(ValueError, match="got 3 texts, expected an even number"):
-        CrossAttentionHead(OPTIONS)(hidden(), MASK_BT, ORDINARY_BT)
 
 
 @pytest.mark.parametrize("kind", sorted(HEADS))
@@ -147,6 +114,8 @@ def test_heads_of_blocks_need_a_block(kind: str) -> None:
     with pytest.raises(ValueError, match=f"expected at least (1|one block) for {kind}"):
         build_head(kind, replace(OPTIONS, layers=0))
     assert set(PAIR_HEADS) <= set(HEADS)
+    with pytest.raises(ValueError, match="got 3 texts, expected an even number"):
+        CrossAttentionHead(OPTIONS)(hidden(), MASK_BT, ORDINARY_BT)
 
 
 def test_only_cls_takes_the_pooler() -> None:

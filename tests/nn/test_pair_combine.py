@@ -3,85 +3,61 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from attentune.nn.classifiers import (
-    COMBINATIONS,
-    Concatenation,
-    CosineSimilarity,
-    DotProduct,
-    ScaledDotProduct,
-    build_classifier,
-)
-from helpers.references import linear_of
+from attentune.nn.classifiers import COMBINATIONS, SIMILARITIES, CosineSimilarity, build_classifier
+from helpers.references import linear_of, shaken
+
+Vector = list[float]
 
 
 def texts(rows: int = 3, size: int = 5) -> torch.Tensor:
     return torch.randn(2 * rows, size, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_dot_is_the_dot_product_of_both_after_one_linear(outputs: int) -> None:
-    combined = DotProduct(hidden_size=5, projection=7, outputs=outputs)
+def dot_of(u: Vector, v: Vector) -> float:
+    return math.fsum(a * b for a, b in zip(u, v, strict=True))
+
+
+def unit(u: Vector) -> Vector:
+    return [a / math.sqrt(dot_of(u, u)) for a in u]
+
+
+def features_of(combine: str, combined: Any, u: Vector, v: Vector) -> Vector:
+    """What the scores of a pair are linear in, written out."""
+    if combine == "cosine":
+        return [dot_of(unit(u), unit(v))]
+    if combine in SIMILARITIES:
+        z = dot_of(linear_of(combined.projection, u), linear_of(combined.projection, v))
+        return [z / math.sqrt(7) if combine == "scaled-dot" else z]
+    u, v = (unit(u), unit(v)) if combine == "concat-cosine" else (u, v)
+    pairs = list(zip(u, v, strict=True))
+    parts = [*u, *v, *(abs(a - b) for a, b in pairs), *(a * b for a, b in pairs)]
+    return [*parts, dot_of(u, v)] if combine == "concat-cosine" else parts
+
+
+@pytest.mark.parametrize(
+    ("combine", "outputs"), [(one, n) for one in COMBINATIONS for n in (1, 2, 4) if n < 3 or one not in SIMILARITIES]
+)
+def test_the_scores_of_a_pair_are_those_of_the_plain_loop(combine: str, outputs: int) -> None:
+    """One number is the score, or after a zero the logits of two classes."""
+    combined = shaken(build_classifier(hidden_size=5, projection=7, outputs=outputs, combine=combine))
     logits_BC = combined(texts())
     assert logits_BC.shape == (3, outputs)
-    vectors = [linear_of(combined.projection, vector) for vector in texts().double().tolist()]
-    for row in range(3):
-        z = math.fsum(a * b for a, b in zip(vectors[row], vectors[row + 3], strict=True))
-        assert logits_BC[row].tolist() == pytest.approx([z] if outputs == 1 else [0.0, z], abs=1e-6)
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_scaled_dot_is_scale_times_that_over_the_root_of_the_width_plus_offset(outputs: int) -> None:
-    plain = DotProduct(hidden_size=5, projection=7, outputs=1)
-    scaled = ScaledDotProduct(hidden_size=5, projection=7, outputs=outputs)
-    scaled.projection.load_state_dict(plain.projection.state_dict())
-    with torch.no_grad():
-        scaled.scale.fill_(3.5)
-        scaled.offset.fill_(-0.25)
-    z_B = 3.5 * plain(texts())[:, 0] / math.sqrt(7) - 0.25
-    expected_BC = z_B[:, None] if outputs == 1 else torch.stack([torch.zeros(3), z_B], dim=1)
-    torch.testing.assert_close(scaled(texts()), expected_BC)
-
-
-@pytest.mark.parametrize("product", [DotProduct, ScaledDotProduct])
-def test_a_dot_product_cannot_tell_three_classes(product: type) -> None:
-    with pytest.raises(ValueError, match=r"outputs: got 3, expected 1 or 2 for a .*dot product"):
-        product(hidden_size=5, projection=7, outputs=3)
-
-
-@pytest.mark.parametrize("outputs", [1, 2, 4])
-def test_concat_is_a_linear_on_both_their_distance_and_their_product(outputs: int) -> None:
-    combined = Concatenation(hidden_size=5, outputs=outputs)
-    logits_BC = combined(texts())
     vectors = texts().double().tolist()
     for row in range(3):
-        u, v = vectors[row], vectors[row + 3]
-        pairs = list(zip(u, v, strict=True))
-        parts = [*u, *v, *(abs(a - b) for a, b in pairs), *(a * b for a, b in pairs)]
-        assert logits_BC[row].tolist() == pytest.approx(linear_of(combined.linear, parts), abs=1e-5)
-
-
-def cosine_of(u: list[float], v: list[float]) -> float:
-    norms = [math.sqrt(math.fsum(a * a for a in vector)) for vector in (u, v)]
-    return math.fsum(a * b for a, b in zip(u, v, strict=True)) / (norms[0] * norms[1])
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_cosine_is_the_scaled_cosine_of_both(outputs: int) -> None:
-    combined = CosineSimilarity(outputs=outputs)
-    with torch.no_grad():
-        combined.scale.fill_(3.5)
-        combined.offset.fill_(-0.25)
-    logits_BC = combined(texts())
-    vectors = texts().double().tolist()
-    for row in range(3):
-        z = 3.5 * cosine_of(vectors[row], vectors[row + 3]) - 0.25
-        assert logits_BC[row].tolist() == pytest.approx([z] if outputs == 1 else [0.0, z], abs=1e-6)
-    # The length of a vector does not matter.
-    torch.testing.assert_close(combined(texts() * torch.tensor([7.0, 0.1, 2, 3, 1, 9])[:, None]), logits_BC)
+        features = features_of(combine, combined, vectors[row], vectors[row + 3])
+        if combine != "dot":
+            assert combined.features(texts())[row].tolist() == pytest.approx(features, abs=1e-5)
+        if combine in SIMILARITIES:
+            scale, offset = (1.0, 0.0) if combine == "dot" else (combined.scale.item(), combined.offset.item())
+            expected = [0.0] * (outputs - 1) + [scale * features[0] + offset]
+        else:
+            expected = linear_of(combined.linear, features)
+        assert logits_BC[row].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_empty_vector_has_cosine_zero_and_finite_gradients() -> None:
@@ -95,22 +71,10 @@ def test_an_empty_vector_has_cosine_zero_and_finite_gradients() -> None:
     assert inputs_ND.grad.isfinite().all()
 
 
-def test_a_cosine_cannot_tell_three_classes() -> None:
-    with pytest.raises(ValueError, match="outputs: got 3, expected 1 or 2 for a cosine"):
-        CosineSimilarity(outputs=3)
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_concat_cosine_is_a_linear_on_unit_vectors_and_their_cosine(outputs: int) -> None:
-    combined = build_classifier(hidden_size=5, outputs=outputs, combine="concat-cosine")
-    logits_BC = combined(texts())
-    vectors = texts().double().tolist()
-    for row in range(3):
-        u, v = ([a / math.sqrt(math.fsum(b * b for b in vectors[r])) for a in vectors[r]] for r in (row, row + 3))
-        pairs = list(zip(u, v, strict=True))
-        parts = [*u, *v, *(abs(a - b) for a, b in pairs), *(a * b for a, b in pairs), cosine_of(u, v)]
-        assert logits_BC[row].tolist() == pytest.approx(linear_of(combined.linear, parts), abs=1e-5)
-        assert combined.features(texts())[row].tolist() == pytest.approx(parts, abs=1e-6)
+@pytest.mark.parametrize("combine", SIMILARITIES)
+def test_one_number_cannot_tell_three_classes(combine: str) -> None:
+    with pytest.raises(ValueError, match=r"outputs: got 3, expected 1 or 2 for a .*product"):
+        build_classifier(hidden_size=5, outputs=3, combine=combine)
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attentune.nn.heads import ImportanceGate, PositionLinear, TokenHead, importance_weights, token_importance
+from helpers.references import linear_of, norm_of
 
 D = 4
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)
@@ -39,21 +40,14 @@ def gate(beta: float, *, threshold: float = 0.0, positions: int | None = None) -
     return made
 
 
-def linear(weight: list[list[float]], bias: list[float], values: list[float]) -> list[float]:
-    return [math.fsum(w * v for w, v in zip(row, values, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
-
-
 def scores_of(head: TokenHead, values: list[float], position: int) -> list[float]:
     """Dense, GELU, LayerNorm, linear (one a position where there are several), written out."""
-    changed = linear(head.dense.weight.tolist(), head.dense.bias.tolist(), values)
-    changed = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in changed]
-    mean = math.fsum(changed) / D
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in changed) / D + head.norm.eps)
-    weight, bias = head.norm.weight.tolist(), head.norm.bias.tolist()
-    normed = [(value - mean) / spread * weight[d] + bias[d] for d, value in enumerate(changed)]
+    changed = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in linear_of(head.dense, values)]
+    normed = norm_of(head.norm, changed)
     if isinstance(head.output, PositionLinear):
-        return linear(head.output.weight[position].tolist(), [0.0, 0.0], normed)
-    return linear(head.output.weight.tolist(), head.output.bias.tolist(), normed)
+        weights = head.output.weight[position].tolist()
+        return [math.fsum(w * v for w, v in zip(row, normed, strict=True)) for row in weights]
+    return linear_of(head.output, normed)
 
 
 def weights_of(scores: list[float], row: int, threshold: float) -> list[float]:
@@ -62,17 +56,6 @@ def weights_of(scores: list[float], row: int, threshold: float) -> list[float]:
     chosen = [t for t in real if ORDINARY_BT[row, t] and scores[t] >= threshold] or real
     total = math.fsum(math.exp(scores[t]) for t in chosen)
     return [math.exp(scores[t]) / total if t in chosen else 0.0 for t in range(6)]
-
-
-@pytest.mark.parametrize("positions", [None, 6, 9])
-def test_the_token_head_is_its_layers_written_out(positions: int | None) -> None:
-    head = token_head(positions)
-    token_logits_BT2 = head(hidden(0.5))
-    assert token_logits_BT2.shape == (3, 6, 2)
-    for row in range(3):
-        for t in range(6):
-            expected = scores_of(head, hidden(0.5)[row, t].tolist(), t)
-            assert token_logits_BT2[row, t].tolist() == pytest.approx(expected, abs=2e-5)
 
 
 def test_weights_of_positions_start_as_berts_do() -> None:
@@ -87,18 +70,6 @@ def test_longer_rows_than_positions_are_an_error_that_says_so() -> None:
         gate(1.0, positions=6)(torch.ones(1, 7, D), torch.ones(1, 7).bool(), torch.ones(1, 7).bool(), torch.ones(1, D))
 
 
-@pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)
-def test_importance_is_the_softmaxs_second_share_and_zero_at_padding(outside: float) -> None:
-    token_logits_BT2 = hidden(outside)[..., :2]
-    importance_BT = token_importance(token_logits_BT2, MASK_BT)
-    assert importance_BT.dtype == torch.float32
-    for row in range(3):
-        for t in range(6):
-            no, yes = token_logits_BT2[row, t].tolist()
-            expected = 1 / (1 + math.exp(no - yes)) if MASK_BT[row, t] else 0.0
-            assert float(importance_BT[row, t]) == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("outside", [math.nan, 1.0, 0.0])
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 1.0])
 def test_the_weights_are_those_of_a_plain_loop(threshold: float, outside: float) -> None:
@@ -111,17 +82,20 @@ def test_the_weights_are_those_of_a_plain_loop(threshold: float, outside: float)
 
 @pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("beta", [0.0, 0.2, 0.9])
-def test_the_gated_vector_is_that_of_a_plain_loop(beta: float, threshold: float, outside: float) -> None:
+@pytest.mark.parametrize(("beta", "positions"), [(0.0, None), (0.2, 6), (0.9, 9)])
+def test_the_gated_vector_is_that_of_a_plain_loop(
+    beta: float, positions: int | None, threshold: float, outside: float
+) -> None:
     hidden_BTD, sentence_BD = hidden(outside), torch.randn(3, D, generator=torch.Generator().manual_seed(7))
-    made = gate(beta, threshold=threshold, positions=6)
+    made = gate(beta, threshold=threshold, positions=positions)
     with torch.no_grad():
-        gated_BD, _, importance_BT = made(hidden_BTD, MASK_BT, ORDINARY_BT, sentence_BD)
+        gated_BD, token_logits_BT2, importance_BT = made(hidden_BTD, MASK_BT, ORDINARY_BT, sentence_BD)
     for row in range(3):
         scores = [0.0] * 6
         for t in range(6):
             if MASK_BT[row, t]:
                 no, yes = scores_of(made.token_head, hidden_BTD[row, t].tolist(), t)
+                assert token_logits_BT2[row, t].tolist() == pytest.approx([no, yes], abs=2e-5)
                 scores[t] = 1 / (1 + math.exp(no - yes))
         assert importance_BT[row].tolist() == pytest.approx(scores, abs=1e-5)
         weights = weights_of(scores, row, threshold)
@@ -137,6 +111,7 @@ def test_with_beta_1_the_heads_vector_is_left_as_it_is() -> None:
     assert gated_BD is sentence_BD
     assert torch.equal(token_logits_BT2[MASK_BT], token_head()(hidden())[MASK_BT])
     assert torch.equal(importance_BT, token_importance(token_logits_BT2, MASK_BT))
+    assert importance_BT.dtype == torch.float32
 
 
 def test_gradients_flow_through_the_weights() -> None:
