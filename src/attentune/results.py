@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import platform
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -68,6 +69,25 @@ class RunResult:
         """Return the content of `metrics.json`: `train`, then each split's scores."""
         return {"train": self.train, **self.scores}
 
+    @property
+    def folder(self) -> Path:
+        """The run folder, as it was named when the run began."""
+        return Path(str(self.config["training"]["output_dir"]))
+
+    def _repr_html_(self) -> str:
+        """Show scores, baselines and warnings in a notebook."""
+        scores = [(split, name, value) for split, part in self.scores.items() for name, value in part.items()]
+        parts = [html_table(("split", "metric", "value"), scores)]
+        if self.baselines is not None:
+            rows = [(one["name"], one["score"], one["low"], one["high"]) for one in self.baselines["methods"]]
+            parts.append(html_table(("method", self.baselines["metric"], "low", "high"), rows))
+        return html_block(f"Run {self.folder}", parts, (*self.calibration_notes, *self.warnings))
+
+    @property
+    def calibration_notes(self) -> list[str]:
+        """The note on the calibration error; none for scores."""
+        return [note for note in self.notes if note.startswith(("Calibrated on ", "Expected calibration error"))]
+
     @classmethod
     def load(cls, file: str | Path) -> RunResult:
         """Read a run's `run.json`.
@@ -109,6 +129,22 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is list:
         return isinstance(value, list) and all(_fits(part, parts[0]) for part in value)
     return type(value) is kind
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table for a notebook; it has the notebook's colours, light or dark."""
+
+    def line(tag: str, cells: Iterable[Any]) -> str:
+        texts = (f"{cell:.4f}" if isinstance(cell, float) else "" if cell is None else str(cell) for cell in cells)
+        return f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in texts)}</tr>"
+
+    return f"<table>{line('th', header)}{''.join(line('td', row) for row in rows)}</table>"
+
+
+def html_block(title: str, parts: Iterable[str], sentences: Iterable[str] = ()) -> str:
+    """Return HTML parts for a notebook, below a title and above sentences, both of which are escaped."""
+    below = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
+    return f"<div><p><strong>{html.escape(title)}</strong></p>{''.join(parts)}{below}</div>"
 
 
 def to_json(value: Any) -> str:

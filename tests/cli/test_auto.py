@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+import shlex
 import shutil
 import signal
 import time
@@ -90,6 +91,10 @@ def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
     assert "delivered" in out
     assert f"Estimate for new rows: accuracy {result['estimate']['value']:.4f} (95 % interval" in out
     assert "bert-mean: accuracy" in err
+    commands = [shlex.split(line) for line in err.rpartition("next:\n")[2].splitlines()]
+    assert [command[:4] for command in commands] == [
+        ["attentune", name, str(folder / "best"), "--text"] for name in ("predict", "explain")
+    ]
 
 
 @pytest.mark.integration

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +57,16 @@ def test_every_real_task_trains_evaluates_and_predicts(attentune, tiny, tmp_path
 def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_path):
     train = write_reviews(tmp_path / "train.csv")
     flags = ("--train_file", train, "--model_name_or_path", tiny("roberta"), *TINY_RUN)
-    assert attentune("train", *flags, "--preset", "bert-mean", "--output_dir", tmp_path / "a")[0] == 0
+    status, out, err = attentune("train", *flags, "--preset", "bert-mean", "--output_dir", tmp_path / "a")
+    assert status == 0
+    # Without a terminal too the user sees the run go on, what was saved, and two commands that work.
+    assert re.findall(r"^step (\d+) of 3: loss", err, re.MULTILINE) == ["1", "2", "3"]
+    assert "last weights (step 3) saved in" in err
+    assert "best so far" not in err
+    assert re.search(r"^Expected calibration error: validation 0\.\d{4}\.$", out, re.MULTILINE)
+    for command in err.rpartition("next:\n")[2].splitlines():
+        status, _, err = attentune(*shlex.split(command)[1:])
+        assert status == 0, err
     again = ("--config", tmp_path / "a" / "config.yaml", "--output_dir", tmp_path / "b")
     assert attentune("train", *again)[0] == 0
     a, b = (tmp_path / name / "model.safetensors" for name in "ab")
@@ -74,6 +85,9 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
     assert list(run.rglob("events.out.tfevents*"))
     record = json.loads((run / "run.json").read_text())
     assert record["train"]["stopped_early"]
+    best = re.findall(r"^step (\d+) of .*\(best so far\)$", err, re.MULTILINE)[-1]
+    assert f"best weights (step {best}) saved in" in err
+    assert int(best) == record["train"]["final_step"]
     assert record["train"]["final_step"] == record["best"]["step"] < record["train"]["steps"]
     assert record["scores"]["validation"]["accuracy"] == record["best"]["value"]
     assert json.loads(out)["validation"] == record["scores"]["validation"]

@@ -39,7 +39,7 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, score_predictions
-from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
+from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.prepare import row_facts
@@ -99,6 +99,12 @@ class AutoResult:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {**asdict(self), "folder": str(self.folder), "seconds": round(self.seconds, 3)}
+
+    def _repr_html_(self) -> str:
+        """Show the leaderboard, the choice and the estimate in a notebook."""
+        header = (LEADERBOARD_HEADER[0], self.metric, *LEADERBOARD_HEADER[2:])
+        table = html_table(header, leaderboard_cells(self.leaderboard))
+        return html_block(f"Run {self.folder}", [table], (self.reason, estimate_sentence(self.estimate)))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune.cli.flags import FILE, QUIET, config_from, parser_of
 from attentune.cli.inputs import check_command_folder, check_data, check_files_of_rows
-from attentune.cli.output import scores_table, stopped, table
+from attentune.cli.output import scores_table, stopped, table, tell_next
 from attentune.errors import ConfigError
 from attentune.training.run_folder import check_feasible
 
@@ -85,6 +85,11 @@ def run(arguments: Sequence[str]) -> int:
     print(to_json(result.to_dict()) if parsed.format == "json" else _text(result), end="")
     if result.stopped:
         return stopped(f"stopped; the best so far is in {result.folder}.", "auto", arguments, resume=True)
+    if config.data.train_file != "-" and not parsed.quiet:  # standard input is read once
+        from attentune.data.load import load_data
+
+        rows = load_data(config.data, seed=config.training.seed, splits=("train",), allow_doubt=True)
+        tell_next(result.folder, rows.splits["train"])
     return 0
 
 

@@ -50,6 +50,14 @@ def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     return table(("split", "metric", "value"), rows, right=(2,))
 
 
+def tell_next(folder: object, rows: Any) -> None:
+    """Say on standard error what to do with a new run: two commands, with a text of its rows (`TextRows`)."""
+    texts = ["--text", short(rows.texts[0], 60)]
+    texts += [] if rows.pairs is None else ["--text_pair", short(rows.pairs[0], 60)]
+    commands = (shlex.join(["attentune", command, str(folder), *texts]) for command in ("predict", "explain"))
+    print("next:", *commands, sep="\n  ", file=sys.stderr)
+
+
 def stopped(why: object, command: str, arguments: Sequence[str], *, resume: bool = False) -> int:
     """Say on standard error that a command was stopped, and with what it goes on; return the exit status.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -110,6 +109,10 @@ def run(arguments: Sequence[str]) -> int:
     print(to_json(result.metrics()) if parsed.format == "json" else _text(result), end="")
     if parsed.fit_explainer:
         _fit_explainer(config, quiet=parsed.quiet)
+    if prepared is not None and not parsed.quiet:
+        from attentune.cli.output import tell_next
+
+        tell_next(config.training.output_dir, next(reversed(prepared.data.splits.values())))
     return NOT_LEARNT if parsed.strict and result.warnings else 0
 
 
@@ -121,9 +124,9 @@ def with_run_folder(config: Config) -> Config:
     file, settings = config.data.train_file, config.training
     if settings.output_dir is not None or settings.resume or file is None or "WORLD_SIZE" in os.environ:
         return config
-    stem = Path(file).name.split(".")[0] or "run"
-    names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
-    folder = next(folder for folder in (Path("runs") / name for name in names) if not os.path.lexists(folder))
+    from attentune.training.run_folder import free_folder
+
+    folder = free_folder(Path(file).name.split(".")[0] or "run")
     print(f"The run folder is {folder}, as --output_dir is not given.", file=sys.stderr)
     return replace(config, training=replace(settings, output_dir=str(folder)))
 
@@ -146,7 +149,7 @@ def _text(result: Any) -> str:
     """Format the scores of a run, and its comparison with baselines."""
     from attentune.cli.output import number, scores_table, table
 
-    text, baselines = f"{scores_table(result.scores)}\n", result.baselines
+    text, baselines = "\n".join([scores_table(result.scores), *result.calibration_notes, ""]), result.baselines
     if baselines is None:
         return text
     rows = [

@@ -31,7 +31,7 @@ from attentune.data.columns import (
     require,
     with_columns,
 )
-from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, some_names
+from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, is_missing, some_names
 from attentune.data.files import holds_sheets, read_table
 from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
@@ -40,6 +40,8 @@ from attentune.data.text_formats import FileOptions
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
 
+# The name of a data frame in messages.
+FRAME = "data frame"
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
 
@@ -175,6 +177,7 @@ def load_data(
     label_space: LabelSpace | None = None,
     cut_validation: bool = True,
     allow_doubt: bool = False,
+    frame: Any = None,
 ) -> TaskData:
     """Read and check the rows of a task.
 
@@ -188,6 +191,7 @@ def load_data(
             or the training rows.
         cut_validation: whether validation rows are split off train if there are none.
         allow_doubt: whether numbers that may be scores are read as classes, with `TaskData.doubt`, instead of refused.
+        frame: a data frame (pandas, Polars) of training rows, read in place of the files that `config` names.
 
     Returns:
         The rows of each split, and notes on what was decided automatically.
@@ -197,12 +201,13 @@ def load_data(
         DataError: for missing or broken files, with path and line.
         LabelError: for missing or unknown labels.
     """
-    _check_source(config)
+    _check_source(config, frame)
     needed = _splits_to_read(splits, config)
     if config.task is not None:
         data = load_builtin(config, needed, label_space)
     else:
-        tables, notes = _read_tables(config, needed, label_space)
+        in_memory = {} if frame is None else {"train": frame_table(frame)}
+        tables, notes = (in_memory, ()) if in_memory else _read_tables(config, needed, label_space)
         data = _load_custom(
             tables, config, seed=seed, splits=needed, label_space=label_space, cut_validation=cut_validation
         )
@@ -218,10 +223,28 @@ def load_data(
     return with_extra(_sampled(data, config, seed), config)
 
 
-def _check_source(config: DataConfig) -> None:
+def frame_table(frame: Any) -> Table:
+    """Return the table of a data frame, with missing values as null."""
+    names = tuple(map(str, frame.columns))
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=FRAME)
+    if not len(frame):
+        raise DataError("has no rows. Add rows.", path=FRAME)
+    columns = {
+        name: tuple(
+            None if is_missing(value) else as_cell(value.item() if isinstance(value, np.generic) else value)
+            for value in frame[column]
+        )
+        for name, column in zip(names, frame.columns, strict=True)
+    }
+    return Table(FRAME, names, columns, len(frame))
+
+
+def _check_source(config: DataConfig, frame: Any) -> None:
     """Check that exactly one source is given, and that the other settings go with it."""
     files = [name for name in ("train_file", "validation_file", "test_file") if getattr(config, name) is not None]
     sources = [name for name in ("task", "dataset_name") if getattr(config, name) is not None] + files[:1]
+    sources += [] if frame is None else [FRAME]
     problems = []
     if len(sources) != 1:
         got = f"got {' and '.join(sources)} together" if sources else "got none"
@@ -427,7 +450,8 @@ def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
 def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     """Add a split "calibration" after train, if the settings ask for one and train exists."""
     train = data.splits.get("train")
-    if train is None or (config.calibration_share is None and config.calibration_file is None):
+    is_wanted = config.calibration_share is not None or config.calibration_file is not None
+    if train is None or CALIBRATION in data.splits or not is_wanted:
         return data
     if config.calibration_file is not None:
         calibration, _ = read_extra(config.calibration_file, config, data.label_space, is_pair=data.is_pair)

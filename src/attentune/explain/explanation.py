@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import unicodedata
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
+from attentune.results import html_block
 
 # In the order of `registry.METHODS`.
 METHOD_NAMES = (
@@ -248,6 +250,20 @@ class Explanation:
             count += len(word_spans(own_text[read[-1].end :])) if read else 0
         return count
 
+    def _repr_html_(self) -> str:
+        """Show the text in a notebook, with a colour behind each word that is as strong as its score."""
+        tokens, largest = self.tokens, max((abs(token.score) for token in self.tokens), default=0.0) or 1.0
+        parts = []
+        for within, text in (("text", self.text), ("pair", self.pair or "")):
+            pieces, done = list[str](), 0
+            for token in (token for token in tokens if token.within == within and token.text):
+                pieces += [html.escape(text[done : token.start]), _marked(token, largest)]
+                done = max(done, token.end)
+            parts.append(f"<p>{''.join(pieces)}{html.escape(text[done:])}</p>" if text else "")
+        label = self.label if isinstance(self.label, str) else f"{self.label:.4g}"
+        share = "" if self.probability is None else f" ({self.probability:.3f})"
+        return html_block(f"{label}{share}", parts, (f"{self.method}: {self.unit}",))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
         `passes`, `seconds`, `level`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs,
@@ -268,6 +284,13 @@ class Explanation:
             **({"unread_words": unread} if (unread := self.unread_words) else {}),
             "tokens": token_dicts(self.tokens, is_pair=self.pair is not None),
         }
+
+
+def _marked(token: Subword, largest: float) -> str:
+    """Return a word on a background as strong as its score: blue speaks for the class, orange against it."""
+    colour = "255, 140, 0" if token.score < 0 else "66, 133, 244"
+    style = f"background: rgba({colour}, {0.6 * abs(token.score) / largest:.2f}); border-radius: 3px"
+    return f'<span style="{style}" title="{token.score:+.4g}">{html.escape(token.text)}</span>'
 
 
 def token_dicts(tokens: tuple[Subword, ...], *, is_pair: bool) -> list[dict[str, Any]]:

@@ -421,11 +421,11 @@ def predict_rows(
 
 def predict(
     run: str | Path | Predictor,
-    texts: Sequence[str],
+    texts: Any,
     pairs: Sequence[str] | None = None,
     *,
     precision: str | None = None,
-) -> list[dict[str, Any]]:
+) -> Any:
     """Predict texts, or pairs of texts.
 
     Args:
@@ -437,7 +437,8 @@ def predict(
     Returns:
         For each text {"prediction": label name or score, "probabilities": {label: probability}}, and "truncated": True
         if the text is longer than the model reads. The prediction of a multi-label run is a list of names; regression
-        has no probabilities.
+        has no probabilities. For a data frame of pandas a data frame with its index, and the columns prediction and
+        p_LABEL.
 
     Raises:
         InputError: a text is none, such as None or NaN.
@@ -445,10 +446,19 @@ def predict(
         ConfigError: there is no such precision, or the device does not have it.
     """
     saved, rows = run_and_rows(run, texts, pairs)
-    if not len(rows):
-        return []
-    evaluator = saved.predictor(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
-    return predictions_of_input(evaluator)
+    answers: list[dict[str, Any]] = []
+    if len(rows):
+        data = TaskData("input", saved.label_space, (), {"input": rows})
+        answers = predictions_of_input(saved.predictor(data, precision=precision))
+    return _as_frame(answers, saved.label_space, texts.index) if hasattr(texts, "iloc") else answers
+
+
+def _as_frame(answers: list[dict[str, Any]], space: LabelSpace, index: Any) -> Any:
+    import pandas
+
+    columns = {"prediction": [one["prediction"] for one in answers]}
+    columns |= {f"p_{name}": [one["probabilities"][name] for one in answers] for name in space.names}
+    return pandas.DataFrame(columns, index=index)
 
 
 def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] | None) -> tuple[Predictor, TextRows]:
@@ -462,6 +472,13 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
         config = saved.with_columns(DataConfig())
+        for name in (config.text_column, config.text_pair_column if saved.is_pair else None):
+            if name not in (None, *names):
+                raise DataError(
+                    f"the data frame has no column {name!r}, which {saved.folder} was trained on."
+                    f"{did_you_mean(str(name), names)} Columns here: {', '.join(map(repr, names))}. Rename one to"
+                    f" {name!r}, or give a list of texts."
+                )
         columns, _ = prediction_columns(names, "data frame", config, is_pair=saved.is_pair)
         texts, pairs = list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
     if pairs is not None and len(pairs) != len(texts):

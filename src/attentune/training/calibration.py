@@ -47,6 +47,18 @@ def calibrate(
     return replace(fitted, errors=errors)
 
 
+def calibration_sentence(calibration: Calibration | None, evaluator: Evaluator, splits: Sequence[str]) -> str | None:
+    """Tell the calibration error of the scored splits; None for scores, which have no probabilities."""
+    if calibration is not None or evaluator.label_space.task_type == "regression":
+        return None if calibration is None else calibration.sentence()
+    errors = [
+        f"{split} {error_of(evaluator.logits[split], labels, evaluator.label_space):.4f}"
+        for split in splits
+        if (labels := evaluator.splits[split].labels) is not None and len(labels)
+    ]
+    return f"Expected calibration error: {', '.join(errors)}." if errors else None
+
+
 CALIBRATION_FILE = "calibration.json"
 
 

@@ -24,7 +24,7 @@ from attentune.config import Config, to_flat
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import Metric
-from attentune.results import LOG_FILE, check_fields, without_nan
+from attentune.results import LOG_FILE, RunResult, check_fields, without_nan
 from attentune.training.run_folder import Interrupted
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ProgressDisplay:
         self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._predicted = 0
+        self._predicted = self._tenths = self._total = 0
 
     def info(self, text: str) -> None:
         """Print a line above the bar."""
@@ -176,7 +176,7 @@ class ProgressDisplay:
 
     def start(self, total_steps: int, done: int) -> None:
         """Show the bar, if standard error is a terminal."""
-        self._is_silent = False
+        self._is_silent, self._total, self._tenths = False, total_steps, 10 * done // max(total_steps, 1)
         if not self._console.is_terminal or self._console.quiet:
             return
         self._bar = Progress(
@@ -193,11 +193,14 @@ class ProgressDisplay:
         self._bar.start()
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
-        """Move the bar."""
+        """Move the bar; without one, print a line at each tenth of the steps."""
         self._predicted = 0
+        facts = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
         if self._bar is not None and self._task is not None:
-            facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, facts=facts)
+        elif (tenths := 10 * step // max(self._total, 1)) > self._tenths:
+            self._tenths = tenths
+            self.info(f"step {step} of {self._total}: {facts}")
 
     def predicted(self, rows: int) -> None:
         """Show in the bar how many sentences have been predicted for token labels since the last step."""
@@ -230,6 +233,14 @@ def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
         )
         for split, metrics in scores.items()
     )
+
+
+def ending(result: RunResult, folder: Path) -> str:
+    """Say how a finished run scores, and which of its weights were saved where."""
+    step, training = result.train.get("final_step"), result.config["training"]
+    is_best = training["load_best_model_at_end"] or training["early_stopping_patience"] is not None
+    weights = "" if step is None else f"; {'best' if is_best else 'last'} weights (step {step})"
+    return f"done: {one_line(result.scores)}{weights or ';'} saved in {folder}"
 
 
 def label_line(facts: Mapping[str, Any]) -> str:
@@ -299,15 +310,24 @@ class TrackerCallback(TrainingCallback):
 class ProgressCallback(TrainingCallback):
     """Moves the progress bar, and prints scores and token label counts, of several tasks with the task's name."""
 
-    def __init__(self, display: ProgressDisplay, steps_done: Callable[[], int], task: str | None = None) -> None:
+    def __init__(
+        self,
+        display: ProgressDisplay,
+        steps_done: Callable[[], int],
+        task: str | None = None,
+        *,
+        total_steps: int,
+        keeps_best: bool,
+    ) -> None:
         self._display, self._steps_done, self._prefix = display, steps_done, "" if task is None else f"{task}: "
+        self._total_steps, self._keeps_best = total_steps, keeps_best
 
     def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
         self._display.advance(self._steps_done(), loss=logs["loss"], tokens_per_second=state.tokens_per_second)
 
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
-        best = "  (best so far)" if state.is_best else ""
-        self._display.info(f"{self._prefix}step {state.step}: {one_line(scores)}{best}")
+        best = "  (best so far)" if state.is_best and self._keeps_best else ""
+        self._display.info(f"{self._prefix}step {state.step} of {self._total_steps}: {one_line(scores)}{best}")
 
     def on_prediction_step(self, rows: int) -> None:
         self._display.predicted(rows)

@@ -332,12 +332,13 @@ print(classify({given}, top_k=None, truncation=True))
 
 
 # Pattern of the card's line from `_calibration`, which is replaced if the run is calibrated later.
-LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
+LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\..*|Calibrated on ).*$"
 
 
 def _calibration(facts: CardFacts) -> str:
     if facts.result.train.get("calibration") is None:
-        return "Probabilities are those of the model, not calibrated."
+        errors = plain(" ".join(facts.result.calibration_notes))
+        return f"Probabilities are those of the model, not calibrated. {errors}".strip()
     sentence = plain(facts.result.notes[-1])
     if facts.data.label_space.thresholds is not None:
         sentence += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."

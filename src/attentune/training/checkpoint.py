@@ -19,7 +19,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError, StorageError
 from attentune.io import files
 from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest, written_together
@@ -29,6 +28,7 @@ from attentune.models.slots import adapter_settings
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.callbacks import ProgressDisplay, TrainingState
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.prepare import wants_best
 from attentune.training.run_folder import TEMPORARY, changes, checkpoint_folders, command_to_resume
 from attentune.training.trainer import TaskTrainer, Trainer
 
@@ -239,11 +239,6 @@ def check_identity(run: Path, trainer: Trainer, before: dict[str, Any]) -> None:
 
 # The folder of the adapters alone; the run folder has the merged weights.
 ADAPTER_FOLDER = "adapter"
-
-
-def wants_best(settings: TrainingConfig) -> bool:
-    """Return whether a run ends with its best weights."""
-    return bool(settings.load_best_model_at_end) or settings.early_stopping_patience is not None
 
 
 def load_best(run: Path, task: TaskTrainer) -> int:

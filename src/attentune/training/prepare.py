@@ -12,7 +12,7 @@ published table of this project uses; docs/training.md has the evidence.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from attentune.config import Config, TrainingConfig
+from attentune.config import Config, TrainingConfig, load_config
+from attentune.config.parse import did_you_mean
 from attentune.config.validation import find_conflicts
 from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows
@@ -28,7 +29,7 @@ from attentune.data.load import load_data, with_calibration, with_extra
 from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.results import RESULT_FILE
-from attentune.training.run_folder import RULED, check_folder, check_writable, config_for_run
+from attentune.training.run_folder import RULED, check_folder, check_writable, config_for_run, free_folder
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -169,6 +170,38 @@ def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
         return None
     check_writable(config)
     return prepare_rows(config, data)
+
+
+def frame_run(
+    frame: Any,
+    *,
+    text: str | None = None,
+    label: str | Sequence[str] | None = None,
+    text_pair: str | None = None,
+    output_dir: str | Path | None = None,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Config, TaskData]:
+    """Return the settings and rows of a run on a data frame; see `attentune.train`."""
+    if not hasattr(frame, "columns"):
+        raise ConfigError(f"train: got a {type(frame).__name__}, expected a Config (load_config) or a data frame.")
+    columns = {"text": text, "text_pair": text_pair, "label": label}
+    names = list(map(str, frame.columns))
+    for argument, wanted in columns.items():
+        for name in (wanted,) if isinstance(wanted, str) else wanted or ():
+            if name not in names:
+                near, known = did_you_mean(name, names), ", ".join(map(repr, names))
+                raise DataError(f"{argument}: the data frame has no column {name!r}.{near} Columns here: {known}.")
+    settings = {f"data.{argument}_column": wanted for argument, wanted in columns.items() if wanted is not None}
+    settings["training.output_dir"] = str(output_dir or free_folder("dataframe"))
+    config = load_config(overrides=settings | dict(overrides or {}), preset=preset)
+    wanted_splits = ("train", "validation", CALIBRATION)
+    try:
+        return config, load_data(config.data, seed=config.training.seed, splits=wanted_splits, frame=frame)
+    except (ConfigError, DataError) as error:
+        if "--" in str(error):
+            error.add_note("From Python, a flag --NAME VALUE is overrides={'data.NAME': VALUE}.")
+        raise
 
 
 def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
@@ -396,6 +429,11 @@ def ending_with_last_weights(training: TrainingConfig) -> TrainingConfig:
     Choosing a checkpoint on the rows that are reported would favour methods that are scored more often.
     """
     return replace(training, load_best_model_at_end=bool(training.load_best_model_at_end))
+
+
+def wants_best(settings: TrainingConfig) -> bool:
+    """Return whether a run ends with its best weights."""
+    return bool(settings.load_best_model_at_end) or settings.early_stopping_patience is not None
 
 
 def default_batch_size(rows: int, mean_tokens: float) -> int:

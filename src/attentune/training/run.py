@@ -31,13 +31,13 @@ from attentune.results import RESULT_FILE, RunResult, versions
 from attentune.token_labels.plan import EpochPlan
 from attentune.training import building, checkpoint
 from attentune.training.baselines import compare_with_baselines, run_baseline
-from attentune.training.calibration import calibrate
-from attentune.training.callbacks import ProgressDisplay, TrainingCallback, log_final, one_line, open_log, tracked
+from attentune.training.calibration import calibrate, calibration_sentence
+from attentune.training.callbacks import ProgressDisplay, TrainingCallback, ending, log_final, open_log, tracked
 from attentune.training.card import write_results
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
 from attentune.training.objective import Denominators, new_objective
 from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
-from attentune.training.prepare import Prepared, RunInputs, prepare, settle
+from attentune.training.prepare import Prepared, RunInputs, frame_run, prepare, settle
 from attentune.training.run_folder import Interrupted, StopRequest, opened_folder, stop_on_signal
 from attentune.training.trainer import PlanCancelled, SharedModel, TaskTrainer, Trainer
 
@@ -46,24 +46,27 @@ MAIN = "main"
 
 
 def train(
-    config: Config,
+    config: Config | Any,
     *,
     data: TaskData | None = None,
     display: ProgressDisplay | None = None,
     callbacks: Sequence[TrainingCallback] = (),
     with_baselines: bool = True,
+    **columns: Any,
 ) -> RunResult:
     """Fine-tune, evaluate and save a model; the run folder is `config.training.output_dir`.
 
     Nothing is written before data, settings and encoder have been checked.
 
     Args:
-        config: from `load_config`.
+        config: from `load_config`; or a data frame of labelled texts.
         data: rows to use instead of those of `config.data`. To resume such a run, pass the same rows again.
         display: shows progress; on standard error if None.
         callbacks: called after the run's own (log, tracker, progress bar) at each event of training.
         with_baselines: compare the model with the baselines of `training.baselines` at the end; commands that train
             many runs turn it off.
+        columns: of a data frame: the names `text`, `text_pair` and `label` of its columns; `output_dir` (default:
+            runs/dataframe), and `preset` and `overrides` as in `load_config`.
 
     Returns:
         The run's record, as in its `run.json`.
@@ -72,6 +75,8 @@ def train(
         AttentuneError: a mistake that the user can correct; the message says how.
         Interrupted: a stop was requested (Ctrl-C or SIGTERM) and the run was saved.
     """
+    if columns or not isinstance(config, Config):
+        config, data = frame_run(config, **columns)
     with display or ProgressDisplay() as display:
         prepared = prepare(config, data)
         if prepared is None:
@@ -115,9 +120,7 @@ def run(
             fit(folder, trainer, stop, display, callbacks, resume=config.training.resume)
             result = finish(folder, task, display if with_baselines else None)
             task.accelerator.end_training()
-        if "calibration" in result.train:
-            display.info(result.notes[-1])
-    display.info(f"done: {one_line(result.scores)}; saved in {folder}")
+    display.info(ending(result, folder))
     for sentence in result.warnings:
         display.warning(sentence)
     return result
@@ -269,13 +272,12 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
         model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
     labels = task.planner.tensors()
-    baselines: dict[str, Any] | None = None
-    warnings: list[str] = []
+    comparison: tuple[dict[str, Any] | None, list[str]] = (None, [])
     if display is not None and inputs.accelerator.is_main_process:
         seconds = state.seconds + state.label_seconds
-        baselines, warnings = compare_with_baselines(inputs, evaluator, seconds=seconds, display=display)
+        comparison = compare_with_baselines(inputs, evaluator, seconds=seconds, display=display)
     found = {} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}
-    notes = (scale_note, None if calibration is None else calibration.sentence())
+    notes = (scale_note, calibration_sentence(calibration, evaluator, splits))
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
         train=task.facts(final_step, counts) | found,
@@ -285,8 +287,8 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
         versions=versions(),
         data_fingerprint=inputs.fingerprint,
         notes=[*inputs.data.notes, *(note for note in notes if note is not None)],
-        baselines=baselines,
-        warnings=warnings,
+        baselines=comparison[0],
+        warnings=comparison[1],
     )
     if inputs.accelerator.is_main_process:
         if adapters is not None:

@@ -13,6 +13,7 @@ log.jsonl, checkpoint-STEP/    losses and scores during training; checkpoints to
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -212,6 +213,12 @@ def _with_saved_choices(config: Config, file: Path) -> Config:
         if getattr(config.training, name) is None
     }
     return replace(config, training=replace(config.training, **open_ones))
+
+
+def free_folder(name: str) -> Path:
+    """Return the first of runs/NAME, runs/NAME-2, ... that does not exist."""
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(folder for folder in (Path("runs") / name for name in names) if not os.path.lexists(folder))
 
 
 def check_folder(config: Config) -> None:

@@ -56,7 +56,7 @@ from attentune.training.optimizer import (
     clip_gradients,
     embedding_weight_decay,
 )
-from attentune.training.prepare import RunInputs, chosen, row_facts
+from attentune.training.prepare import RunInputs, chosen, row_facts, wants_best
 from attentune.training.run_folder import StopRequest
 
 
@@ -492,7 +492,13 @@ class Trainer:
             task.callbacks = [
                 *([] if log is None else [JsonLogCallback(log, named)]),
                 *([TrackerCallback(task.accelerator)] if is_tracked else []),
-                ProgressCallback(display, lambda: self.steps_done, named),
+                ProgressCallback(
+                    display,
+                    lambda: self.steps_done,
+                    named,
+                    total_steps=task.schedule.total_steps,
+                    keeps_best=wants_best(task.training),
+                ),
                 *callbacks,
             ]
 
