@@ -3,7 +3,7 @@
     python -m benchmarks.mutants stats --sample 250
 
 It copies the project into `build/mutants/stats`, lets mutmut change one operator, name or number at a time in
-`src/attentune/stats/` (of `nn/` without the C layers), and runs the tests of `tests/stats/` that reach the line.
+`src/attentune/stats/` (of `nn/` without the C layers), and runs the fast tests of `tests/stats/` that reach it.
 A mutant that no test fails on has survived; `results/mutants.jsonl` lists each with its change. `--sample` tries only
 those whose names have the lowest hashes: a random sample that another version of the code draws again, as far as
 it has the same mutants. `--again` runs only the survivors of the record, after new tests.
@@ -32,8 +32,8 @@ SETTINGS = """
 source_paths = ["src/"]
 only_mutate = ["src/attentune/{package}/*"]
 do_not_mutate = ["*/nn/compiled/*"]
-pytest_add_cli_args_test_selection = ["tests/{package}", "lab/tests/test_rates.py"]
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow", "--ignore=tests/nn/compiled"]
+pytest_add_cli_args_test_selection = ["tests/{package}"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow and not integration", "--ignore=tests/nn/compiled"]
 process_isolation = "forkserver"
 also_copy = ["lab", "docs", "examples", "results", "Makefile", "README.md"]
 """

@@ -248,22 +248,6 @@ SCRIPTS = (
     "shuffle_train_dataset model_name_or_path config_name tokenizer_name cache_dir use_fast_tokenizer "
     "model_revision token trust_remote_code ignore_mismatched_sizes"
 )
-# Training arguments that hardly anyone sets; the rest must be on the page.
-RARE = (
-    "lr_scheduler_kwargs optim_args optim_target_modules average_tokens_across_devices bf16_full_eval "
-    "fp16_full_eval activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing_kwargs "
-    "torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config use_cache "
-    "torch_empty_cache_steps auto_find_batch_size logging_first_step log_on_each_node logging_nan_inf_filter "
-    "include_num_input_tokens_seen log_level log_level_replica project trackio_space_id trackio_bucket_id "
-    "trackio_static_space_id eval_delay prediction_loss_only eval_on_start eval_do_concat_batches "
-    "eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics save_on_each_node "
-    "enable_jit_checkpoint hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
-    "ignore_data_skip restore_callback_states_from_checkpoint accelerator_config parallelism_config "
-    "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
-    "dataloader_multiprocessing_context dataloader_in_order label_names length_column_name "
-    "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout "
-    "fsdp_config debug skip_memory_metrics"
-)
 _FLAG = re.compile(r"`--(\w+)")
 
 
@@ -288,7 +272,7 @@ def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
     assert same <= ours()
     theirs = same.union(*(_FLAG.findall(first) for first, _ in rows("which-tool.md")))
     assert theirs <= training | set(SCRIPTS.split())
-    assert (training | set(SCRIPTS.split())) - theirs <= set(RARE.split())
+    assert set(SCRIPTS.split()) <= theirs
     for first, meaning in rows("which-tool.md"):
         if not meaning.startswith(("not there", "refused", "omit them")):
             assert (found := _FLAG.findall(meaning)), first

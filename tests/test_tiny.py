@@ -4,14 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer
 
 from helpers.tiny import FAMILIES, MAX_POSITIONS
+from helpers.tiny_models import FIRST, LONG, SECOND
 
 Tiny = Callable[..., Path]
 
-FIRST, SECOND = "The movie was not unwatchable.", "Nobody plays the guitar in 1990."
-LONG = "Birds are singing outside my window, and the train leaves at 7:45 although nobody knows why; it is cold."
 TOKENIZER_CLASSES = {
     "bert": "BertTokenizer",
     "roberta": "RobertaTokenizer",
@@ -26,13 +25,9 @@ TOKENIZER_CLASSES = {
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def load_tokenizer(folder: Path, **options: object) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(folder, **options)
-
-
 @every_family
 def test_loads_as_the_familys_own_classes(tiny: Tiny, family: str) -> None:
-    tokenizer, model = load_tokenizer(tiny(family)), AutoModel.from_pretrained(tiny(family))
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny(family)), AutoModel.from_pretrained(tiny(family))
     assert type(tokenizer).__name__ == TOKENIZER_CLASSES[family]
     assert tokenizer.is_fast
     assert tokenizer.model_max_length == MAX_POSITIONS
@@ -43,8 +38,8 @@ def test_loads_as_the_familys_own_classes(tiny: Tiny, family: str) -> None:
 
 
 @every_family
-def test_special_tokens_stand_in_their_places(tiny: Tiny, family: str) -> None:
-    tokenizer = load_tokenizer(tiny(family))
+def test_special_tokens_stand_in_their_places_and_offsets_point_into_the_text(tiny: Tiny, family: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny(family))
     first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (FIRST, SECOND))
     cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
     between = sep * 2 if family in ("roberta", "xlm-roberta", "mpnet") else sep
@@ -56,25 +51,10 @@ def test_special_tokens_stand_in_their_places(tiny: Tiny, family: str) -> None:
     assert ("token_type_ids" in pair) == has_types
     if has_types:
         assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-
-
-@every_family
-def test_mask_and_padding_tokens(tiny: Tiny, family: str) -> None:
-    tokenizer = load_tokenizer(tiny(family))
-    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")}
-    assert None not in ids.values()
-    assert len(set(ids.values())) == 5
-    assert max(ids.values()) < len(tokenizer)
-    masked = tokenizer(f"The {tokenizer.mask_token} was good.")["input_ids"]
-    assert masked.count(tokenizer.mask_token_id) == 1
-    batch = tokenizer([FIRST, LONG], padding=True)
-    assert batch["input_ids"][0][-1] == tokenizer.pad_token_id
-    assert batch["attention_mask"][0][-1] == 0
-
-
-@every_family
-def test_offsets_point_into_the_text(tiny: Tiny, family: str) -> None:
-    encoded = load_tokenizer(tiny(family))(FIRST, SECOND, return_offsets_mapping=True)
+    assert len({tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.mask_token_id, *cls, *sep}) == 5
+    assert tokenizer(f"The {tokenizer.mask_token} was good.")["input_ids"].count(tokenizer.mask_token_id) == 1
+    assert tokenizer([FIRST, LONG], padding=True)["attention_mask"][0][-1] == 0
+    encoded = tokenizer(FIRST, SECOND, return_offsets_mapping=True)
     for sequence, text in enumerate((FIRST, SECOND)):
         rows = zip(encoded.sequence_ids(), encoded["offset_mapping"], strict=True)
         spans = [span for owner, span in rows if owner == sequence]

@@ -32,7 +32,6 @@ Change = Callable[[TextRows, int, frozenset[str]], TextRows]
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case."""
     return [match.group().lower() for match in _WORD.finditer(text)]
 
 
@@ -151,8 +150,6 @@ class StressLine:
 
 @dataclass(frozen=True)
 class StressReport:
-    """The result of `stress`."""
-
     metric: str  # the name of the metric; `METRICS` states whether greater is better
     runs: list[str]  # the run folders
     original: list[Interval]  # each run's score on the original rows

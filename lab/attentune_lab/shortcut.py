@@ -45,8 +45,6 @@ RESISTS, RELIES, UNDECIDED = "resists", "relies on it", "undecided"
 
 @dataclass(frozen=True)
 class ShortcutLine:
-    """One preset's line of the table."""
-
     preset: str  # its name
     validation: Interval  # accuracy where the shortcut agrees with the label, as in training
     challenge: Interval  # accuracy where the shortcut contradicts the label
@@ -62,7 +60,6 @@ class ShortcutLine:
         return RELIES if self.fall.low > 0 else UNDECIDED
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers and the verdict, ready for JSON."""
         return {**asdict(self), "verdict": self.verdict}
 
 

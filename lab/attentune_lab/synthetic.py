@@ -45,8 +45,6 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class DemoRow:
-    """A synthetic review and its ground truth."""
-
     text: str  # the review
     label: int  # 0 negative, 1 positive (`LABEL_NAMES`)
     kind: str  # "single" (one word decides)

@@ -31,11 +31,10 @@ def scenario(**changes):
 
 
 def rates(name: str, of, seeds: int, plays: int = PLAYS) -> dict[str, float]:
-    return error_rates.rates((name,), of, seeds, plays, "test")[name]
+    return error_rates.rates((name,), of, seeds, plays, "test")[name]  # slow procedures see an eighth of the plays
 
 
 def alarms(name: str, of, seeds: int, plays: int = PLAYS) -> float:
-    """Slow procedures see an eighth of the plays."""
     return error_rates.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
 
 

@@ -35,12 +35,8 @@ def test_verdicts_follow_from_the_interval_of_the_fall(low: float, high: float, 
 
 def test_sentences_name_the_presets_of_each_verdict() -> None:
     lines = [line("a", -0.1, 0.3), line("b", -0.02, 0.05), line("c", 0.2, 0.3), line("d", 0.3, 0.4)]
-    assert sentences(lines) == [
-        "Resist the shortcut (the whole interval of the fall is below 0.1): b.",
-        "Rely on the shortcut (the whole interval of the fall is above 0): c, d.",
-        "Undecided (the interval of the fall includes 0 and 0.1): a.",
-    ]
-    assert len(sentences(lines[1:2])) == 1
+    assert [text.rpartition(": ")[2] for text in sentences(lines)] == ["b.", "c, d.", "a."]
+    assert sentences(lines[1:2]) == ["Resist the shortcut (the whole interval of the fall is below 0.1): b."]
 
 
 def test_means_cover_seeds_and_reviews_and_one_seed_has_no_interval() -> None:

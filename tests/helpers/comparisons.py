@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from helpers.interrupted import TIMES
+from helpers.interrupted import TIMES, without_times
 from helpers.samples import settings
 
 # Fields that may differ between equal comparisons, besides the times of single runs: the host and paths of data.
@@ -121,17 +121,11 @@ def outcomes(folder: Path) -> dict[str, Any]:
     """Return all records and predictions by name, without times, hosts and paths."""
     files = sorted(path for path in (folder / "records").rglob("*") if path.is_file())
     return {
-        str(path.relative_to(folder)): _timeless(json.loads(path.read_text()))
+        str(path.relative_to(folder)): without_times(json.loads(path.read_text()), TIMES | _ALSO)
         if path.suffix == ".json"
         else path.read_text()
         for path in files
     }
-
-
-def _timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _timeless(part) for key, part in value.items() if key not in TIMES | _ALSO}
-    return [_timeless(part) for part in value] if isinstance(value, list) else value
 
 
 def times_done(folder: Path) -> dict[str, int]:

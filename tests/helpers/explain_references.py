@@ -16,10 +16,10 @@ from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor
 from attentune.seeding import derive_key, numpy_generator
-from helpers.label_references import path_integral, ridge_weights, word_embeddings_given
+from helpers.label_references import Row, path_integral, ridge_weights
 
 
-class OneText:
+class OneText(Row):
     """A row of a dataset with a run that predicts it in a batch of one."""
 
     def __init__(self, run: Predictor, rows: TextRows, row: int, target: int | None = None) -> None:
@@ -27,27 +27,12 @@ class OneText:
         features = encode_rows(
             rows.take([row]), run.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder
         )
-        self.run, self.model = run, run.model
-        self.ids = [int(number) for number in features.ids]
-        self.places = [place for place, is_special in enumerate(features.special) if not is_special]
-        self._type_ids = None if features.type_ids is None else [int(number) for number in features.type_ids]
-        self._second = None if features.second_starts is None else int(features.second_starts[0])
+        super().__init__(features, 0, run.model, run.tokenizer.mask_token_id)
+        self.run = run
         self.target = self._predicted() if target is None else target
 
-    def inputs(self, gone: Iterable[int] = ()) -> dict[str, Tensor]:
-        """Return the row as a batch of one, with these token positions masked."""
-        lost = set(gone)
-        ids = [self.run.tokenizer.mask_token_id if place in lost else own for place, own in enumerate(self.ids)]
-        inputs = {"input_ids": torch.tensor([ids])}
-        if self._type_ids is not None:
-            inputs["token_type_ids"] = torch.tensor([self._type_ids])
-        if self._second is not None:
-            inputs["second_start"] = torch.tensor([self._second])
-        return inputs
-
     def _predicted(self) -> int:
-        with torch.no_grad():
-            logits_C = self.model(**self.inputs()).logits[0].double()
+        logits_C = self.logits().double()
         if self.run.label_space.task_type == "ordinal":  # ordinal runs predict the class nearest to the mean
             shares_C = (logits_C - logits_C.max()).exp()
             return round(float((shares_C * torch.arange(len(shares_C))).sum() / shares_C.sum()))
@@ -63,20 +48,11 @@ class OneText:
 
     def asked(self, gone: Iterable[int] = ()) -> float:
         """Return `value` with these token positions masked."""
-        with torch.no_grad():
-            return float(self.value(self.model(**self.inputs(gone)).logits[0]))
-
-    def embedded(self, gone: Iterable[int] = ()) -> Tensor:
-        """Return the word embeddings (1, T, E)."""
-        with torch.no_grad():
-            return self.model.get_input_embeddings()(self.inputs(gone)["input_ids"])
+        return float(self.value(self.logits(gone)))
 
     def slope(self, embedded_1TE: Tensor) -> Tensor:
         """Return the gradient (T, E) of `value` at these word embeddings."""
-        point_1TE = embedded_1TE.detach().clone().requires_grad_()
-        with word_embeddings_given(self.model, point_1TE):
-            value = self.value(self.model(**self.inputs()).logits[0])
-        return torch.autograd.grad(value, point_1TE)[0][0].double()
+        return self.gradient(self.value, embedded_1TE).double()
 
     def scores(self, by_place: dict[int, float]) -> np.ndarray:
         """Return one score per token, 0 for special tokens."""
@@ -84,9 +60,8 @@ class OneText:
 
     def starts(self) -> list[int]:
         """Return, for each token, the position of the first token of its text."""
-        return [
-            self._second if self._second is not None and place >= self._second else 0 for place in range(len(self.ids))
-        ]
+        second = len(self.ids) if self.second is None else self.second
+        return [second if place >= second else 0 for place in range(len(self.ids))]
 
 
 def ssa(text: OneText) -> np.ndarray:
@@ -123,10 +98,8 @@ def fast_shap(text: OneText) -> np.ndarray:
 
 def gradient(text: OneText) -> np.ndarray:
     own_1TE, masked_1TE = text.embedded(), text.embedded(text.places)
-    slope_TE = text.slope(own_1TE)
-    return text.scores(
-        {place: float((own_1TE[0, place] - masked_1TE[0, place]).double() @ slope_TE[place]) for place in text.places}
-    )
+    changes_TE = (own_1TE - masked_1TE)[0].double() * text.slope(own_1TE)
+    return text.scores({place: float(changes_TE[place].sum()) for place in text.places})
 
 
 def leave_one_out(text: OneText) -> np.ndarray:

@@ -37,29 +37,27 @@ def write_glue(folder: Path, rows: int = 12) -> Path:
     pairs = "index\tsentence1\tsentence2"
     mnli = f"{pairs}\tgold_label"
     diagnostic = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel"
+    both = ("index", "text", "pair")
     files = {
-        "CoLA/train.tsv": _lines("", rows, "gj04", "0,1", "*", "text"),
-        "CoLA/dev.tsv": _lines("", rows, "gj04", "0,1", "*", "text"),
         "CoLA/test.tsv": _lines("index\tsentence", rows, "index", "text"),
-        "STS-B/train.tsv": _lines(f"{pairs}\tscore", rows, "index", "text", "pair", scores),
-        "STS-B/dev.tsv": _lines(f"{pairs}\tscore", rows, "index", "text", "pair", scores),
-        "STS-B/test.tsv": _lines(pairs, rows, "index", "text", "pair"),
-        "MNLI/train.tsv": _lines(mnli, rows, "index", "text", "pair", nli),
-        "MNLI/dev_matched.tsv": _lines(mnli, rows, "index", "text", "pair", nli),
+        "MNLI/dev_matched.tsv": _lines(mnli, rows, *both, nli),
         "MNLI/dev_mismatched.tsv": _lines(mnli, rows, "index", "pair", "text", nli),
-        "MNLI/test_matched.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "MNLI/test_matched.tsv": _lines(pairs, rows, *both),
         "MNLI/test_mismatched.tsv": _lines(pairs, rows + 1, "index", "pair", "text"),
-        "RTE/train.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", two),
-        "RTE/dev.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", two),
-        "RTE/test.tsv": _lines(pairs, rows, "index", "text", "pair"),
-        "WNLI/train.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", "0,1"),
-        "WNLI/dev.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", "0,1"),
-        "WNLI/test.tsv": _lines(pairs, 146, "index", "text", "pair"),
-        "diagnostic/diagnostic.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "MNLI/train.tsv": _lines(mnli, rows, *both, nli),
+        "diagnostic/diagnostic.tsv": _lines(pairs, rows, *both),
         "diagnostic/diagnostic-full.tsv": _lines(
             diagnostic, rows, "Lexical entailment", "", "Negation", "", "News", "text", "pair", f"{nli},neutral"
         ),
     }
+    for split in ("train", "dev"):
+        files[f"CoLA/{split}.tsv"] = _lines("", rows, "gj04", "0,1", "*", "text")
+    for task, column, labels, tests in (
+        ("STS-B", "score", scores, rows), ("RTE", "label", two, rows), ("WNLI", "label", "0,1", 146)
+    ):  # fmt: skip
+        for split in ("train", "dev"):
+            files[f"{task}/{split}.tsv"] = _lines(f"{pairs}\t{column}", rows, *both, labels)
+        files[f"{task}/test.tsv"] = _lines(pairs, tests, *both)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")

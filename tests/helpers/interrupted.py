@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,13 @@ def run(folder: Path, encoder: Path, **changes: object) -> RunResult:
     return train(load_config(overrides=settings(folder, encoder, **changes)), display=ProgressDisplay(quiet=True))
 
 
-def without_times(value: Any) -> Any:
-    """Return a value without the keys in `TIMES`, at any depth."""
+def without_times(value: Any, names: Set[str] = TIMES) -> Any:
+    """Return a value without the keys of times (or others), at any depth."""
+    if isinstance(value, list):
+        return [without_times(part, names) for part in value]
     if not isinstance(value, dict):
         return value
-    return {key: without_times(part) for key, part in value.items() if key not in TIMES}
+    return {key: without_times(part, names) for key, part in value.items() if key not in names}
 
 
 def log_of(run_folder: Path) -> list[dict[str, Any]]:

@@ -1,46 +1,85 @@
-"""Reference implementations of the label generators: loops with one sentence at a time, no padding and no batches."""
+"""Reference implementations of the label generators: loops with one text at a time, no padding and no batches."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attentune.data.tokenization import Features
 from attentune.seeding import derive_key, numpy_generator, seed_global
 from attentune.token_labels.base import LabelSource
 from attentune.token_labels.corruption import random_mask, random_spans, spread_copies
 
 
-def row_inputs(source: LabelSource, row: int, places: Iterable[int] = ()) -> dict[str, Tensor]:
-    """Return the model inputs of a single row, with these token positions masked."""
-    features = source.features
-    begin, end = features.starts[row], features.starts[row + 1]
-    ids = [int(token) for token in features.ids[begin:end]]
-    for place in places:
-        ids[place] = source.mask_token_id
-    inputs = {"input_ids": torch.tensor([ids])}
-    if features.type_ids is not None:
-        inputs["token_type_ids"] = torch.tensor([features.type_ids[begin:end].astype(int).tolist()])
-    if features.second_starts is not None:
-        inputs["second_start"] = torch.tensor([int(features.second_starts[row])])
-    return inputs
+class Row:
+    """A row of encoded texts, as a batch of one of a model."""
+
+    def __init__(self, features: Features, row: int, model: Any, mask_token_id: int) -> None:
+        begin, end = features.starts[row], features.starts[row + 1]
+        self.model, self._mask = model, mask_token_id
+        self.ids = [int(token) for token in features.ids[begin:end]]
+        self.places = [place for place, is_special in enumerate(features.special[begin:end]) if not is_special]
+        self.second = None if features.second_starts is None else int(features.second_starts[row])
+        self._type_ids = None if features.type_ids is None else features.type_ids[begin:end].astype(int).tolist()
+
+    def inputs(self, gone: Iterable[int] = ()) -> dict[str, Tensor]:
+        """Return the model inputs, with these token positions masked."""
+        lost = set(gone)
+        ids = [self._mask if place in lost else own for place, own in enumerate(self.ids)]
+        inputs = {"input_ids": torch.tensor([ids])}
+        if self._type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([self._type_ids])
+        if self.second is not None:
+            inputs["second_start"] = torch.tensor([self.second])
+        return inputs
+
+    @torch.no_grad()
+    def logits(self, gone: Iterable[int] = ()) -> Tensor:
+        """Return the logits (C,), with these token positions masked."""
+        return self.model(**self.inputs(gone)).logits[0]
+
+    @torch.no_grad()
+    def embedded(self, gone: Iterable[int] = ()) -> Tensor:
+        """Return the word embeddings (1, T, E), with these token positions masked."""
+        return self.model.get_input_embeddings()(self.inputs(gone)["input_ids"])
+
+    def gradient(self, value: Callable[[Tensor], Tensor], embedded_1TE: Tensor) -> Tensor:
+        """Return the gradient (T, E) of a function of the logits at these word embeddings."""
+        point_1TE, usual = embedded_1TE.detach().clone().requires_grad_(), self.model.get_input_embeddings()
+        self.model.set_input_embeddings(_Given(point_1TE))
+        try:
+            result = value(self.model(**self.inputs()).logits[0])
+        finally:
+            self.model.set_input_embeddings(usual)
+        return torch.autograd.grad(result, point_1TE)[0][0]
+
+
+class _Given(nn.Module):
+    """Replaces the word embeddings and returns a given tensor."""
+
+    def __init__(self, embedded_1TE: Tensor) -> None:
+        super().__init__()
+        self.embedded_1TE = embedded_1TE
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.embedded_1TE
+
+
+def row_of(source: LabelSource, row: int) -> Row:
+    return Row(source.features, row, getattr(source.scorer, "model", None), source.mask_token_id)
 
 
 def ordinary(source: LabelSource, row: int) -> list[int]:
-    special = source.features.special[source.features.starts[row] : source.features.starts[row + 1]]
-    return [place for place, is_special in enumerate(special) if not is_special]
+    return row_of(source, row).places
 
 
-@torch.no_grad()
 def answer(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
-    """Return the logits (C,) of a row, with these token positions masked."""
-    model: Any = source.scorer.model
-    return model(**row_inputs(source, row, places)).logits[0]
+    return row_of(source, row).logits(places)
 
 
 def is_right(source: LabelSource, row: int, logits_C: Tensor) -> bool:
@@ -195,27 +234,6 @@ def released_samples(source: LabelSource, epoch: int, *, wanted: int, **options:
     return [pool[place] for place in sorted(drawn)]
 
 
-class _Given(nn.Module):
-    """Replaces the word embeddings and returns a given tensor."""
-
-    def __init__(self, embedded_1TE: Tensor) -> None:
-        super().__init__()
-        self.embedded_1TE = embedded_1TE
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.embedded_1TE
-
-
-@contextlib.contextmanager
-def word_embeddings_given(model: Any, embedded_1TE: Tensor) -> Iterator[None]:
-    usual = model.get_input_embeddings()
-    model.set_input_embeddings(_Given(embedded_1TE))
-    try:
-        yield
-    finally:
-        model.set_input_embeddings(usual)
-
-
 def path_integral(start_1TE: Tensor, end_1TE: Tensor, steps: int, slope: Callable[[Tensor], Tensor]) -> np.ndarray:
     """Return the integrated gradients (T,) from one text's word embeddings to another's, by Gauss-Legendre."""
     total_TE = torch.zeros_like(end_1TE[0], dtype=torch.float64)
@@ -238,35 +256,22 @@ def row_loss(source: LabelSource, row: int, logits_C: Tensor) -> Tensor:
     return -logits_C.log_softmax(0)[int(gold)]
 
 
-def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> Tensor:
-    """Return the gradient (T, E) of a row's loss at these word embeddings."""
-    model: Any = source.scorer.model
-    point_1TE = embedded_1TE.detach().clone().requires_grad_()
-    with word_embeddings_given(model, point_1TE):
-        loss = row_loss(source, row, model(**row_inputs(source, row)).logits[0])
-    return torch.autograd.grad(loss, point_1TE)[0][0]
-
-
-def looked_up(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
-    """Return the word embeddings (1, T, E) of a row, with these token positions masked."""
-    model: Any = source.scorer.model
-    with torch.no_grad():
-        return model.get_input_embeddings()(row_inputs(source, row, places)["input_ids"])
-
-
 def rise_scores(source: LabelSource, row: int) -> np.ndarray:
     """Return the scores (T,) of a first-order approximation of the rise in loss: (E[mask] - E[t]) . dL/dE[t]."""
-    embedded_1TE = looked_up(source, row)
-    all_masked_1TE = looked_up(source, row, range(embedded_1TE.shape[1]))
-    gradient_TE = embedding_gradient(source, row, embedded_1TE)
-    steps_TE = all_masked_1TE[0] - embedded_1TE[0]
-    return np.array([float(step_E @ slope_E) for step_E, slope_E in zip(steps_TE, gradient_TE, strict=True)])
+    text = row_of(source, row)
+    own_1TE, masked_1TE = text.embedded(), text.embedded(range(len(text.ids)))
+    gradient_TE = text.gradient(lambda logits_C: row_loss(source, row, logits_C), own_1TE)
+    return ((masked_1TE - own_1TE)[0] * gradient_TE).sum(dim=-1).numpy()
 
 
 def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.ndarray:
     """Return the integrated gradients (T,) of minus the loss from the masked text to the text."""
-    base_1TE, text_1TE = looked_up(source, row, ordinary(source, row)), looked_up(source, row)
-    return path_integral(base_1TE, text_1TE, steps, lambda point_1TE: -embedding_gradient(source, row, point_1TE))
+    text = row_of(source, row)
+
+    def slope(point_1TE: Tensor) -> Tensor:
+        return text.gradient(lambda logits_C: -row_loss(source, row, logits_C), point_1TE)
+
+    return path_integral(text.embedded(text.places), text.embedded(), steps, slope)
 
 
 def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np.ndarray:
@@ -274,9 +279,10 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
 
     Special tokens get 0.
     """
-    places = ordinary(source, row)
+    text = row_of(source, row)
+    scores, places = np.zeros(len(text.ids)), text.places
     if not places:
-        return np.zeros(row_inputs(source, row)["input_ids"].shape[1])
+        return scores
     seed_global(key)
     kept_SF, answers_S, weights_S = [], [], []
     for _ in range(samples):
@@ -284,9 +290,8 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
         kept_F = torch.bernoulli(torch.full((1, len(places) + 1), 0.5))[0].numpy()
         gone = [place for place, is_kept in zip(places, kept_F, strict=False) if not is_kept]
         kept_SF.append(kept_F)
-        answers_S.append(-float(row_loss(source, row, answer(source, row, gone))))
+        answers_S.append(-float(row_loss(source, row, text.logits(gone))))
         weights_S.append(np.exp(-((1.0 - np.sqrt(kept_F[:-1].mean())) ** 2) / 0.25**2))
-    scores = np.zeros(row_inputs(source, row)["input_ids"].shape[1])
     scores[places] = ridge_weights(np.array(kept_SF), np.array(answers_S), np.array(weights_S))[: len(places)]
     return scores
 

@@ -19,18 +19,14 @@ from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionC
 from attentune.token_labels.planner import TrainingScorer, build_generator
 from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
+from helpers.tiny_runs import KINDS, SPACES, spread
+
+__all__ = ["KINDS"]
 
 Tiny = Callable[..., Path]
-KINDS = ("classification", "pair", "bi-encoder", "regression", "ordinal")  # the third: two texts, encoded separately
 # Besides sentences, a single word and a text without non-special tokens.
 TEXTS = ("Yes", "", *(text.strip() for line in CORPUS.splitlines() for text in line.split(". ")))
-_SPACES = {
-    "classification": LabelSpace("classification", ("bad", "good")),
-    "pair": LabelSpace("classification", ("no", "maybe", "yes")),
-    "bi-encoder": LabelSpace("classification", ("no", "maybe", "yes")),
-    "regression": LabelSpace("regression"),
-    "ordinal": LabelSpace("ordinal", ("low", "middle", "high")),
-}
+_SPACES = SPACES | {"ordinal": LabelSpace("ordinal", SPACES["ordinal"].names)}
 
 
 def tiny_source(
@@ -64,19 +60,10 @@ def tiny_source(
         pad_token_id=tokenizer.pad_token_id,
         mask_token_id=tokenizer.mask_token_id,
     )
-    _spread_answers(built, scorer.logits(np.arange(len(features))))
+    spread(built, scorer.logits(np.arange(len(features))), mean=2.5 if kind == "regression" else 0.0)
     values = _gold(scorer.logits(np.arange(len(features))), space) if gold is None else np.asarray(gold)
     comparator = PredictionComparator(space, score_range=float(np.ptp(values)) if kind == "regression" else 1.0)
     return LabelSource(features, values, comparator, scorer, tokenizer.mask_token_id, seed)
-
-
-@torch.no_grad()
-def _spread_answers(model: Any, logits_NC: np.ndarray) -> None:
-    """Rescale the classifier: class logits get mean 0 and deviation 1, regression scores mean 2.5 and deviation 1."""
-    mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(logits_NC.std(axis=0).mean())
-    linear = getattr(model.classifier, "linear", model.classifier)
-    linear.weight.mul_(scale)
-    linear.bias.sub_(mean_C).mul_(scale).add_(2.5 if len(mean_C) == 1 else 0.0)
 
 
 def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:

@@ -71,16 +71,20 @@ def tiny_run(
         folder, label_space=SPACES[kind], is_pair=kind in ("pair", "bi-encoder"), max_length=max_length, **options
     )
     run = ModelPredictor(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
-    logits_NC = predict_rows(run, rows_for(kind))
-    linear = getattr(built.classifier, "linear", built.classifier)
-    with torch.no_grad():
-        mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(np.std(logits_NC, axis=0).mean())
-        linear.weight.mul_(scale)
-        linear.bias.sub_(mean_C).mul_(scale)
+    spread(built, predict_rows(run, rows_for(kind)))
     built.encoder.set_attn_implementation("sdpa")  # the state after loading; predicting has changed it
     if with_head and kind != "bi-encoder":
         run.__dict__["attribution_head"] = random_head(run)
     return run
+
+
+@torch.no_grad()
+def spread(model: Any, logits_NC: np.ndarray, *, mean: float = 0.0) -> None:
+    """Rescale the classifier to logits of this mean and a standard deviation of 1."""
+    mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(logits_NC.std(axis=0).mean())
+    linear = getattr(model.classifier, "linear", model.classifier)
+    linear.weight.mul_(scale)
+    linear.bias.sub_(mean_C).mul_(scale).add_(mean)
 
 
 def random_head(run: ModelPredictor) -> AttributionHead:

@@ -87,8 +87,6 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """One contender, trained on one draw."""
-
     rows: str  # the number of training rows, followed by "-shuffled" if their labels are shuffled
     task: str
     draw: int
@@ -123,13 +121,11 @@ def processor() -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
 def packed_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the records that `pack` has written."""
     file = folder / "runs.jsonl.gz"
     return [json.loads(line) for line in read_gzip(file).splitlines()] if file.is_file() else []
 
@@ -173,7 +169,6 @@ def run_process(cell: Cell, given: argparse.Namespace) -> None:
 
 
 def run_cell(cell: Cell, given: argparse.Namespace) -> None:
-    """Train one contender on one draw, score it, and write its record."""
     from attentune.metrics.metrics import predictions_of, score_predictions
     from attentune.results import to_json
 
@@ -213,7 +208,6 @@ def run_cell(cell: Cell, given: argparse.Namespace) -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its finished children."""
     times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in times)
 
@@ -252,7 +246,6 @@ def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
 
 
 def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) -> Predict:
-    """Train one run and return what predicts with it."""
     from attentune.config import load_config
     from attentune.inference.predictor import Predictor, predict_rows
     from attentune.training.callbacks import ProgressDisplay

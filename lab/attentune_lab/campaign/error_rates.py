@@ -313,7 +313,6 @@ def matthews(scenario: Scenario, seeds: int, plays: int, key: str) -> dict[str, 
 
 
 def measure(plays: int) -> dict[str, Any]:
-    """All rates."""
     record: dict[str, Any] = {"scenarios": {}}
     for key, scenario in SCENARIOS.items():
         by_seeds = {}
@@ -368,7 +367,6 @@ def fold_rates(folds: int, repeats: int, rows: int, plays: int, seed: int = 1) -
 
 
 def measure_folds(plays: int) -> dict[str, Any]:
-    """All rates over folds."""
     return {
         f"{rows} rows, {folds} folds, cut {repeats} x": fold_rates(folds, repeats, rows, plays)
         for rows in (100, 500)

@@ -35,7 +35,6 @@ better. NAOPC: the same, normalised between the worst (0) and the best (1) possi
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune faithfulness",
         usage="attentune faithfulness RUN [flags]",
@@ -66,7 +65,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; return the exit status."""
     parsed, problems = parser().parse(arguments)
     numbers = _numbers(parsed, problems)
     data_overrides = overrides_of(parsed, [])
@@ -105,7 +103,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
-    """Return the integer flags that were given, by name."""
     least = {"seed": 0, "beam": 0}
     names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
     numbers = {

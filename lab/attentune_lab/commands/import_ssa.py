@@ -20,7 +20,6 @@ _TYPES = {"task_name": str, "cls_weight": float, "attention_threshold": float, "
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune import-ssa",
         usage="attentune import-ssa DIR --output_dir RUN [flags]",
@@ -42,7 +41,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Import; return the exit status."""
     parsed, problems = parser().parse(arguments)
     flags = {}
     for name, kind in _TYPES.items():

@@ -31,7 +31,6 @@ score: the importance predicted by the trained token head, from 0 to 1."""
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune label",
         usage="attentune label RUN [flags]",
@@ -51,7 +50,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List tokens; return the exit status."""
     parsed, problems = parser().parse(arguments)
     named_data = overrides_of(parsed, [])
     if parsed.input_file is not None and ({"data.task", "data.dataset_name"} & set(named_data)):

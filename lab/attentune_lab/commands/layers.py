@@ -18,7 +18,6 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune layers",
         usage="attentune layers RUN [flags]",
@@ -35,7 +34,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the weights; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
     check_named(parsed)
@@ -114,7 +112,6 @@ def _summary(layer: int, weights_N: Any) -> dict[str, Any]:
 
 
 def layers_figure(summaries: dict[str, list[dict[str, Any]]]) -> Any:
-    """Draw the weight of each encoder layer (SESAME, figure 4)."""
     from attentune.report.charts import Bar, bars_figure
 
     panels = {

@@ -36,7 +36,6 @@ settings searched for each task. After an interruption, the same command continu
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune reproduce",
         usage="attentune reproduce [NAME] --output_dir DIR [flags]",
@@ -59,7 +58,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the recipe; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.name is None and not arguments:
         return _list()

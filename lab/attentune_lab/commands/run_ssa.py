@@ -26,7 +26,6 @@ _BARE = {flag.name for flag in FLAGS if flag.kind is bool} | {"do_train", "do_ev
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune run-ssa",
         usage="attentune run-ssa [the released program's flags]",
@@ -62,7 +61,6 @@ def _bare(name: str) -> dict[str, Any]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train and score, or score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     given = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}
     values = read_flags(given, problems)

@@ -19,7 +19,6 @@ same command resumes."""
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(prog="attentune shortcut", usage="attentune shortcut [flags]", description=_DESCRIPTION)
     made.add_argument("--presets", default="", help="presets, or all (default: one of each paper and two poolings)")
     made.add_argument("--output_dir", default="runs/shortcut", help="where data and runs go (default: runs/shortcut)")
@@ -33,7 +32,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the experiment; return the exit status."""
     parsed, problems = parser().parse(arguments)
     given = {"seed": parsed.seed}
     if parsed.num_train_epochs is not None:

@@ -22,7 +22,6 @@ With two runs, difference is the drop of the second minus that of the first; abo
 
 
 def parser() -> Parser:
-    """Build the parser of this command."""
     made = Parser(
         prog="attentune stress",
         usage="attentune stress RUN [OTHER_RUN] [flags]",
@@ -38,7 +37,6 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if len(parsed.runs) > 2:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")

@@ -25,8 +25,6 @@ WHOLE_SHARE = 0.2
 def record(
     name: str, scores: Sequence[float], probability_drops: ProbabilityDrops, row: int, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Make ERASER's record of one row under one method and erasure."""
-
     def named(chances_C: np.ndarray) -> dict[str, float]:
         return {name: float(chance) for name, chance in zip(classes, chances_C, strict=True)}
 

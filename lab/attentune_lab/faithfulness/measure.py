@@ -85,7 +85,6 @@ class Eraser:
 
 
 def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.ndarray]) -> Features:
-    """Select rows and delete tokens from each."""
     remaining_indices = []
     for row, erased in zip(rows_M, places, strict=True):
         span = features.row(int(row))
@@ -235,8 +234,6 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measures:
-    """Options of the evaluation."""
-
     erasures: Sequence[str] = ERASURES  # some of `ERASURES`
     settings: Settings = Settings()  # options of the methods
     draws: int = 5  # random orders that the random baseline averages over
@@ -246,8 +243,6 @@ class Measures:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The rankings of a method."""
-
     attributions: list[Attribution]  # one per row; those of the first draw if there are several
     orders: list[list[np.ndarray]]  # for each draw and row the positions of the non-special tokens
 
@@ -298,8 +293,6 @@ def _agreement(first_T: np.ndarray, second_T: np.ndarray) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of one method under one kind of erasure."""
-
     method: str  # a key of `explain.methods.METHODS`
     signed: bool  # whether the method's scores can be negative
     erasure: str  # one of `ERASURES`
@@ -314,8 +307,6 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """The report of `measure_faithfulness`."""
-
     run: str  # the run's folder
     rows: int  # number of texts evaluated
     left_out: int  # number of texts left out because all their tokens are special

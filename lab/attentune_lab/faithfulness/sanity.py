@@ -93,8 +93,6 @@ class ShuffleScore:
 
 @dataclass(frozen=True)
 class Sanity:
-    """The results of `check_sanity` on `rows` texts."""
-
     rows: int
     repeats: list[RepeatScore]
     shuffles: list[ShuffleScore]

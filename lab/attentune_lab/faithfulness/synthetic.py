@@ -90,7 +90,6 @@ def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[i
 
 
 def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
-    """Score each method on each kind of review."""
     tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
     target_N = [attribution.target for attribution in next(iter(result.ranked.values())).attributions]
     labels = result.rows.labels

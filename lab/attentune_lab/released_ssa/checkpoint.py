@@ -43,15 +43,12 @@ _POSITION = re.compile(r"token_cls\.op\.(\d+)\.weight")
 
 @dataclass(frozen=True)
 class ReleasedForm:
-    """Architecture of a checkpoint, as inferred from its weight names."""
-
     family: str  # "bert" or "roberta"
     kind: str  # "hybrid", "co" (co-training) or "plain" (without SSA)
     positions: int | None  # the number of positions, for a token head with separate weights for each position
 
     @property
     def preset(self) -> str:
-        """The preset for this architecture."""
         return {"hybrid": "ssa-hybrid-released", "co": "ssa-co-released", "plain": "bert"}[self.kind]
 
 
@@ -120,8 +117,6 @@ _NOT_SETTINGS = {"model_type", "architectures", "torch_dtype", "dtype", "num_lab
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A checkpoint of the released program."""
-
     folder: Path  # the folder of the checkpoint
     form: ReleasedForm  # the architecture, from the weight names
     state: dict[str, Tensor]  # the weights by their names in the checkpoint
@@ -188,7 +183,6 @@ def _read_config(folder: Path, family: str) -> PreTrainedConfig:
 
 
 def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_case: bool = True) -> Tokenizer:
-    """Load the tokenizer of a checkpoint."""
     path = Path(source)
     file = path if path.suffix == ".txt" else path / "vocab.txt"
     is_plain_vocabulary = path.is_file() or (file.is_file() and not (path / "tokenizer.json").is_file())
@@ -226,7 +220,6 @@ def build_released(
     max_length: int,
     is_pair: bool,
 ) -> AttentuneForSequenceClassification:
-    """Build a model with the weights of the checkpoint."""
     weights = our_weights(checkpoint.state, checkpoint.form, classes)
     has_pooler = "head.pooler.dense.weight" in weights
     config = AttentuneConfig(

@@ -40,8 +40,6 @@ REPORTED_FLAGS = (
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of an import."""
-
     folder: Path  # the run folder
     preset: str  # the preset for the architecture of the checkpoint
     task: str  # the task that the checkpoint was trained on

@@ -17,8 +17,6 @@ TASKS = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 
 @dataclass(frozen=True)
 class OldFlag:
-    """A flag of the released program."""
-
     name: str  # the name of the flag, without hyphens
     default: Any  # the default value in the released program
     here: str  # the dotted name of the setting that corresponds to the flag, or a description of its effect
@@ -101,7 +99,6 @@ def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
 
 
 def known_task(name: str) -> str:
-    """Return the name of a task in Attentune."""
     from attentune.data.builtin import load_spec
 
     try:
@@ -118,7 +115,6 @@ def known_task(name: str) -> str:
 
 
 def preset_of(values: Mapping[str, Any]) -> str:
-    """Return the preset that corresponds to the flags."""
     if values["only_bert"]:
         return "bert"
     return "ssa-co-released" if values["co_training"] else "ssa-hybrid-released"

@@ -43,8 +43,6 @@ _MEANS: dict[tuple[str, ...], str] = {("f1", "accuracy"): "acc_and_f1", ("pearso
 
 @dataclass(frozen=True)
 class DevScores:
-    """Scores of the dev rows."""
-
     parts: tuple[dict[str, float], ...]  # the metrics of each of the three parts
     whole: dict[str, float]  # the metrics on all rows, by the same names
 
@@ -113,8 +111,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of `run_ssa`."""
-
     scores: DevScores  # the scores of the dev rows
     files: tuple[Path, ...]  # the result files that were written
     run: Path  # the folder of the scored run
@@ -122,8 +118,6 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Scored:
-    """Dev scores, dev losses and test predictions of a model."""
-
     scores: DevScores  # the scores of the dev rows
     losses: dict[str, float]  # the losses on the dev rows, by their names in the released program
     tests: dict[str, str]  # the contents of the prediction files in the format of the GLUE site, by file name infix

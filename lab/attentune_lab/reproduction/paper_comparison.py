@@ -63,7 +63,6 @@ def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Se
 
 
 def _section(published: Published, methods: Mapping[str, str], here: _Here, notes: tuple[str, ...] = ()) -> Section:
-    """Return the section with the table."""
     shown = {title: method for title, method in methods.items() if method != TEST}
     several = len(set(shown.values())) < len(shown)
     rows: list[tuple[str, ...]] = []

@@ -29,8 +29,6 @@ _FEWEST = 64
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a plan."""
-
     task: str  # the task in the recipe
     trained_on: str  # the task that is run: `task`, or its substitute if its data are not available
     train_size: int | None  # the number of training rows; None for all
@@ -40,8 +38,6 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks and settings of a reproduction."""
-
     encoder: str  # the name or folder of the encoder
     parts: tuple[Part, ...]  # the tasks whose data, or whose substitute's data, are available
     notes: tuple[str, ...]  # the differences from the recipe, one sentence each
@@ -106,8 +102,6 @@ COMPARISON_FOLDER, SEARCH_FOLDER = "comparison", "search"
 
 @dataclass(frozen=True)
 class PlannedSearch:
-    """A search of one method's settings on one task."""
-
     method: Method
     part: Part  # the task, with its settings
     space: Space  # the space, without the settings that the user has fixed
@@ -134,8 +128,6 @@ class PlannedSearch:
 
 @dataclass(frozen=True)
 class ChosenSettings:
-    """The result of a search."""
-
     planned: PlannedSearch  # the search
     settings: dict[str, Any]  # the settings of the best trial that were searched, by dotted name
     metric: str  # the metric that ranked the trials
@@ -225,7 +217,6 @@ def run_searches(
 
 
 def methods_with(recipe: Recipe, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
-    """Return the recipe's methods with the chosen settings of each task."""
     methods = {name: dict(value or {}) for name, value in recipe.methods.items()}
     for one in chosen:
         method = methods[one.planned.method.name]

@@ -31,8 +31,6 @@ GRID, NONE = "grid", "none"
 
 @dataclass(frozen=True)
 class Published:
-    """The published values of a paper's table."""
-
     layout: str  # "tasks": one row per method, one column per task; "methods": one method per cell, for a single task
     columns: tuple[str, ...]  # the titles of the columns
     rows: dict[str, tuple[str | None, ...]]  # the entries of each row as printed, by the row's title
@@ -42,8 +40,6 @@ class Published:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence to explain: its text, its true class and, optionally, a word to mask."""
-
     text: str
     gold: str
     masked: str | None = None
@@ -62,8 +58,6 @@ class RecipeSearch:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The recipe of one table or figure."""
-
     name: str  # the name, as in `attentune reproduce NAME`
     # title, source: what the table or figure shows, and where it was published.
     title: str
@@ -89,8 +83,6 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce, on which data, with which encoder."""
-
     name: str  # a recipe, or a YAML file with one
     encoder: str = EMBEDDED  # its name or folder
     data_dir: str | None = None  # the folder of the data sets
@@ -120,7 +112,6 @@ def parse_search(text: str | int | None) -> str | int | None:
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """Return the names of all recipes, sorted."""
     files = (entry.name for entry in (resources.files("attentune_lab.reproduction") / "recipes").iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
 
@@ -181,7 +172,6 @@ def _read(file: Path) -> Recipe:
 
 
 def _parse(name: str, raw: dict[str, Any]) -> Recipe:
-    """Build a recipe from the content of its YAML file."""
     values = dict(raw)
     for key in ("tasks", "differences", "claims"):
         values[key] = tuple(values.get(key, ()))

@@ -124,11 +124,8 @@ def test_methods_that_a_row_and_a_column_make():
     assert rows_of(found) == [("First", "published", "1", "-"), ("", "reproduced", "-", "50.0")]
 
 
-def test_without_published_figures_there_is_no_table():
+def test_counts_and_no_table_without_published_figures():
     assert score_section(load_recipe("ssa-figure-6"), [], {}) is None
-
-
-def test_counts():
     published = Published("tasks", ("MRPC", "RTE"), {"A": ("1.00M param", "3840 param")})
     found = count_section(recipe(published, {"A": {}}), {"A": {"mrpc": 1_250_000, "rte": 3840}})
     assert rows_of(found)[1] == ("", "reproduced", "1.25M param", "3840 param")
