@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.contents import _open_sentence, answer_of, make_report, question_of
 from attentune.report.document import Table
@@ -118,6 +120,29 @@ def test_collapsed_runs_of_the_best_model_are_told(tmp_path: Path) -> None:
     assert first.endswith("): not shown.")
 
 
+def test_models_that_predict_one_class_are_compared_with_none(tmp_path: Path) -> None:
+    """The first preset predicts "yes" for all rows: its F1 is above that of the majority class."""
+    labels = ["no", "no", "yes"] * 20
+    for method, right in {"bert": None, "good": 0.95, "other": 0.85}.items():
+        for seed in (1, 2, 3):
+            given = ["yes"] * 60 if right is None else answers("rte", method, seed, right, labels, ["no", "yes"])
+            truth, guess = (np.array([one == "yes" for one in column], dtype=int) for column in (labels, given))
+            rows = predictions(labels, given, ["no", "yes"])
+            score = METRICS["f1"].score(truth, guess)
+            write_record(tmp_path, Run("rte", None, method, seed), rows, metric="f1", score=score)
+    found = compare_methods(collect([str(tmp_path)]).runs)
+    assert found.baseline == "good"
+    assert [one.method for one in found.leads[0].others] == ["other"]
+    first, second, *_ = answer_of(found)
+    assert first.startswith("Nothing was learnt in 3 of 9 runs, which are no better than a constant answer: bert (3")
+    assert second.startswith("good is best for rte: F1 ")
+    (table,) = ranking_tables(found)
+    assert table.rows[2][0] == "bert †"
+    assert set(table.rows[2][2:6]) == {"-"}
+    ends = [cell.summary for cell in found.cells if cell.method != "bert"]
+    assert all(0 < one.low < one.mean < one.high < 1 for one in ends)
+
+
 def test_of_many_tasks_those_are_counted_on_which_each_model_is_best(tmp_path: Path) -> None:
     found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "bad": 0.2}, tasks=("rte", "sst2", "cola"))
     assert question_of(found) == "Which of 3 models is best for 3 tasks?"
@@ -170,11 +195,11 @@ def test_the_first_table_ranks_the_models_and_says_what_is_shown(tmp_path: Path)
     found = verdicts_of(tmp_path, {"bert": 0.6, "good": 0.85, "same": 0.6, "bad": 0.2})
     (table,) = ranking_tables(found)
     (lead,) = found.leads
-    assert [row[0] for row in table.rows] == ["good", *(one.method for one in lead.others[:-1]), "bad †"]
-    second, bad = lead.others[0], lead.others[-1]
+    assert [row[0] for row in table.rows] == ["good", *(one.method for one in lead.others), "bad †"]
+    second = lead.others[0]
     low, high = -100 * second.high, -100 * second.low
     assert table.rows[1][3:6] == (f"{-100 * second.difference:.1f}", f"{low:.1f} to {high:.1f}", "yes")
-    assert table.rows[-1][5] == ("yes" if bad.shown else "no")
+    assert table.rows[-1][2:6] == ("-",) * 4
 
 
 def test_collapsed_runs_are_in_no_mean_rank(tmp_path: Path) -> None:
@@ -193,4 +218,3 @@ def test_collapsed_runs_are_in_no_mean_rank(tmp_path: Path) -> None:
     parts = {part.name: part for section in report.sections for part in section.parts}
     assert "(rte, sst2)" in parts["ranks"].notes[0]
     assert parts["ranks"].notes[1] == "Left out, since runs have collapsed: cola."
-    assert {row[1]: row[3] for row in parts["glue-average"].rows}["bert"] == "- †"

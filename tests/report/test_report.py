@@ -25,6 +25,7 @@ from attentune.report.writing import (
     escape_csv,
     escape_latex,
     escape_markdown,
+    fitting_tables,
     html_templates,
     render_csv,
     render_html,
@@ -79,7 +80,7 @@ def test_a_rich_comparison_has_every_figure_and_table_once(rich):
         *("loss-sst2", "loss-rte"),
     ]
     assert list(tables_of(report)) == [
-        *("scores", "baselines", "verdicts", "differences", "glue-average", "ranks", "apart-sst2", "apart-rte"),
+        *("scores", "baselines", "verdicts", "differences", "ranks", "apart-sst2", "apart-rte"),
         *("classes-sst2", "classes-rte", "cost", "methods", "common"),
     ]
     assert [section.title for section in report.sections[:3]] == ["Result", "Scores by seed", "Differences"]
@@ -111,7 +112,7 @@ def test_the_scores_say_what_the_verdicts_show(tmp_path):
     assert rows["bert (baseline)"][-1] == rows["same"][-1] == ")"
     assert [row[0] for row in tables["verdicts"].rows] == ["↓", "↑", "-"]
     assert tables["verdicts"].rows[1][1].startswith("good beats bert on rte by")
-    assert "no better than the majority class" in " ".join(tables["verdicts"].notes)
+    assert "no better than a constant answer" in " ".join(tables["verdicts"].notes)
 
 
 def test_significant_differences_come_first_and_are_counted(tmp_path):
@@ -290,7 +291,9 @@ def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
     body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
     assert not re.search(r"(?<!\\)[%#_]", body)
     assert not set(body) & set("~^<>|\"'`\x1b\x00")
-    assert body.count("\\begin{tabular}") == len(tables) == body.count("\\end{tabular}")
+    pieces = [piece for table in tables for piece in fitting_tables(table)]
+    assert body.count("\\begin{table}") == len(pieces) == body.count("\\end{table}")
+    assert body.count("\\begin{tabular}") == body.count("\\end{tabular}")
     lines = list(csv.reader(io.StringIO(render_csv(hostile))))
     assert {len(line) for line in lines} == {22}
     assert not any(cell[:1] in "=@" for line in lines for cell in line if cell)
@@ -345,17 +348,42 @@ def test_markdown_escapes(text, expected):
     assert escape_markdown(text) == expected
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report whose tables are wider than a line and longer than a page."""
+    folder = tmp_path_factory.mktemp("wide")
+    chances = {f"method {number} with a long name": 0.5 + 0.05 * number for number in range(8)}
+    write_comparison(folder, chances, tasks=("rte", "sst2", "cola", "mrpc", "qqp"), sizes=(100, 1000, None))
+    return report_of(folder)
+
+
+def test_latex_tables_are_split_where_they_are_too_wide_or_too_long(wide):
+    tables = tables_of(wide)
+    pieces = fitting_tables(tables["scores"])
+    assert len(pieces) > 3
+    assert all(one.header[0] == "method" and one.rows[0][0].startswith("method 0") for one in pieces)
+    assert [text for one in pieces for text in one.header[1:]] == list(tables["scores"].header[1:])
+    assert [one.notes for one in pieces] == [*[()] * (len(pieces) - 1), tables["scores"].notes]
+    pieces = fitting_tables(tables["verdicts"])
+    assert tuple(row for one in pieces for row in one.rows) == tables["verdicts"].rows
+    assert max(len(one.rows) for one in pieces) < 40
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles(rich, tmp_path):
-    write_report(report_of(rich), tmp_path / "tables.tex", write_figures(report_of(rich), tmp_path / "figures"))
+def test_latex_compiles_and_no_table_is_wider_than_a_line(rich, wide, tmp_path):
     packages = "\\usepackage{booktabs,textcomp,graphicx}\\usepackage[T1]{fontenc}"
-    (tmp_path / "paper.tex").write_text(
-        f"\\documentclass{{article}}{packages}\\begin{{document}}\\input{{tables}}\\end{{document}}"
-    )
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True
-    )
-    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    for number, report in enumerate((report_of(rich), wide)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_report(report, folder / "tables.tex", {} if report is wide else write_figures(report, folder / "figures"))
+        (folder / "paper.tex").write_text(
+            f"\\documentclass{{article}}{packages}\\begin{{document}}\\input{{tables}}\\end{{document}}"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+        log = (folder / "paper.log").read_text(errors="replace")
+        assert not re.findall(r"Overfull .hbox.*|Float too large.*", log)
 
 
 def test_invalid_folders_and_files_are_refused(tmp_path, monkeypatch):
@@ -383,7 +411,7 @@ def test_tables_need_no_matplotlib(tmp_path, monkeypatch):
     report = report_of(tmp_path)
     write_report(report, tmp_path / "a.md")
     for call in (lambda: write_report(report, tmp_path / "a.html"), lambda: write_figures(report, tmp_path / "f")):
-        with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install 'attentune\[explain\]'"):
+        with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install .*\[explain\]"):
             call()
     assert not (tmp_path / "f").exists()
 

@@ -119,7 +119,7 @@ def test_collapsed_runs_are_counted_in_and_named() -> None:
     )
     assert (found.baseline_collapsed, found.method_collapsed) == ((), (1,))
     assert found.difference == pytest.approx((0.05 - 0.10 + 0.03) / 3)
-    said = "1 of 3 runs of ssa score no better than the majority class, or have no defined score (seed 1)."
+    said = "1 of 3 runs of ssa score no better than a constant answer, or have no defined score (seed 1)."
     assert found.notes[0] == said
 
 

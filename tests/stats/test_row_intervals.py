@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import bootstrap_interval, bootstrap_mean, wilson_interval
+from attentune.stats.estimate import (
+    Estimate,
+    bootstrap_interval,
+    bootstrap_mean,
+    bounded_interval,
+    mean_over_seeds,
+    wilson_interval,
+)
 
 VALUES = numpy_generator("values").normal(size=200)
 
@@ -93,3 +100,23 @@ def test_no_rows_have_no_interval() -> None:
     low, high = wilson_interval(0, 0)
     assert math.isnan(low)
     assert math.isnan(high)
+
+
+def test_a_bounded_interval_is_wilsons_with_the_estimated_variance() -> None:
+    # 57 of 60 rows: with the normal quantile and the variance of a proportion, Wilson's interval itself.
+    width = 1.959963984540054 * math.sqrt(0.95 * 0.05 / 60)
+    of_rows = Estimate(*map(np.float64, (0.95, 0.95 - width, 0.95 + width, 0, 0, 0)))
+    assert bounded_interval(of_rows, (0.0, 1.0)) == pytest.approx(wilson_interval(57, 60))
+    low, high = bounded_interval(of_rows, (-1.0, 1.0))
+    assert (low + 1) / 2 < 0.975 < (high + 1) / 2 < 1
+    assert bounded_interval(of_rows, (-math.inf, math.inf)) == (of_rows.low, of_rows.high)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (0.0, math.inf)])
+def test_a_bounded_interval_stays_within_its_bounds(bounds: tuple[float, float]) -> None:
+    for scores in ([0.99, 0.9], [0.02, 0.3], [0.5, 0.98], [0.999, 0.998, 0.4], [0.7, 0.7, 0.71]):
+        estimate = mean_over_seeds(np.array(scores))
+        low, high = bounded_interval(estimate, bounds)
+        assert bounds[0] <= low < estimate.value < high <= bounds[1]
+    certain = mean_over_seeds(np.array([1.0, 1.0]))
+    assert all(map(math.isnan, bounded_interval(certain, bounds)))

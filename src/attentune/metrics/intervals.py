@@ -16,7 +16,7 @@ from attentune.metrics.confusion import (
     ratio,
     scores_without_each,
 )
-from attentune.metrics.metrics import METRICS, Metric
+from attentune.metrics.metrics import CORRELATIONS, METRICS, Metric
 from attentune.stats.estimate import bootstrap_interval, wilson_interval
 from attentune.stats.paired_tests import jackknife_values
 
@@ -104,7 +104,7 @@ def baseline_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) ->
         guess = float(np.median(labels_N) if metric == "mean_absolute_error" else np.mean(labels_N))
     else:
         guess = int(np.bincount(labels_N).argmax())
-    if metric in ("matthews_correlation", "quadratic_weighted_kappa", "pearson", "spearmanr"):
+    if metric in CORRELATIONS:
         return 0.0
     return METRICS[metric].score(labels_N, np.full(len(labels_N), guess))
 

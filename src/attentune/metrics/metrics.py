@@ -136,6 +136,10 @@ def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
 
 
+# With a constant prediction they count as 0.
+CORRELATIONS = ("matthews_correlation", "quadratic_weighted_kappa", "pearson", "spearmanr")
+
+
 class _MetricTable(Mapping[str, Metric]):
     """Our metrics, and metrics of other packages, which are imported when the table is first read."""
 
@@ -162,8 +166,14 @@ class _MetricTable(Mapping[str, Metric]):
     def __len__(self) -> int:
         return len(self._all)
 
+    def bounds(self, name: str) -> tuple[float, float]:
+        """Return the lowest and the highest value of a metric; metrics of other packages may have any."""
+        if name in ("mean_absolute_error", "mean_squared_error") or name not in self._own:
+            return (0.0 if name in self._own else -math.inf), math.inf
+        return (-1.0 if name in CORRELATIONS else 0.0), 1.0
 
-METRICS: Mapping[str, Metric] = _MetricTable(
+
+METRICS = _MetricTable(
     (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
         Metric("balanced_accuracy", _balanced_accuracy),

@@ -19,7 +19,7 @@ from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 from attentune.io.files import read_json
 from attentune.metrics.intervals import baseline_score, example_values
-from attentune.metrics.metrics import GLUE_TASKS, METRICS, glue_average
+from attentune.metrics.metrics import METRICS
 from attentune.report.load import RecordedRun, recorded_runs, with_task_names
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
 from attentune.runs.records import Predictions, RunRecord, is_packed, read_records
@@ -63,8 +63,9 @@ class Cell:
 
     @cached_property
     def summary(self) -> Summary:
-        """The mean and spread of a cell that has scores."""
-        return summarise(self.scored)
+        """The mean and spread of a cell that has scores; without an interval if all runs learnt nothing."""
+        summary = summarise(self.scored)
+        return replace(summary, low=math.nan, high=math.nan) if self.scored.learnt_nothing else summary
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Lead:
     """The best model on one task and training set size, by its mean score."""
 
     best: Runs  # its scores
-    others: tuple[Comparison, ...]  # the other models compared with it, by their means, best first
+    others: tuple[Comparison, ...]  # the other models that learnt something compared with it, best mean first
 
     @property
     def is_shown(self) -> bool:
@@ -91,24 +92,6 @@ class OtherComparison:
 
 
 @dataclass(frozen=True)
-class AverageCell:
-    """One method's mean score over GLUE tasks, by the rule of `metrics.metrics.glue_average`."""
-
-    name: str  # "GLUE average", or what is averaged if tasks are missing
-    tasks: tuple[str, ...]  # the averaged tasks
-    size: str  # the number of training rows, or "all"
-    method: str  # the method's name
-    scores: dict[int, float]  # by seed, between 0 and 1; NaN if a score is undefined
-
-    @property
-    def text(self) -> str:
-        """Return the mean over seeds in points, with the standard deviation if there are several."""
-        values = [100 * value for value in self.scores.values()]
-        spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        return f"{statistics.fmean(values):.1f}{spread}"
-
-
-@dataclass(frozen=True)
 class Verdicts:
     """The comparisons of all methods with the baseline."""
 
@@ -121,7 +104,6 @@ class Verdicts:
     comparisons: tuple[Comparison, ...]
     leads: tuple[Lead, ...]  # the best model of each of `columns`, with its comparisons corrected together
     others: tuple[OtherComparison, ...]  # the same on each further metric and split of a task, corrected together
-    averages: tuple[AverageCell, ...]  # by training size and method
     notes: tuple[str, ...]  # remarks that concern several comparisons
 
     @cached_property
@@ -136,7 +118,7 @@ class Verdicts:
         return {task: [cell for cell in self.cells if (cell.task, cell.size) == (task, sizes[task])] for task in sizes}
 
     def has_collapsed(self, cell: Cell) -> bool:
-        """Return whether runs of a model score no better than a constant answer."""
+        """Return whether runs of a model are no better than a constant answer."""
         return cell.method in self.models and cell.runs is not None and bool(cell.runs.collapsed())
 
     def comparison(self, cell: Cell) -> Comparison | None:
@@ -161,7 +143,6 @@ class Verdicts:
             "baseline": self.baseline,
             "comparisons": [_comparison_dict(one) for one in self.comparisons],
             "other_comparisons": others,
-            "glue_averages": [asdict(one) for one in self.averages],
             "notes": list(self.notes),
         }
 
@@ -174,11 +155,6 @@ class Verdicts:
             count = len(self.others)
             lines.append(f"Further metrics and validation splits ({count} comparisons, corrected among themselves):")
             lines += [f"  {one.result.sentence}." for one in self.others]
-        for size in dict.fromkeys(one.size for one in self.averages):
-            of_size = [one for one in self.averages if one.size == size]
-            methods = ", ".join(f"{one.method} {one.text}" for one in of_size)
-            rows = "" if size == "all" else f", {int(size):,} rows"
-            lines.append(f"{of_size[0].name} ({', '.join(of_size[0].tasks)}{rows}): {methods}.")
         return "".join(f"{line}\n" for line in (*lines, *self.notes))
 
 
@@ -214,7 +190,8 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
         cells += _cells([run for run in recorded if run.record.run.task == task], methods, name_sizes, notes)
     constants = {cell.method for cell in cells if cell.is_constant}
     models = tuple(method for method in methods if method not in constants) or methods
-    baseline = models[0] if baseline is None else baseline
+    learnt = {cell.method for cell in cells if cell.runs is not None and not cell.runs.learnt_nothing}
+    baseline = baseline or next((method for method in models if method in learnt), models[0])
     compared = [cell for cell in cells if cell.method in (*models, baseline)]
     return Verdicts(
         baseline,
@@ -224,7 +201,6 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
         tuple(compare_all(_comparable([cell.runs for cell in compared], baseline, notes), baseline)),
         _leads(cell for cell in cells if cell.method in models),
         tuple(_other_comparisons(compared, baseline, name_sizes)),
-        _averages(cells),
         tuple(notes),
     )
 
@@ -233,7 +209,7 @@ def _leads(cells: Iterable[Cell]) -> tuple[Lead, ...]:
     """Return the best model of each task and size that has a score."""
     ranked = [
         sorted(
-            (cell.scored for cell in column),
+            [cell.scored for cell in column if not cell.scored.learnt_nothing] or [cell.scored for cell in column],
             key=lambda one: statistics.fmean(map(one.score, one.seeds())),
             reverse=column[0].scored.greater_is_better,
         )
@@ -274,26 +250,6 @@ def _further_scores(cells: Sequence[Cell]) -> list[tuple[str | None, str]]:
         for metric in done[0].scores[split]
         if metric in METRICS and (split, metric) != (splits[0], done[0].metric)
     ]
-
-
-def _averages(cells: Sequence[Cell]) -> tuple[AverageCell, ...]:
-    """Average the scores over GLUE tasks, by training size and method, for the seeds that scored all of them."""
-    tasks = [task for task in GLUE_TASKS if any(cell.task == task for cell in cells)]
-    averages = []
-    for size, method in dict.fromkeys((cell.size, cell.method) for cell in cells):
-        by_seed: dict[int, dict[str, Any]] = {}
-        for cell in cells:
-            if (cell.size, cell.method) == (size, method) and cell.task in tasks:
-                for run in cell.recorded:
-                    if run.record.is_done:
-                        by_seed.setdefault(run.record.run.seed, {})[cell.task] = run.record.scores
-        found = {seed: glue_average(scores) for seed, scores in by_seed.items() if len(scores) == len(tasks)}
-        known = {seed: one for seed, one in found.items() if one is not None}
-        if known:
-            first = next(iter(known.values()))
-            scores = {seed: one.value for seed, one in sorted(known.items())}
-            averages.append(AverageCell(first.name, first.tasks, size, method, scores))
-    return tuple(averages)
 
 
 def _comparable(runs: Sequence[Runs | None], baseline: str, notes: list[str]) -> list[Runs]:
@@ -345,6 +301,7 @@ def _scored(
         scores: dict[int, float | None] = {}
         examples: dict[int, np.ndarray] = {}
         guesses: list[float] = []
+        constant: set[int] = set()
         overlap = 0.0
         for run in recorded:
             at = split or run.split
@@ -357,6 +314,8 @@ def _scored(
             predictions = run.predictions(at)
             if predictions is None or len(predictions.ids) < 2:
                 continue
+            if (predictions.predictions_N == predictions.predictions_N[0]).all():
+                constant.add(seed)
             # The score of the majority class, or of the mean for regression.
             guess = baseline_score(metric, predictions.labels_N, is_regression=not predictions.names)
             # Each fold has its own examples, so methods cannot be paired by example.
@@ -367,7 +326,8 @@ def _scored(
                 examples[seed] = _example_values(metric, run.files.get(at, at), predictions, score)
         better = METRICS[metric].greater_is_better
         floor = float(np.mean(guesses)) if guesses else None
-        runs = Runs(method, name, metric, scores, examples or None, better, floor, overlap)
+        bounds = METRICS.bounds(metric)
+        runs = Runs(method, name, metric, scores, examples or None, better, floor, overlap, frozenset(constant), bounds)
         found.append(runs if scores else None)
     if not examples_differ:
         return found

@@ -29,7 +29,6 @@ from attentune.report.document import (
 )
 from attentune.report.load import ReportData, TaskTexts
 from attentune.report.tables import (
-    averages_table,
     baselines_table,
     cost_table,
     differences_table,
@@ -67,7 +66,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         _section(
             "Differences", [verdicts_table(verdicts), differences_table(verdicts)] if verdicts.comparisons else []
         ),
-        _section("Further scores", [others_table(verdicts), averages_table(verdicts), ranks_table(verdicts)]),
+        _section("Further scores", [others_table(verdicts), ranks_table(verdicts)]),
         _section("Training set size", _size_figures(verdicts)),
         *(model_section(verdicts, cells[0], data.texts.get(cells[0].task, TaskTexts())) for cells in columns if is_one),
         rows_section(verdicts, data.texts),
@@ -177,7 +176,7 @@ def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, .
     if not leads:
         return ("No run has a score.",)
     sentences = [_collapsed_sentence(verdicts)]
-    if len(leads) == 1 and not leads[0].others:
+    if len(leads) == 1 and len(verdicts.models) == 1:
         sentences += _single_answer(verdicts.columns[0][0])
     else:
         sentences += [_lead_sentence(lead) for lead in leads] if len(leads) <= _MOST_LEADS else [_counted(verdicts)]
@@ -189,7 +188,7 @@ def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, .
 
 def _collapsed_sentence(verdicts: Verdicts) -> str:
     """Return which models' runs are no better than a constant answer; empty if none are, or the leads say it."""
-    if len(verdicts.leads) <= _MOST_LEADS and all(_is_at_floor(lead.best) and lead.others for lead in verdicts.leads):
+    if len(verdicts.leads) <= _MOST_LEADS and all(lead.best.learnt_nothing and lead.others for lead in verdicts.leads):
         return ""
     cells = [cell for cell in verdicts.cells if cell.method in verdicts.models and cell.runs is not None]
     collapsed = [(cell, len(cell.scored.collapsed())) for cell in cells if verdicts.has_collapsed(cell)]
@@ -208,14 +207,14 @@ def _collapsed_sentence(verdicts: Verdicts) -> str:
 def _lead_sentence(lead: Lead) -> str:
     """Return the best model, its score, its distance to the next best one, and whether that is shown."""
     best, score = lead.best, _score(lead.best)
-    if _is_at_floor(best):
+    if best.learnt_nothing and best.majority_score is not None:
         floor = format_score(best.majority_score, best.metric)
         return (
             f"No model is shown to learn {best.task}: the best, {best.method}, reaches {score}, a constant answer"
             f" {floor}."
         )
     if not lead.others:
-        return f"{best.method} is the only model with a score for {best.task}: {score}."
+        return f"{best.method} is the only model that learnt {best.task}: {score}."
     second = lead.others[0]
     equal = [one.method for one in lead.others if one.difference == 0 and one.method_mean == second.method_mean]
     if equal and math.isclose(second.method_mean, _mean(best), rel_tol=1e-9):
@@ -242,7 +241,7 @@ def _counted(verdicts: Verdicts) -> str:
     """Return on how many tasks and sizes each model is best, the most frequent one first."""
     leads = verdicts.leads
     places = "tasks" if len({cell.task for cell in verdicts.cells}) == len(leads) else "tasks and sizes"
-    names = ["no model" if _is_at_floor(lead.best) else lead.best.method for lead in leads]
+    names = ["no model" if lead.best.learnt_nothing else lead.best.method for lead in leads]
     shown = Counter(name for name, lead in zip(names, leads, strict=True) if lead.is_shown)
     (first, count), *rest = Counter(names).most_common()
     text = f"{first} is best on {count} of {len(leads)} {places} (shown on {shown[first]})"
@@ -261,11 +260,6 @@ def _mean(runs: Runs) -> float:
 
 def _score(runs: Runs) -> str:
     return f"{metric_name(runs.metric)} {format_score(_mean(runs), runs.metric)}"
-
-
-def _is_at_floor(runs: Runs) -> bool:
-    """Return whether all runs score no better than a constant answer."""
-    return runs.majority_score is not None and len(runs.collapsed()) == len(runs.scores)
 
 
 def _baseline_sentence(verdicts: Verdicts) -> str:

@@ -48,7 +48,7 @@ _ALWAYS_LISTED = (
     "model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length",
 )  # fmt: skip
 _GIB = 1 << 30
-_MOST_ERROR_CHARACTERS = 400
+_MOST_ERROR_CHARACTERS, _MOST_NOTES = 400, 8
 
 
 # ---------------------------------------------------------------- scores and verdicts
@@ -63,7 +63,7 @@ def ranking_tables(verdicts: Verdicts) -> list[Table]:
         by_method = {cell.method: cell for cell in cells}
         behind = {one.method: one for one in lead.others}
         rows = []
-        for method in (best, *behind):
+        for method in dict.fromkeys((best, *behind, *by_method)):
             cell = by_method[method]
             seconds = values(cell, total_seconds)
             rows.append(
@@ -80,9 +80,10 @@ def ranking_tables(verdicts: Verdicts) -> list[Table]:
             "model", metric_name(metric), "95 % CI", f"behind {best}", "95 % CI of that", "shown", "training (s)",
             "seeds",
         )  # fmt: skip
-        notes = [f"Shown: p at most 0.05 after Holm's correction over all {count} differences to the best."]
+        shown = f"Shown: p at most 0.05 after Holm's correction over all {count} differences to the best."
+        notes = [shown] if lead.others else []
         if any(COLLAPSED in row[0] for row in rows):
-            notes.append(f"{COLLAPSED} with runs that are no better than a constant answer.")
+            notes.append(f"{COLLAPSED} with runs that learnt nothing: they are no better than a constant answer.")
         title = f"Models for {verdicts.title(cells[0])}, best first"
         name = slug("ranking", cells[0].task, cells[0].size)
         tables.append(Table(name, title, header, tuple(rows), notes=tuple(notes)))
@@ -127,7 +128,7 @@ def scores_table(verdicts: Verdicts) -> Table:
         )
     if any(verdicts.has_collapsed(cell) for cell in verdicts.cells):
         notes.append(
-            f"{COLLAPSED} with collapsed runs, which score no better than the majority class or have no defined score."
+            f"{COLLAPSED} with runs that learnt nothing: no better than a constant answer, or without a defined score."
         )
     if any(_failed_runs(cell) for cell in verdicts.cells):
         notes.append("Failed runs are excluded; the table of failed runs lists them.")
@@ -177,7 +178,8 @@ def _shared_notes(verdicts: Verdicts) -> list[str]:
             is_named = all_methods or all(method in note for method in methods)
             places.append(task if is_named else f"{task}, {' and '.join(methods)}")
         lines.append(f"{'; '.join(places)}: {note}")
-    return lines
+    more = [f"{len(lines) - _MOST_NOTES} further notes are in the output of attentune compare."]
+    return lines if len(lines) <= _MOST_NOTES else lines[:_MOST_NOTES] + more
 
 
 _DIFFERENCE_HEADER = ("task", "method", "baseline", "method's mean", "difference", "95 % CI", "p", "p after Holm")
@@ -225,24 +227,6 @@ def others_table(verdicts: Verdicts) -> Table | None:
     )
     header = (*_DIFFERENCE_HEADER, "verdict")
     return Table("other-metrics", "Further metrics and validation splits", header, rows, left=2, notes=(note,))
-
-
-def averages_table(verdicts: Verdicts) -> Table | None:
-    """Make the table of means over GLUE tasks; None with fewer than two such tasks."""
-    if not verdicts.averages:
-        return None
-    collapsed = {(cell.method, cell.size, cell.task) for cell in verdicts.cells if verdicts.has_collapsed(cell)}
-    rows = []
-    for one in verdicts.averages:
-        is_mean = not any((one.method, one.size, task) in collapsed for task in one.tasks)
-        text = one.text if is_mean else f"{NOTHING} {COLLAPSED}"
-        rows.append((f"{one.name} ({', '.join(one.tasks)})", one.method, one.size, text, str(len(one.scores))))
-    note = (
-        "Each task counts once, with the mean of its metrics and of its validation splits. With all eight tasks WNLI is"
-        f" counted too, as the majority class (65.1); AX is left out. {COLLAPSED} no mean, since runs have collapsed."
-    )
-    header = ("average", "method", "rows", "mean", "seeds")
-    return Table("glue-average", "Mean over GLUE tasks", header, tuple(rows), left=2, notes=(note,))
 
 
 def ranks_table(verdicts: Verdicts) -> Table | None:

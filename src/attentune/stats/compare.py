@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import permutation_test, rankdata, studentized_range
 
 from attentune.errors import ConfigError
-from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
+from attentune.stats.estimate import Estimate, bounded_interval, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.verdict import Comparison
@@ -37,6 +37,8 @@ class Runs:
     greater_is_better: bool = True  # the direction of the metric
     majority_score: float | None = None  # the score of always predicting the majority class, if known
     overlap: float = 0.0  # for cross-validation
+    constant: frozenset[int] = frozenset()  # the seeds whose run gives one answer for all rows
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # the range of the metric
 
     def score(self, seed: int) -> float:
         """Return the score of a seed, the majority score if it is undefined, or NaN if that is unknown too."""
@@ -50,15 +52,21 @@ class Runs:
         return [seed for seed in sorted(self.scores) if math.isfinite(self.score(seed))]
 
     def collapsed(self) -> list[int]:
-        """List the seeds whose run scores no better than the majority class, or has no defined score."""
+        """List the seeds whose run scores no better than a constant answer, or has no defined score."""
         sign, majority = 1.0 if self.greater_is_better else -1.0, self.majority_score
         collapsed = []
         for seed in sorted(self.scores):
             score = self.scores[seed]
             undefined = score is None or not math.isfinite(score)
-            if undefined or (majority is not None and sign * (self.score(seed) - majority) <= 1e-12):
+            at_floor = majority is not None and sign * (self.score(seed) - majority) <= 1e-12
+            if undefined or at_floor or seed in self.constant:
                 collapsed.append(seed)
         return collapsed
+
+    @property
+    def learnt_nothing(self) -> bool:
+        """Whether all runs have collapsed."""
+        return bool(self.scores) and len(self.collapsed()) == len(self.scores)
 
     def example_values(self, seeds: list[int]) -> np.ndarray | None:
         """Return the (S, N) values per example of the given seeds; None unless all have values."""
@@ -98,22 +106,23 @@ class Summary:
     over: str  # what the interval treats as random: "seeds", "seeds and examples", or "folds"
     seeds: int  # the number of seeds with a score
     examples: int | None  # the number of examples; None if they are treated as fixed
-    collapsed: tuple[int, ...]  # the seeds whose run scores no better than the majority class, or has no defined score
+    collapsed: tuple[int, ...]  # the seeds whose run scores no better than a constant answer, or has no defined score
 
 
 def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:
-    """Summarise the runs of a method, with the same kind of interval as its comparisons."""
+    """Summarise the runs of a method; the interval has the variance of its comparisons, within the metric's range."""
     seeds = runs.seeds()
     scores_S = np.array([runs.score(seed) for seed in seeds])
     estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), confidence, runs.overlap)
+    low, high = bounded_interval(estimate, runs.bounds)
     return Summary(
         method=runs.method,
         task=runs.task,
         metric=runs.metric,
         mean=float(estimate.value),
         sd=float(scores_S.std(ddof=1)) if len(seeds) > 1 else math.nan,
-        low=float(estimate.low),
-        high=float(estimate.high),
+        low=low,
+        high=high,
         over="folds" if runs.overlap else "seeds" if examples is None else "seeds and examples",
         seeds=len(seeds),
         examples=examples,
@@ -306,7 +315,7 @@ def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
         collapsed = one.collapsed()
         if collapsed:
             notes.append(
-                f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than the majority class, "
+                f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than a constant answer, "
                 f"or have no defined score ({_seeds(collapsed)})."
             )
     if paired.overlap and len(paired.seeds) >= 2:

@@ -6,6 +6,7 @@ mean is zero. All functions accept leading axes, for many data sets at once.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,6 +176,29 @@ def mean_over_seeds_and_examples(values_SN: np.ndarray, *, confidence: float = 0
     left_over = np.maximum(example_mean_square - rest_mean_square, 0.0)
     example_variance = _without_rounding(left_over, largest, _ROUNDING_OF_SQUARES) / (seeds * examples)
     return _estimate(mean, (seed_variance, seeds - 1), (example_variance, examples - 1), confidence)
+
+
+def bounded_interval(estimate: Estimate, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the interval of a mean of values within `bounds`; it stays within them.
+
+    Between two bounds: Wilson's score interval, with the estimated variance of the mean in place of that of a
+    proportion. An end p is as far from the mean m as the half-width allows if the variance at p is to that at m as
+    p (1 - p) to m (1 - m). Above one bound: the interval of the logarithm.
+
+    Source: Wilson, JASA 22, 1927; for estimated variances Kott and Carr, Journal of Official Statistics 13, 1997.
+    """
+    (low, high), mean, width = bounds, float(estimate.value), float(estimate.high - estimate.value)
+    if not math.isfinite(width) or not low < mean < high or math.isinf(low):
+        return float(estimate.low), float(estimate.high)
+    if math.isinf(high):
+        ratio = math.exp(width / (mean - low))
+        return low + (mean - low) / ratio, low + (mean - low) * ratio
+    share = (mean - low) / (high - low)
+    spread = share * (1 - share)
+    excess = (width / (high - low)) ** 2 / spread
+    centre, radius = share + excess / 2, math.sqrt(excess * (spread + excess / 4))
+    ends = ((centre - radius) / (1 + excess), (centre + radius) / (1 + excess))
+    return low + (high - low) * ends[0], low + (high - low) * ends[1]
 
 
 def _without_rounding(variance: np.ndarray, largest: np.ndarray, share: float = _ROUNDING) -> np.ndarray:

@@ -81,8 +81,8 @@ class Comparison:
     baseline_sd: float  # the baseline's standard deviation over the common seeds; NaN for one seed
     method_sd: float  # the method's standard deviation
     difference_sd: float  # the standard deviation of the differences by seed
-    baseline_collapsed: tuple[int, ...]  # seeds on which the baseline scores no better than the majority class
-    method_collapsed: tuple[int, ...]  # seeds on which the method scores no better than the majority class
+    baseline_collapsed: tuple[int, ...]  # seeds on which the baseline has collapsed
+    method_collapsed: tuple[int, ...]  # seeds on which the method has collapsed
     alpha: float  # the significance level; the interval has the confidence 1 - alpha
     greater_is_better: bool  # the direction of the metric
     notes: tuple[str, ...]  # further remarks for the reader, as sentences
