@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,11 @@ from attentune.automl.budget import (
     MAX_HELD_ROWS,
     BudgetPlan,
     EncoderSpeed,
+    LoadMeter,
     PlanRequest,
     SpeedModel,
     jobs_for_memory,
     load_now,
-    load_of,
     make_plan,
     parse_duration,
     time_needed,
@@ -99,18 +100,23 @@ def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
 
 def test_predictions_follow_the_load_of_the_machine():
     probe = EncoderSpeed(3000.0, 12000.0, overhead_s=3.0, load=5.0)
-    speed = SpeedModel({"embedded": probe})
+    speed = SpeedModel({"embedded": probe}, load=5.0)
     tfidf, frozen = _member("tfidf-linear"), _member("frozen-linear")
-    probed, free_s = speed.seconds(frozen, WORK), speed.seconds(tfidf, WORK)
+    probed, busy_s = speed.seconds(frozen, WORK), speed.seconds(tfidf, WORK)
     speed.load = 1.0
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5)
-    assert speed.seconds(tfidf, WORK) == free_s  # by constants of a free machine
-    speed.observe(tfidf, WORK, 4.0, load=2.0)
-    assert speed.seconds(tfidf, WORK) == pytest.approx(4.0)
+    assert speed.seconds(tfidf, WORK) == pytest.approx(busy_s / 5)  # by constants of a free machine
+    speed.observe(tfidf, WORK, 5.0, load=2.0)
+    assert speed.seconds(tfidf, WORK) == pytest.approx(5.0)
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)
-    speed.observe(tfidf, WORK, 0.1, load=9.0)
-    assert speed.load == 2.0  # that of a moment is chance
-    assert [load_of(6.0, 2.0), load_of(1.0, 1.1), load_of(60.0, 0.0)] == [3.0, 1.0, 20.0]
+    speed.observe(tfidf, WORK, 0.5, load=9.0)
+    assert speed.load == pytest.approx(2.7)  # that of a moment is chance
+
+
+def test_a_load_is_what_others_take_not_what_a_thread_waits_for():
+    meter = LoadMeter()
+    time.sleep(0.3)
+    assert meter.load() < 5, "0.3 s asleep would be a load of far more"
     assert 1 <= load_now() <= 20
 
 

@@ -11,7 +11,15 @@ ROWS = [
     LeaderboardRow("majority", "baseline", "majority", score=0.5, low=0.4, high=0.6, seconds=0.1),
     LeaderboardRow("sesame", "fine-tuned", "sesame", status="left out", note="no time"),
     LeaderboardRow(
-        "bert", "fine-tuned", "bert", score=0.8, low=0.7, high=0.9, seconds=12.34, bytes=90_000_000, weight=1
+        "bert",
+        "fine-tuned",
+        "bert",
+        score=0.8,
+        low=0.7,
+        high=0.9,
+        seconds=12.34,
+        bytes=90_000_000,
+        weight=1,
     ),
 ]
 ESTIMATE = {"metric": "accuracy", "value": 0.79, "low": 0.7, "high": 0.86, "rows": 100, "method": "nested folds"}
@@ -24,8 +32,12 @@ def test_the_best_is_first_and_those_without_a_score_last():
 
 def test_cells_show_score_interval_seconds_and_size():
     cells = leaderboard_cells(ROWS)
-    assert cells[2] == ("bert", "0.8000", "0.7000 to 0.9000", "12.3", "90.0", "delivered, weight 1.00")
+    assert cells[2] == ("bert", "0.8000", "0.7000 to 0.9000", "12.3", "90.0", "delivered")
     assert cells[1] == ("sesame", "-", "", "0.0", "0.0", "no time")
+    fusion = LeaderboardRow("fusion", "fusion", "linear", weight=1.0, note="with thresholds")
+    parts = [LeaderboardRow(name, "baseline", name, weight=weight) for name, weight in (("a", 0.996), ("b", 0.004))]
+    uses = [cells[-1] for cells in leaderboard_cells([fusion, *parts])]
+    assert uses == ["delivered, with thresholds", "in the fusion, weight 1", "in the fusion, weight 0.004"]
 
 
 def test_the_estimate_names_its_interval_and_method():

@@ -88,7 +88,13 @@ def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
     for row in rows.values():
         assert row["low"] <= row["score"] <= row["high"]
         assert re.search(rf"^{row['name']} +{row['score']:.4f}", out, re.MULTILINE)
-    assert "delivered" in out
+    assert len(re.findall(r" delivered$", out, re.MULTILINE)) == 1
+    assert result["step_seconds"].keys() >= {"starting", "training", "fusing", "estimating the score of", "scoring"}
+    assert sum(result["step_seconds"].values()) == pytest.approx(result["seconds"], abs=1)
+    # The scores that explain the choice are those of the table.
+    assert set(re.findall(r"accuracy (0\.\d{4})|against (0\.\d{4})\)", result["reason"])) <= {
+        pair for row in rows.values() for pair in ((f"{row['score']:.4f}", ""), ("", f"{row['score']:.4f}"))
+    }
     assert f"Estimate for new rows: accuracy {result['estimate']['value']:.4f} (95 % interval" in out
     assert "bert-mean: accuracy" in err
     commands = [shlex.split(line) for line in err.rpartition("next:\n")[2].splitlines()]
@@ -338,7 +344,7 @@ def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_pa
     shutil.rmtree(tmp_path / "best/auto/runs/own/all/tfidf-linear/seed-42/all")
     status, out, err = attentune(*line, *LONG, "--resume")
     assert status == 0, err
-    assert re.search(r"^tfidf-linear .* delivered, weight", out, re.MULTILINE)
+    assert re.search(r"^tfidf-linear .* (delivered|in the fusion, weight 0\.\d)", out, re.MULTILINE)
     assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"] == "c1"
     members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
     assert len(next(member for member in members if member["name"] == "tfidf-linear")["folders"]) == 3
@@ -351,7 +357,7 @@ def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tin
     status, out, err = attentune(*intents(tmp_path, tiny("bert"), *flags, classes=30, rows=300))
     assert status == 0, err
     assert "No member was ready when the time was up; majority was fitted after that." in err
-    assert re.search(r"^majority .* delivered, weight", out, re.MULTILINE), out
+    assert re.search(r"^majority .* delivered$", out, re.MULTILINE), out
     assert not re.search(r"process \d+:", out)
     assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"].startswith("c")
 

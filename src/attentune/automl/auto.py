@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -39,6 +38,7 @@ from attentune.automl.budget import (
     load_now,
     make_plan,
     time_needed,
+    worker_slots,
 )
 from attentune.automl.delivery import AutoResult, Delivery, clear_folder
 from attentune.automl.distill import TIME_MARGIN, training_runs
@@ -55,11 +55,8 @@ from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.execution.executor import (
     MAX_KILLS,
-    Slots,
     WorkerKilled,
     available_memory_bytes,
-    default_slots,
-    usable_cores,
 )
 from attentune.execution.local import LocalExecutor
 from attentune.io.files import read_json, storage_errors, write_text
@@ -235,7 +232,7 @@ class _Training(AutoWork, Plan):
             use_cpu=self.config.training.use_cpu,
             unlabeled=self.unlabeled,
         )
-        slots = self._slots()
+        slots = worker_slots(self.options.jobs, use_cpu=self.config.training.use_cpu)
         self.executor = LocalExecutor(slots, self.work / "logs", reuse=True, initializer=hold, initargs=(self.setup,))
         self.workers = slots.count
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
@@ -244,7 +241,8 @@ class _Training(AutoWork, Plan):
         # One after the other, so that they do not disturb each other.
         encoders = {name: self._probe(name, limit_s, self.executor, stop) for name in needed}
         self._examine()
-        speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels)
+        load = load_now() if not encoders else [*encoders.values()][-1].load
+        speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels, load=load)
         plan = self._plan(members, speed, saved)
         is_fixed = self.config.training.num_train_epochs is not None
         weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
@@ -264,16 +262,9 @@ class _Training(AutoWork, Plan):
             f" {self.workers} worker{'s' * (self.workers > 1)}; {self.metric.name} decides."
         )
 
-    def _slots(self) -> Slots:
-        """Return the number of workers, and of threads of each: OMP_NUM_THREADS at most."""
-        slots = default_slots([{"training.use_cpu": self.config.training.use_cpu}], self.options.jobs)
-        if slots.threads is None:
-            return slots
-        cores, most = usable_cores(), os.environ.get("OMP_NUM_THREADS", "")
-        return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
-
     def _probe(self, encoder: str, limit_s: float, executor: LocalExecutor, stop: StopRequest) -> EncoderSpeed:
         """Measure an encoder; examine the rows meanwhile."""
+        self.display.doing("measuring the speed of", Path(encoder).name)
         for _ in range(MAX_KILLS):
             (future,) = executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
             self._examine()
@@ -447,16 +438,22 @@ class _Training(AutoWork, Plan):
         self.schedule.give_up_late_members(self.training_left_s, self.workers)
         runs: list[Run] = []
         while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
-            runs.append(state.start())
+            runs.append(self._start(state))
         if not runs and not started:
             note = self.schedule.lower_plan(self.training_left_s, self.workers)
             if note is not None:
                 self._say_notes([note])
                 return self.advance(free, running)
             state = self._fits_now()
-            runs += [] if state is None else [state.start()]
+            runs += [] if state is None else [self._start(state)]
             self.is_complete = not runs
         return runs
+
+    def _start(self, state: MemberState) -> Run:
+        if not state.is_started:
+            needed_s = time_needed(self.schedule.remaining(state), self.workers)
+            self.display.doing("training", state.member.name, then=f"needs {as_duration(needed_s)}, ")
+        return state.start()
 
     def _fits_now(self) -> MemberState | None:
         """Return a member that fits by the load of the machine now, where none did by the load measured before."""
@@ -539,11 +536,8 @@ class _Training(AutoWork, Plan):
                 f" {self.schedule.plan.updates:,} updates, which fitted into the time left."
             )
         score = self.metric.score(self.labels, predictions_of(self.out_of_fold(state), self.space))
-        shown, left = "undefined" if math.isnan(score) else f"{score:.4f}", as_duration(max(self.left_s, 0.0))
-        self.display.info(
-            f"{time.strftime('%H:%M:%S')} {state.member.name}: {self.metric.name} {shown} out of fold"
-            f" ({state.seconds:.0f} s; {left} left)"
-        )
+        shown = "undefined" if math.isnan(score) else f"{score:.4f}"
+        self.display.say(f"{state.member.name}: {self.metric.name} {shown} out of fold", f"{state.seconds:.0f} s; ")
         self._put_similarity_first()
         # Predict how long fusing and estimating take, to keep time for it; again for twice as many members.
         complete = [state for state in self.states if state.is_complete]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import statistics
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from attentune.automl.portfolio import Member
 from attentune.errors import ConfigError
+from attentune.execution.executor import Slots, default_slots, usable_cores
 from attentune.runs.records import CUSTOM_TASK, RecordStore, Run, RunRecord
 from attentune.training.prepare import ADAPTATION_UPDATES, PROBED_ROWS, default_batch_size, default_epochs
 
@@ -44,8 +46,8 @@ FEWEST_UPDATES = 50
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
 # A linear model takes longer in proportion to the labels beyond these.
 _LABELS_OF_LINEAR = 20
-# A load is measured in at least these seconds, and is at most so much: a process that waits for a disk has none.
-_LOAD_S, _MOST_LOAD = 0.5, 20.0
+# The seconds in which a load is measured, and from which on it is sure; and the largest.
+_LOAD_S, _SURE_LOAD_S, _MOST_LOAD = 0.5, 5.0, 20.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHORTEST_S = 10.0
 
@@ -101,7 +103,7 @@ class SpeedModel:
     labels: int = 1  # the number of labels, on which the time of linear models depends
     # The measured over the predicted seconds of each finished run, by member.
     ratios: dict[str, list[float]] = field(default_factory=dict)
-    load: float | None = None  # the newest measured load of the machine; None for that of the probe of each encoder
+    load: float = 1.0  # the newest measured load of the machine
     _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def seconds(self, member: Member, plan: BudgetPlan) -> float:
@@ -110,14 +112,13 @@ class SpeedModel:
         return self._uncorrected(member, plan, self.load) * (1.0 if measured is None else measured)
 
     def observe(self, member: Member, plan: BudgetPlan, seconds: float, load: float | None = None) -> None:
-        """Record the measured seconds of one fold and the load meanwhile; the load is expected to last.
+        """Record the measured seconds of one fold and the load meanwhile, which is expected to last.
 
-        That of less than half a second is chance.
+        A load counts in full from five seconds on; that of a moment is chance.
         """
         load = self.load if load is None else load
         self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
-        if seconds >= _LOAD_S:
-            self.load = load
+        self.load += min(1.0, seconds / _SURE_LOAD_S) * (load - self.load)
         self._kinds[member.name] = (member.kind, member.encoder)
 
     def is_corrected(self, member: Member) -> bool:
@@ -147,10 +148,10 @@ class SpeedModel:
         ]
         return statistics.median(alike) if alike else None
 
-    def _uncorrected(self, member: Member, plan: BudgetPlan, load: float | None) -> float:
+    def _uncorrected(self, member: Member, plan: BudgetPlan, load: float) -> float:
         """Predict the seconds of one fold by the probe, or by constants of a free machine, at a load."""
         measured = self.encoders[member.encoder].load if member.encoder is not None else 1.0
-        return self._as_probed(member, plan) * (1.0 if load is None else load / measured)
+        return self._as_probed(member, plan) * load / measured
 
     def _as_probed(self, member: Member, plan: BudgetPlan) -> float:
         rows = plan.train_rows + plan.held_rows
@@ -297,22 +298,46 @@ def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
         )
 
 
-def load_of(seconds: float, processor_s: float) -> float:
-    """Return by how much other processes slowed a thread down that worked for these wall and processor seconds."""
-    return min(max(1.0, seconds / max(processor_s, 1e-6)), _MOST_LOAD)
+class LoadMeter:
+    """Measures by how much other processes slow this thread down, from its creation on."""
+
+    def __init__(self) -> None:
+        self._began = self._seconds()
+
+    def load(self) -> float:
+        """Return the seconds that the thread worked or waited for a core, over those that it worked."""
+        worked_s, waited_s = (now - before for now, before in zip(self._seconds(), self._began, strict=True))
+        return min(max(1.0, 1 + waited_s / max(worked_s, 1e-6)), _MOST_LOAD)
+
+    @staticmethod
+    def _seconds() -> tuple[float, float]:
+        try:
+            worked_ns, waited_ns, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+            return worked_ns / 1e9, waited_ns / 1e9
+        except (OSError, ValueError):  # not Linux: what it waits for disks counts too
+            return time.thread_time(), time.perf_counter() - time.thread_time()
 
 
 def load_now() -> float:
     """Measure the load of the machine by a thread that counts for half a second."""
-    began, worked = time.perf_counter(), time.thread_time()
+    meter, began = LoadMeter(), time.perf_counter()
     while time.perf_counter() - began < _LOAD_S:
         pass
-    return load_of(time.perf_counter() - began, time.thread_time() - worked)
+    return meter.load()
 
 
 def time_needed(remaining: Sequence[float], jobs: int) -> float:
     """Return the time that tasks of these lengths take with this number of workers; no task is split."""
     return max([sum(remaining) / max(1, jobs), *remaining], default=0.0)
+
+
+def worker_slots(jobs: int | None, *, use_cpu: bool) -> Slots:
+    """Return the number of workers, and of threads of each: OMP_NUM_THREADS at most."""
+    slots = default_slots([{"training.use_cpu": use_cpu}], jobs)
+    if slots.threads is None:
+        return slots
+    cores, most = usable_cores(), os.environ.get("OMP_NUM_THREADS", "")
+    return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
 
 
 def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> int:
@@ -331,9 +356,6 @@ _EARLIEST_SHARE = 0.25
 # Lowered updates are to end within this share of the time left; a started member is given up when even the fewest
 # updates need more than this multiple of it.
 _FILLED, _PATIENCE = 0.95, 1.2
-# A baseline that seems to need up to this many times the time left is tried before that is left unused: predictions
-# were measured when the machine may have been busier, and a baseline that does not end costs nothing else.
-_LAST_TRY = 4.0
 # The share of the time left that a fine-tuned member may take by a prediction that no finished run has corrected.
 _UNCORRECTED = 0.85
 
@@ -478,16 +500,18 @@ class Schedule:
         return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
 
     def last_try(self, left_s: float) -> MemberState | None:
-        """Return the cheapest baseline that has not begun, where nothing else fits into the time left."""
+        """Return the cheapest baseline that has not begun, where nothing seems to fit into the time left.
+
+        Predictions may be of a time when the machine was busier, and a baseline that does not end costs nothing else.
+        """
+        if left_s <= 0:
+            return None
         waiting = [
             state
             for state in self.states
             if state.member.is_baseline and state.waiting and not state.note and not state.is_started
         ]
-        cheapest = min(waiting, key=lambda state: sum(self.remaining(state)), default=None)
-        if cheapest is None or sum(self.remaining(cheapest)) > _LAST_TRY * left_s:
-            return None
-        return cheapest
+        return min(waiting, key=lambda state: sum(self.remaining(state)), default=None)
 
     def _safe(self, state: MemberState, left_s: float) -> float:
         """Return the part of the time left that predictions of a member may fill."""

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class LeaderboardRow:
     seconds: float = 0.0  # the time that all of its folds took
     bytes: int = 0  # the size of its files
     weight: float | None = None  # how much it counts in what was delivered; None if it is not part of that
-    note: str = ""  # why it was left out
+    note: str = ""  # why it was left out, or what its score is of
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class AutoResult:
     estimate: dict[str, Any]  # the expected score on new rows, with its interval and how it was computed
     scores: dict[str, dict[str, float]]  # the scores of validation and test rows, if there are any; they chose nothing
     seconds: float  # the time spent, over all calls
+    step_seconds: dict[str, float] = field(default_factory=dict)  # what the seconds of this call went to
     stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
     notes: tuple[str, ...] = ()  # sentences on the rows and on what was limited
 
@@ -160,6 +161,7 @@ class Delivery:
             estimate=estimate,
             scores=scores,
             seconds=auto.spent_s,
+            step_seconds=auto.display.step_seconds(),
             stopped=self.stop.requested,
             notes=tuple(notes),
         )
@@ -189,11 +191,11 @@ class Delivery:
         self, states: Sequence[MemberState], fuse_s: float, estimate_s: float
     ) -> tuple[_Fused, dict[str, Any], list[LeaderboardRow]]:
         names, doing = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto.display.doing
-        doing(f"fusing {names}")
+        doing("fusing", names)
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        doing(f"estimating the score of {names}")
+        doing("estimating the score of", names)
         groups = row_groups(self.auto.rows.take(self.auto.scored))
         estimate = estimate_score(problem, effort, groups=groups)
         facts = {
@@ -259,7 +261,8 @@ class Delivery:
 
     def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:
         """Return the members and the fusion, best first, then the members that were left out."""
-        weights = fused.fusion.member_weights()
+        weights, is_single = fused.fusion.member_weights(), fused.fusion.kind == "single"
+        has_thresholds = fused.label_space.thresholds is not None
         rows = []
         for state in self.auto.states:
             member = state.member
@@ -272,8 +275,9 @@ class Delivery:
             files = [file for folder in state.folders() if folder.is_dir() for file in folder.iterdir()]
             size, weight = sum(file.stat().st_size for file in files if file.is_file()), weights.get(member.name)
             scores = self._interval(predictions_of(self.auto.out_of_fold(state), self.auto.space))
-            rows.append(replace(row, **scores, bytes=size, weight=weight))
-        if fused.fusion.kind != "single":
+            note = "this score is without its thresholds" if has_thresholds and is_single and weight else ""
+            rows.append(replace(row, **scores, bytes=size, weight=weight, note=note))
+        if not is_single:
             parts = [row for row in rows if row.weight is not None]
             fusion = LeaderboardRow(
                 "fusion",
@@ -283,6 +287,7 @@ class Delivery:
                 seconds=sum(row.seconds for row in parts),
                 bytes=sum(row.bytes for row in parts),
                 weight=1.0,
+                note="with thresholds" if has_thresholds else "",
             )
             rows.append(fusion)
         return ranked(rows, self.auto.metric)
@@ -470,7 +475,7 @@ class Delivery:
         evaluator = predictor.predictor(replace(self.auto.data, splits=splits), precision=None)
         names = tuple(dict.fromkeys((*self.auto.data.metrics, self.auto.metric.name)))
         for split, rows in splits.items():
-            self.auto.display.doing(f"scoring {len(rows):,} {split} rows")
+            self.auto.display.doing("scoring", f"{len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split, check_time)
             write_text(
                 self.auto.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
@@ -524,6 +529,14 @@ def ranked(rows: Sequence[LeaderboardRow], metric: Metric) -> list[LeaderboardRo
 
 def leaderboard_cells(rows: Sequence[LeaderboardRow]) -> list[tuple[str, ...]]:
     """Return the cells of the leaderboard: name, score, interval, seconds, MB, and what it is used for."""
+    has_fusion = any(row.kind == "fusion" for row in rows)
+
+    def use(row: LeaderboardRow) -> str:
+        if row.weight is None:
+            return row.note
+        part = f"in the fusion, weight {row.weight:.2g}" if has_fusion and row.kind != "fusion" else "delivered"
+        return f"{part}, {row.note}" if row.note else part
+
     return [
         (
             row.name,
@@ -531,7 +544,7 @@ def leaderboard_cells(rows: Sequence[LeaderboardRow]) -> list[tuple[str, ...]]:
             "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}",
             f"{row.seconds:.1f}",
             f"{row.bytes / 1e6:.1f}",
-            f"delivered, weight {row.weight:.2f}" if row.weight is not None else row.note,
+            use(row),
         )
         for row in rows
     ]

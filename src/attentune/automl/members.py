@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from attentune.automl.budget import REFIT_FOLDER, EncoderSpeed, load_of
+from attentune.automl.budget import REFIT_FOLDER, EncoderSpeed, LoadMeter
 from attentune.automl.folds import HELD_OUT_FILE, load_folds
 from attentune.automl.portfolio import Member
 from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat
@@ -164,7 +164,7 @@ class MemberTrainer:
     encoder_folder: str = ""  # that of the adapted encoder
 
     def __call__(self, run: Run, config: Config) -> RunResult:
-        began, worked = time.perf_counter(), time.thread_time()
+        meter = LoadMeter()
         with stop_on_signal() as stop:  # the worker's own
             deadline = _Deadline(self.deadline, stop, self)
             with deadline.on_time():
@@ -174,9 +174,7 @@ class MemberTrainer:
                     result = self._adapt(config, deadline)
                 else:
                     result = self._train_fold(config, deadline)
-        seconds = time.perf_counter() - began
-        facts = {"load": load_of(seconds, time.thread_time() - worked), "ended_at": deadline.ended_at}
-        return replace(result, train={**result.train, **facts})
+        return replace(result, train={**result.train, "load": meter.load(), "ended_at": deadline.ended_at})
 
     def _train_fold(self, config: Config, deadline: _Deadline) -> RunResult:
         """Train on the rows of the other folds, and predict those of this fold."""
@@ -294,7 +292,7 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
     from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
     from attentune.nn.compiled.memory import peak_memory_bytes
 
-    began, worked, run = time.perf_counter(), time.thread_time(), Path(folder)
+    began, meter, run = time.perf_counter(), LoadMeter(), Path(folder)
     rows = _SETUP.rows
     # Spread over the file, which may be sorted by length or label.
     sample_N = np.zeros(len(rows), dtype=bool)
@@ -332,4 +330,4 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
         features = encode_rows(sample, predictor.tokenizer, max_length=_SETUP.max_length, bi_encoder=bi_encoder)
         speed = replace(speed, predict_tokens_per_s=float(features.lengths.sum() / max(predict_s, 1e-6)))
     shutil.rmtree(run, ignore_errors=True)
-    return replace(speed, load=load_of(time.perf_counter() - began, time.thread_time() - worked))
+    return replace(speed, load=meter.load())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +91,6 @@ class AutoWork:
     config: Config  # of the whole command
     options: AutoSettings
     display: AutoProgress
-    began: float = field(default_factory=time.monotonic)
     spent_before_s: float = 0.0  # by earlier calls
     notes: list[str] = field(default_factory=list)  # sentences on what was limited
     unlabeled: TextRows | None = None  # further texts
@@ -137,7 +137,7 @@ class AutoWork:
     @property
     def spent_s(self) -> float:
         """The seconds spent so far, over all calls."""
-        return self.spent_before_s + time.monotonic() - self.began
+        return self.spent_before_s + time.monotonic() - self.display.began
 
     @property
     def left_s(self) -> float:
@@ -149,9 +149,11 @@ class AutoProgress(ComparisonProgress):
 
     unit = "folds"
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, began: float | None = None) -> None:
         super().__init__(quiet=quiet)
+        self.began = time.monotonic() if began is None else began  # the time limit counts from here
         self.left_s: Callable[[], float] = lambda: 0.0  # the time that is left of the limit
+        self._steps = [("starting", self.began)]  # the steps so far, with their beginnings
 
     def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
         """Move the bar."""
@@ -162,6 +164,18 @@ class AutoProgress(ComparisonProgress):
         if not record.is_done:
             self.warning(f"{self.long(record.run)}: {(record.error or {}).get('message')}")
 
-    def doing(self, step: str) -> None:
-        """Say what is being done."""
-        self.info(f"{time.strftime('%H:%M:%S')} {step} ({as_duration(max(self.left_s(), 0.0))} left)")
+    def doing(self, step: str, what: str = "", *, then: str = "") -> None:
+        """Say what is being done, and count its seconds as the step's."""
+        self._steps.append((step, time.monotonic()))
+        self.say(f"{step} {what}".strip(), then)
+
+    def say(self, text: str, then: str = "") -> None:
+        """Print a line with the time of day and the time left."""
+        self.info(f"{time.strftime('%H:%M:%S')} {text} ({then}{as_duration(max(self.left_s(), 0.0))} left)")
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return the seconds of each step so far."""
+        seconds: dict[str, float] = {}
+        for (step, began), (_, ended) in itertools.pairwise([*self._steps, ("", time.monotonic())]):
+            seconds[step] = seconds.get(step, 0.0) + ended - began
+        return seconds

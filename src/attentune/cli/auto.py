@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,9 +46,11 @@ parser = parser_of("auto", _HELP, None)
 
 def run(arguments: Sequence[str]) -> int:
     """Find the best model; return the exit status."""
-    from attentune.automl.budget import parse_duration
+    from attentune.automl.budget import parse_duration, worker_slots
     from attentune.automl.portfolio import unknown_members
+    from attentune.execution.local import start_server
 
+    began = time.monotonic()
     parsed, problems = parser().parse(arguments)
     try:
         seconds = parse_duration(parsed.time_limit)
@@ -61,7 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     encoders = parsed.encoders or [config.model.name_or_path]
     for name in encoders:
         check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
-    # Imported late, so that errors in flags are reported without delay.
+    # Imported late, so that errors in flags are reported without delay; workers import theirs meanwhile.
+    start_server(worker_slots(parsed.jobs, use_cpu=config.training.use_cpu))
     from attentune.automl.auto import auto
     from attentune.automl.work import AutoProgress
     from attentune.results import to_json
@@ -78,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
             unlabeled_file=parsed.unlabeled_file,
             jobs=parsed.jobs,
             resume=config.training.resume,
-            display=AutoProgress(quiet=parsed.quiet),
+            display=AutoProgress(quiet=parsed.quiet, began=began),
         )
     except KeyboardInterrupt:
         return stopped("stopped; the finished folds are kept.", "auto", arguments, resume=True)
@@ -102,4 +106,5 @@ def _text(result: Any) -> str:
     parts.append(estimate_sentence(result.estimate))
     if result.scores:
         parts += ["", "Rows that chose nothing:", scores_table(result.scores)]
-    return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s).", ""])
+    spent = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in result.step_seconds.items())
+    return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s: {spent}).", ""])

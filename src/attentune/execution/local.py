@@ -43,6 +43,17 @@ _ORPHAN_SAVE_S = 1.5
 _SPARE_SHARE = 0.1
 
 
+def start_server(slots: Slots) -> bool:
+    """Start the server from which workers are forked, unless it runs; return whether they are forked."""
+    # A process that was forked cannot use CUDA if its parent has; elsewhere than on Linux, forking is not safe.
+    if sys.platform != "linux" or slots.devices or slots.threads is None:
+        return False
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    with _interrupts_later(), _without_main_module(), _environment(thread_settings(slots.threads)):
+        forkserver.ensure_running()
+    return True
+
+
 @dataclass(eq=False)
 class _Slot:
     """A place for one worker process."""
@@ -70,14 +81,7 @@ class LocalExecutor:
     _waiting: deque[tuple[Callable[..., Any], Sequence[Any], Future[Any]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        # A process that was forked cannot use CUDA if its parent has; elsewhere than on Linux, forking is not safe.
-        can_fork = sys.platform == "linux" and not self.slots.devices and self.slots.threads is not None
-        self._context: Any = multiprocessing.get_context("forkserver" if can_fork else "spawn")
-        if can_fork:
-            self._context.set_forkserver_preload(_PRELOADED)
-            threads = thread_settings(self.slots.threads or 1)
-            with _interrupts_later(), _without_main_module(), _environment(threads):
-                forkserver.ensure_running()
+        self._context: Any = multiprocessing.get_context("forkserver" if start_server(self.slots) else "spawn")
         # Closed to request a stop. Not an event, which a killed process that waits for it would block for ever.
         self._stop_reader, self._stop_writer = self._context.Pipe(duplex=False)
         self._lock = threading.RLock()
