@@ -20,7 +20,6 @@ from attentune.automl.budget import (
     make_plan,
     parse_duration,
     time_needed,
-    with_fewer_updates,
 )
 from attentune.automl.portfolio import choose_members
 from attentune.errors import ConfigError
@@ -206,18 +205,3 @@ def test_workers_and_the_time_that_they_need():
     for job_bytes, available, expected in ((1_000, 10_000, 8), (2_000, 10_000, 4), (20_000, 10_000, 1), (9, None, 8)):
         assert jobs_for_memory(8, job_bytes, available) == expected
     assert jobs_for_memory(8, 0, 10_000) == 8
-
-
-def test_updates_are_lowered_until_the_time_suffices():
-    plan = _plan(1000, 3600)
-
-    def needed_s(updates):
-        return 0.5 * updates
-
-    assert with_fewer_updates(plan, needed_s, 0.5 * plan.updates) is plan
-    lowered = with_fewer_updates(plan, needed_s, 100)
-    assert lowered.updates == 200
-    assert lowered == replace(plan, updates=lowered.updates, notes=lowered.notes)
-    assert lowered.notes[-1].startswith(f"Time became short: fine-tuned members train for {lowered.updates} updates")
-    assert with_fewer_updates(plan, needed_s, 25).updates == 50
-    assert with_fewer_updates(plan, needed_s, 24) is None

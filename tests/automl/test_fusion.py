@@ -325,6 +325,5 @@ def test_fitting_on_a_sample_predicts_all_rows():
     space = LabelSpace("classification", ("x", "y", "z"))
     labels, logits = many_classes(600, 3)
     result = fit(logits, labels, space, "accuracy", max_rows=200)
-    assert result.rows == 200
     assert np.isfinite(result.logits).all()
     assert METRICS["accuracy"].score(labels, predictions_of(result.logits, space)) > max(result.member_scores.values())

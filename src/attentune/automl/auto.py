@@ -329,6 +329,9 @@ class _Training(AutoWork, Plan):
             record = self.store.load(run) if self.store.has(run) else None
             if record is not None and record.is_done:
                 state.records[number] = record
+                updates = record.config["training"]["max_steps"] if number in folds else 0
+                if 0 < updates < self.schedule.plan.updates:  # as time was short
+                    state.updates = updates
                 continue
             if record is not None:
                 self.store.forget(run)
@@ -440,11 +443,10 @@ class _Training(AutoWork, Plan):
         while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
             runs.append(self._start(state))
         if not runs and not started:
-            note = self.schedule.lower_plan(self.training_left_s, self.workers)
-            if note is not None:
-                self._say_notes([note])
-                return self.advance(free, running)
-            state = self._fits_now()
+            if self.later and not self.is_over:
+                self.schedule.speed.load = load_now()  # none fits by the load that was measured before
+            left_s = self.training_left_s
+            state = self.schedule.next_member(left_s, self.workers) or self.schedule.last_try(left_s)
             runs += [] if state is None else [self._start(state)]
             self.is_complete = not runs
         return runs
@@ -454,13 +456,6 @@ class _Training(AutoWork, Plan):
             needed_s = time_needed(self.schedule.remaining(state), self.workers)
             self.display.doing("training", state.member.name, then=f"needs {as_duration(needed_s)}, ")
         return state.start()
-
-    def _fits_now(self) -> MemberState | None:
-        """Return a member that fits by the load of the machine now, where none did by the load measured before."""
-        if self.training_left_s > 0 and any(state.waiting and not state.note for state in self.states):
-            self.schedule.speed.load = load_now()
-        state = self.schedule.next_member(self.training_left_s, self.workers)
-        return self.schedule.last_try(self.training_left_s) if state is None else state
 
     def _of(self, run: Run) -> tuple[MemberState, int]:
         """Return the member of a run, and the run's number."""
@@ -498,7 +493,7 @@ class _Training(AutoWork, Plan):
             trainer = replace(
                 trainer,
                 fewest_updates=self.schedule.fewest_updates(state),
-                ending_s=self.schedule.ending_seconds(state),
+                ending_s=self.schedule.speed.ending_seconds(member, self.schedule.plan),
                 tokens_per_s=self.schedule.speed.tokens_per_s(member),
             )
         return RunTask(str(self.work.absolute()), PLAN_FILE, run, to_flat(config), trainer)
@@ -523,7 +518,8 @@ class _Training(AutoWork, Plan):
                     f"{self._name(record.run)}: ended after {ended_at:,} of {updates:,} updates, as the time was up."
                 )
             seconds = record.wall_seconds / (len(state.folds) if state.member.is_baseline else 1)
-            self.schedule.observe(state, ended_at or updates, seconds, record.train.get("load"))
+            plan = replace(self.schedule.plan, updates=ended_at or updates)
+            self.schedule.speed.observe(state.member, plan, seconds, record.train.get("load"))
             if state.is_complete:
                 self._complete(state)
         self._save_plan()

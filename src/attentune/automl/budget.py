@@ -1,7 +1,7 @@
 """Time and memory of `attentune auto`, planned before they are spent.
 
-Pure functions of numbers, so that a plan can be tested: how long a member takes, how many folds and updates fit into a
-time limit, how many workers fit into memory.
+`SpeedModel` predicts how long a member takes, `make_plan` chooses folds and updates, `Schedule` which member is next.
+Numbers only: neither PyTorch nor scipy is imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOLDOUT_SHARE, MAX_HELD_ROWS = 0.2, 4_000
 FOLD_CHOICES = (5, 3, 2, 1)
 # The share of the time that the baselines and the first fine-tuned member may take. All folds of one member are worth
 # more than one held-out part of many: a mean of five models, each trained on four fifths, and choices on all rows.
-_CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
+_CORE_SHARE = 0.7
 # The same where one model is to learn from the members: further ones would serve it less.
 _ONLY_CORE_SHARE = 0.9
 # The first member with an adapted encoder is planned for too if the adaptation takes at most this share of the time:
@@ -101,25 +101,23 @@ class SpeedModel:
 
     encoders: dict[str, EncoderSpeed]  # the measured speed of each encoder
     labels: int = 1  # the number of labels, on which the time of linear models depends
-    # The measured over the predicted seconds of each finished run, by member.
-    ratios: dict[str, list[float]] = field(default_factory=dict)
+    # The measured over the predicted seconds of each finished run, by the member's name, kind and encoder.
+    ratios: dict[tuple[str, str, str | None], list[float]] = field(default_factory=dict)
     load: float = 1.0  # the newest measured load of the machine
-    _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def seconds(self, member: Member, plan: BudgetPlan) -> float:
         """Predict the seconds of one fold of a member."""
-        measured = self._measured(member)
-        return self._uncorrected(member, plan, self.load) * (1.0 if measured is None else measured)
+        ratio = self._measured(member)
+        return self._uncorrected(member, plan, self.load) * (1.0 if ratio is None else ratio)
 
     def observe(self, member: Member, plan: BudgetPlan, seconds: float, load: float | None = None) -> None:
         """Record the measured seconds of one fold and the load meanwhile, which is expected to last.
 
         A load counts in full from five seconds on; that of a moment is chance.
         """
-        load = self.load if load is None else load
-        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
+        load, key = self.load if load is None else load, (member.name, member.kind, member.encoder)
+        self.ratios.setdefault(key, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
         self.load += min(1.0, seconds / _SURE_LOAD_S) * (load - self.load)
-        self._kinds[member.name] = (member.kind, member.encoder)
 
     def is_corrected(self, member: Member) -> bool:
         """Whether a finished run has corrected the predictions of this member."""
@@ -136,15 +134,11 @@ class SpeedModel:
 
     def _measured(self, member: Member) -> float | None:
         """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
-        own = self.ratios.get(member.name)
-        if own:
-            return statistics.median(own)
-        if member.is_baseline:  # each has a cost of its own
-            return None
+        own = self.ratios.get((member.name, member.kind, member.encoder))
+        if own is not None or member.is_baseline:  # each baseline has a cost of its own
+            return None if own is None else statistics.median(own)
         alike = [
-            statistics.median(ratios)
-            for name, ratios in self.ratios.items()
-            if self._kinds.get(name) == (member.kind, member.encoder)
+            statistics.median(ratios) for key, ratios in self.ratios.items() if key[1:] == (member.kind, member.encoder)
         ]
         return statistics.median(alike) if alike else None
 
@@ -215,11 +209,6 @@ class PlanRequest:
         last, share = options[-1]
         return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
 
-    def member_seconds(self, member: Member, plan: BudgetPlan) -> list[float]:
-        """Predict the seconds of each run of a member: the adaptation of its encoder, and its folds."""
-        adaptation = [self.speed.seconds(member, replace(plan, updates=ADAPTATION_UPDATES))] if member.adapted else []
-        return [*adaptation, *[self.speed.seconds(member, plan)] * plan.folds]
-
 
 def make_plan(request: PlanRequest) -> BudgetPlan:
     """Choose the number of folds, of rows and of updates.
@@ -230,8 +219,9 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
     and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
     rows one part is held out from the start, and no more rows are used than the updates read.
     """
-    core, adapted = core_members(request.members), [member for member in request.members if member.adapted][:1]
-    fine_tuned = [member for member in core if not member.is_baseline]
+    fine_tuned = [member for member in request.members if not member.is_baseline][:1]
+    core = [member for member in request.members if member.is_baseline] + fine_tuned
+    adapted = [member for member in request.members if member.adapted][:1]
     core_share = _CORE_SHARE if request.later_runs == 0 else _ONLY_CORE_SHARE
     plan = first = request.sized(*request.options()[0])
     left = request.seconds
@@ -239,7 +229,8 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
         plan = request.sized(count, share)
         left = request.seconds - sum(request.later_runs * request.speed.seconds(one, plan) for one in fine_tuned)
         needed = [request.speed.seconds(member, plan) for member in core for _ in range(plan.folds)]
-        more = [part for member in adapted for part in request.member_seconds(member, plan)]
+        adapting = replace(plan, updates=ADAPTATION_UPDATES)
+        more = [request.speed.seconds(member, part) for member in adapted for part in (adapting, *[plan] * plan.folds)]
         is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * left
         total = time_needed([*needed, *more], request.jobs) if is_long else 0.0
         if time_needed(needed, request.jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
@@ -252,17 +243,8 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
     return replace(plan, notes=tuple(_notes(plan, first, request.rows)))
 
 
-def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:
-    """Lower the updates of a plan until the time suffices; None if even 50 updates need more."""
-    updates = fitting_updates(plan.updates, needed_s, seconds, fewest=FEWEST_UPDATES)
-    if updates is None or updates == plan.updates:
-        return None if updates is None else plan
-    note = f"Time became short: fine-tuned members train for {updates:,} updates instead of {plan.updates:,}."
-    return replace(plan, updates=updates, notes=(*plan.notes, note))
-
-
 def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: float, *, fewest: int) -> int | None:
-    """Return the most updates, of these or fewer, for which the time suffices; None if even the fewest need more."""
+    """Return the largest number of updates <= `updates` that fits the time, or None if even the fewest need more."""
     if needed_s(updates) <= seconds:
         return updates
     low, high = min(fewest, updates), updates
@@ -272,13 +254,6 @@ def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: flo
         middle = (low + high) // 2
         low, high = (middle, high) if needed_s(middle) <= seconds else (low, middle)
     return low
-
-
-def core_members(members: Sequence[Member]) -> list[Member]:
-    """Return the baselines and the first fine-tuned member, for which the plan keeps time."""
-    fine_tuned = [member for member in members if not member.is_baseline]
-    kept = {member.name for member in fine_tuned[:_CORE_FINE_TUNED]}
-    return [member for member in members if member.is_baseline or member.name in kept]
 
 
 def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
@@ -347,7 +322,7 @@ def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> i
     return max(1, min(jobs, int(0.8 * available_bytes / job_bytes)))
 
 
-# The fewest updates of a new member, as a share of the plan's.
+# The fewest updates of a further fine-tuned member, as a share of the plan's.
 _FEWEST_SHARE = 0.5
 # The share of its updates after which a late fold may end early, and of the plan's with which a begun member goes on.
 # Its learning rate has not fallen to zero by then, so the model is worse than a planned one, but its predictions out of
@@ -396,9 +371,8 @@ class MemberState:
     @property
     def is_complete(self) -> bool:
         """Whether all rows have an out-of-fold prediction and the files for delivery exist."""
-        if not self.has_predictions:
-            return False
-        return self.member.is_baseline or all((folder / WEIGHTS_FILE).is_file() for folder in self.folders())
+        is_baseline = self.member.is_baseline
+        return self.has_predictions and (is_baseline or all((one / WEIGHTS_FILE).is_file() for one in self.folders()))
 
     @property
     def is_started(self) -> bool:
@@ -458,25 +432,13 @@ class Schedule:
         seconds = self.seconds(state, updates)
         if state.member.is_baseline:
             return [seconds * (len(state.folds) + 1)] if state.waiting or state.running else []
-        adaptation = [self.adaptation_seconds(state)] if FIRST in state.waiting else []
+        adaptation = [self.seconds(state, ADAPTATION_UPDATES)] if FIRST in state.waiting else []
         folds = len(state.waiting) - len(adaptation)
         return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
-
-    def ending_seconds(self, state: MemberState) -> float:
-        """Predict the seconds of one fold of a fine-tuned member after its last update, at the speed of the probe."""
-        return self.speed.ending_seconds(state.member, replace(self.plan, updates=self.updates_of(state)))
-
-    def adaptation_seconds(self, state: MemberState) -> float:
-        """Predict the seconds that the adaptation of a member's encoder takes."""
-        return self.seconds(state, ADAPTATION_UPDATES)
 
     def fewest_updates(self, state: MemberState) -> int | None:
         """Return the updates after which a member's fold may end early when it is late; None if they are fixed."""
         return None if self.has_fixed_updates else math.ceil(_EARLIEST_SHARE * self.updates_of(state))
-
-    def observe(self, state: MemberState, updates: int, seconds: float, load: float | None = None) -> None:
-        """Learn from the measured seconds of one fold, and from the load of the machine meanwhile."""
-        self.speed.observe(state.member, replace(self.plan, updates=updates), seconds, load)
 
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.
@@ -484,13 +446,12 @@ class Schedule:
         Members that are begun come first, then the first one that fits, then the first that fits with fewer updates. A
         member whose encoder is adapted, for which the plan keeps time, may have fewer updates at its turn.
         """
-        open_states = [state for state in self.states if not state.note]
-        begun = [state for state in open_states if state.is_started]
+        begun = [state for state in self.states if state.is_started and not state.note]
         waiting = [state for state in begun if state.is_ready]
         if waiting:
             return waiting[0]
         others = [part for state in begun for part in self.remaining(state)]
-        new = [state for state in open_states if not state.is_started and state.waiting and self._has_disk_space(state)]
+        new = [state for state in self._not_begun() if self._has_disk_space(state)]
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
@@ -504,14 +465,11 @@ class Schedule:
 
         Predictions may be of a time when the machine was busier, and a baseline that does not end costs nothing else.
         """
-        if left_s <= 0:
-            return None
-        waiting = [
-            state
-            for state in self.states
-            if state.member.is_baseline and state.waiting and not state.note and not state.is_started
-        ]
+        waiting = [state for state in self._not_begun() if state.member.is_baseline and left_s > 0]
         return min(waiting, key=lambda state: sum(self.remaining(state)), default=None)
+
+    def _not_begun(self) -> list[MemberState]:
+        return [state for state in self.states if state.waiting and not state.is_started and not state.note]
 
     def _safe(self, state: MemberState, left_s: float) -> float:
         """Return the part of the time left that predictions of a member may fill."""
@@ -549,26 +507,11 @@ class Schedule:
                     f"given up: its other folds need about {needed_s:.0f} s, {max(left_s, 0.0):.0f} s were left"
                 )
 
-    def lower_plan(self, left_s: float, workers: int) -> str | None:
-        """Lower the plan's updates if no fine-tuned member has begun, and none fits into the time left any more.
-
-        Baselines took longer than was predicted, or the machine has other work. Returns a note if they were lowered.
-        """
-        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
-        if self.has_fixed_updates or not fine_tuned or any(state.is_started for state in fine_tuned):
-            return None
-
-        def needed_s(updates: int) -> float:
-            return time_needed(self.remaining(fine_tuned[0], updates), workers)
-
-        plan = with_fewer_updates(self.plan, needed_s, self._safe(fine_tuned[0], left_s))
-        if plan is None or plan == self.plan:
-            return None
-        self.plan = plan
-        return plan.notes[-1]
-
     def _lower_updates(self, state: MemberState, left_s: float, workers: int, others: Sequence[float] = ()) -> bool:
-        """Lower the updates of a fine-tuned member so that its waiting folds fit into the time left, if they can."""
+        """Lower the updates of a fine-tuned member so that its waiting folds fit into the time left, if they can.
+
+        The first fine-tuned member may have as few as 50; later ones are worth their time with half of the plan's.
+        """
         planned = self.updates_of(state)
         if state.member.is_baseline or self.has_fixed_updates:
             return False
@@ -576,8 +519,9 @@ class Schedule:
         def needed_s(updates: int) -> float:
             return time_needed([*others, *self.remaining(state, updates)], workers)
 
+        fine_tuned = [one for one in self.states if one.is_started and not one.member.is_baseline]
         share = _EARLIEST_SHARE if state.done else _FEWEST_SHARE  # folds that are finished would be lost
-        fewest = math.ceil(share * self.plan.updates)
+        fewest = math.ceil(share * self.plan.updates) if fine_tuned else FEWEST_UPDATES
         updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
         if updates is None or updates >= planned:
             return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, MemberState, fitting_updates
+from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, MemberState
 from attentune.automl.distill import TIME_MARGIN, Alternative, Distillation, OutOfTime, training_runs
 from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, label_note, save_out_of_fold
 from attentune.automl.fusion import (
@@ -41,7 +40,6 @@ from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
-from attentune.training.callbacks import ProgressDisplay
 from attentune.training.prepare import row_facts
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE, Interrupted, Stopped, StopRequest, raise_on_signal
 
@@ -136,8 +134,7 @@ class Delivery:
     def run(self) -> AutoResult:
         """Fuse the complete members, and write the run folder.
 
-        If a stop is requested, before or meanwhile, what is delivered is chosen in about a second, rows of other splits
-        are not scored, and the work is kept whole, to be resumed.
+        After a stop request this takes about a second: rows of other splits are not scored, no work is removed.
         """
         auto = self.auto
         complete = [state for state in auto.states if state.is_complete]
@@ -179,27 +176,24 @@ class Delivery:
         """Fuse members, estimate the score, and rank them: in about a second if a stop is or was requested."""
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
-                left_s = max(self.auto.left_s, 0.0)
                 # At least what was kept for it; more if nothing else needs the time.
                 kept_s = END_SHARE * self.auto.options.time_limit_s
-                later_s = 0.0 if self.auto.options.deliver == "best" else left_s / 2
-                times = (max(kept_s, 0.2 * (left_s - later_s)), max(kept_s, 0.6 * (left_s - later_s)))
-                return self._chosen_within(states, *times)
+                left_s = max(self.auto.left_s, 0.0) * (1.0 if self.auto.options.deliver == "best" else 0.5)
+                return self._chosen_within(states, max(kept_s, 0.2 * left_s), max(kept_s, 0.6 * left_s))
         return self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S)
 
     def _chosen_within(
         self, states: Sequence[MemberState], fuse_s: float, estimate_s: float
     ) -> tuple[_Fused, dict[str, Any], list[LeaderboardRow]]:
-        names, doing = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto.display.doing
-        doing("fusing", names)
+        names, auto = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto
+        auto.display.doing("fusing", names)
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        doing("estimating the score of", names)
-        groups = row_groups(self.auto.rows.take(self.auto.scored))
-        estimate = estimate_score(problem, effort, groups=groups)
+        auto.display.doing("estimating the score of", names)
+        estimate = estimate_score(problem, effort, groups=row_groups(auto.rows.take(auto.scored)))
         facts = {
-            "metric": self.auto.metric.name,
+            "metric": auto.metric.name,
             "value": estimate.value,
             "low": estimate.low,
             "high": estimate.high,
@@ -209,18 +203,15 @@ class Delivery:
         return best, without_nan(facts), self._leaderboard(best)
 
     def _problem(self, states: Sequence[MemberState]) -> FusionProblem:
-        """Return what the fusion of these members is fitted on."""
-        logits = {state.member.name: self.auto.out_of_fold(state) for state in states}
-        return FusionProblem(logits, self.labels, self._fusion_folds(), self.auto.space, self.auto.metric, self.seed)
-
-    def _fusion_folds(self) -> np.ndarray:
-        """Return the fold of each scored row; the rows of one held-out part are divided into five."""
-        folds_N = self.auto.folds_N[self.auto.scored]
+        """Return what the fusion of these members is fitted on; the rows of one held-out part have five folds."""
+        auto = self.auto
+        folds_N = auto.folds_N[auto.scored]
         if len(np.unique(folds_N)) == 1:
-            rows = self.auto.rows.take(self.auto.scored)
+            rows = auto.rows.take(auto.scored)
             for number, part in enumerate(fold_rows(rows, min(5, len(folds_N)), "auto held out", self.seed)[0]):
                 folds_N[part] = number
-        return folds_N
+        logits = {state.member.name: auto.out_of_fold(state) for state in states}
+        return FusionProblem(logits, self.labels, folds_N, auto.space, auto.metric, self.seed)
 
     def _effort(self, problem: FusionProblem, fuse_s: float, estimate_s: float) -> Effort:
         """Choose how much of fusing and estimating fits into the time, timed on small pieces of the rows."""
@@ -232,8 +223,6 @@ class Delivery:
             fit_thresholds(fused.logits, piece.labels, piece.space, metric=piece.metric, folds=piece.folds)
             return time.perf_counter() - began
 
-        if math.isinf(fuse_s):
-            return Effort()
         folds = len(np.unique(problem.folds))
         return choose_effort(seconds_of, rows=len(problem.labels), folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
 
@@ -244,8 +233,9 @@ class Delivery:
         parts = effort.parts or max(PARTS, len(np.unique(problem.folds)))
         return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
 
-    def _fuse(self, problem: FusionProblem, effort: Effort = Effort()) -> _Fused:  # noqa: B008  frozen
+    def _fuse(self, problem: FusionProblem, effort: Effort | None = None) -> _Fused:
         """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
+        effort = effort or Effort()
         result = fit_fusion(problem, effort.kinds, effort.max_rows)
         decided = fit_thresholds(
             result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
@@ -308,11 +298,11 @@ class Delivery:
     def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
         """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble."""
         clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
+        why = None
         try:
             if wants_single:
                 self.auto.display.doing("distilling")
                 return self._write_single(best)
-            why = None
         except OutOfTime:
             why = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
         except Interrupted:
@@ -324,11 +314,11 @@ class Delivery:
     def _write_fused(self, fused: _Fused) -> None:
         """Write the run itself if it is one, else an ensemble."""
         run = self._only_run(fused)
-        if run is not None:
+        if run is None:
+            self._save_ensemble(self.auto.folder, fused)
+            self._write_config(self.auto.config)
+        else:
             self._write_run(run)
-            return
-        save_ensemble(self.auto.folder, self._folders(fused), fused.fusion, fused.label_space, self.auto.data.is_pair)
-        self._write_config(self.auto.config)
 
     def _write_run(self, run: Path) -> None:
         """Copy the files of a run or baseline, by hard links where the file system has them."""
@@ -358,14 +348,16 @@ class Delivery:
         by_name = {state.member.name: state for state in self.auto.states}
         return {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
 
+    def _save_ensemble(self, folder: Path, fused: _Fused) -> None:
+        save_ensemble(folder, self._folders(fused), fused.fusion, fused.label_space, self.auto.data.is_pair)
+
     # One encoder that learns from an ensemble.
 
     def _write_single(self, best: _Fused) -> str:
-        """Write a model that needs one encoder, and return a sentence on what it costs and saves.
+        """Write a model that needs one encoder, and return a sentence on what that costs.
 
         It is an encoder that learns what the ensemble predicts, unless the fused baselines, which share one frozen
-        encoder, have a lower loss on the fold that both are scored on. Of an ensemble of baselines alone they are
-        written at once: there is little to teach that they do not know.
+        encoder, have a lower loss on the fold that both are scored on, or the ensemble has only baselines.
         """
         if self._only_run(best) is not None:
             self._write_fused(best)
@@ -375,7 +367,7 @@ class Delivery:
         if baselines is not None and all(member.is_baseline for member in members):
             self._write_fused(baselines)
             return f"All its members are baselines, which share one encoder: {baselines.name} is delivered."
-        save_ensemble(self.auto.work, self._folders(best), best.fusion, best.label_space, self.auto.data.is_pair)
+        self._save_ensemble(self.auto.work, best)
         folder = self.auto.work / SINGLE_FOLDER
         result = self._distill(best, folder, baselines)
         facts = result.train.get("distillation", {})
@@ -419,7 +411,6 @@ class Delivery:
             unlabeled=auto.unlabeled,
             max_steps=self._distillation_updates(fused),
             left_s=lambda: auto.left_s,
-            display=ProgressDisplay(quiet=True),
         ).run()
 
     def _on_all_rows(self, logits: np.ndarray) -> np.ndarray:
@@ -435,15 +426,10 @@ class Delivery:
         if not records or self.auto.config.training.num_train_epochs is not None:
             return None
         longest = max(records, key=lambda record: record.wall_seconds)
-        longest_s, updates = longest.wall_seconds, longest.config["training"]["max_steps"]
-
-        def needed_s(count: int) -> float:
-            return longest_s * count / updates * training_runs(self.auto.data) * TIME_MARGIN
-
-        left_s = self.auto.left_s
-        if needed_s(updates) <= left_s:
-            return None
-        return fitting_updates(updates, needed_s, left_s, fewest=FEWEST_UPDATES) or FEWEST_UPDATES
+        updates = longest.config["training"]["max_steps"]
+        update_s = TIME_MARGIN * training_runs(self.auto.data) * longest.wall_seconds / updates
+        fitting = int(self.auto.left_s / update_s)
+        return None if fitting >= updates else max(fitting, min(updates, FEWEST_UPDATES))
 
     # Scores and records.
 
@@ -471,15 +457,14 @@ class Delivery:
             if self.auto.left_s < -_LATE_SHARE * self.auto.options.time_limit_s:
                 raise OutOfTime
 
-        predictor = Predictor.load(self.auto.folder)
-        evaluator = predictor.predictor(replace(self.auto.data, splits=splits), precision=None)
-        names = tuple(dict.fromkeys((*self.auto.data.metrics, self.auto.metric.name)))
+        auto, predictor = self.auto, Predictor.load(self.auto.folder)
+        evaluator = predictor.predictor(replace(auto.data, splits=splits), precision=None)
+        names = tuple(dict.fromkeys((*auto.data.metrics, auto.metric.name)))
         for split, rows in splits.items():
-            self.auto.display.doing("scoring", f"{len(rows):,} {split} rows")
+            auto.display.doing("scoring", f"{len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split, check_time)
-            write_text(
-                self.auto.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
-            )
+            text = predictions_csv(rows, logits_NC, predictor.label_space)
+            write_text(auto.folder / f"predictions_{split}.csv", text)
             if rows.labels is not None and len(rows):
                 scores[split] = score_predictions(names, rows.labels, logits_NC, predictor.label_space)
 

@@ -10,7 +10,6 @@ Source: Hinton, Vinyals and Dean 2015, with temperature 1.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,17 +34,12 @@ ESTIMATE_FOLDER = "estimate"
 TIME_MARGIN = 1.25
 # The share of the label in the target of a labelled row; the rest is the ensemble's out-of-fold prediction.
 _LABEL_SHARE = 0.5
-# Rows that both models predict, to compare their speed.
-_TIMED_ROWS = 200
 # Training settings that are the caller's; all others are those of the best neural member.
 _CALLERS = ("overwrite_output_dir", "resume", "seed", "precision", "use_cpu", "report_to", "logging_steps")
-_ROWS = {
-    "held-out rows": "held-out rows",
-    "out of fold": (
-        "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it"
-        " only through what the members predict for other rows"
-    ),
-}
+_FOLD = (
+    "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it only"
+    " through what the members predict for other rows"
+)
 
 
 class OutOfTime(Exception):
@@ -85,19 +79,6 @@ class Distillation:
     alternative: Alternative | None = None
     max_steps: int | None = None  # the updates, if not those of the best neural member
     left_s: Callable[[], float] | None = None  # returns the seconds that are left
-    display: ProgressDisplay | None = None
-
-    @property
-    def folder(self) -> Path:
-        return Path(str(self.config.training.output_dir))
-
-    @property
-    def rows(self) -> TextRows:
-        return self.data.splits["train"]
-
-    @property
-    def labels(self) -> np.ndarray:
-        return np.asarray(self.rows.labels)
 
     def run(self) -> RunResult:
         """Train one encoder on the soft targets of the ensemble, and compare the two.
@@ -105,45 +86,34 @@ class Distillation:
         Without held-out rows the encoder is also trained without one fold, which costs its training time a second time,
         and that model and the ensemble's out-of-fold predictions are scored on the fold.
         """
+        rows, folder = self.data.splits["train"], Path(str(self.config.training.output_dir))
         student = student_config(self.teacher, self.config)
         if self.max_steps is not None:
             student = replace(student, training=replace(student.training, max_steps=self.max_steps))
-        soft = replace(self.rows, targets=soft_targets(self.rows, self.out_of_fold, self.data.label_space))
+        soft = replace(rows, targets=soft_targets(rows, self.out_of_fold, self.data.label_space))
         if self.unlabeled is not None and len(self.unlabeled):
             soft = _with_unlabeled(soft, self.unlabeled, self.teacher)
-        result = self._train(student, replace(self.data, splits={**self.data.splits, "train": soft}))
-        single = _with_thresholds(self.folder, self.teacher.label_space)
-        split = _held_out(self.data)
+        result = self._train(student, folder, replace(self.data, splits={**self.data.splits, "train": soft}))
+        single, split = _with_thresholds(folder, self.teacher.label_space), _held_out(self.data)
         try:
-            facts = self._score_without_a_fold(student, soft) if split is None else self._score_held_out(single, split)
+            facts = self._score_without_a_fold(student, folder, soft) if split is None else self._score(single, split)
         except OutOfTime:
-            return self._noted(result, "Distilled from an ensemble; no time was left to compare the two.")
-        timed = self.rows.take(range(min(len(self.rows), _TIMED_ROWS)))
-        facts |= {
-            "ensemble_seconds": _seconds(self.teacher, timed),
-            "single_seconds": _seconds(single, timed),
-            "timed_rows": len(timed),
-            "label_share": _LABEL_SHARE,
-            "unlabeled_rows": len(soft) - len(self.rows),
-        }
-        faster = facts["ensemble_seconds"] / max(facts["single_seconds"], 1e-9)
-        note = (
-            f"Distilled from an ensemble: {facts['metric']} {facts['single']:.4f}, the ensemble"
-            f" {facts['ensemble']:.4f} on {facts['rows']:,} {_ROWS[facts['estimate']]}; predicting is {faster:.1f}"
-            f" times as fast ({len(timed)} rows in {facts['single_seconds']:.3g} s, the ensemble"
-            f" {facts['ensemble_seconds']:.3g} s)."
-        )
-        return self._noted(replace(result, train={**result.train, "distillation": facts}), note)
-
-    def _train(self, config: Config, data: TaskData) -> RunResult:
-        callbacks = [] if self.left_s is None else [_TimeLimitCallback(self.left_s)]
-        return train(config, data=data, display=self.display, callbacks=callbacks, with_baselines=False)
-
-    def _noted(self, result: RunResult, note: str) -> RunResult:
-        """Add the note on distillation to the run's record, and save it."""
-        result = replace(result, notes=[*result.notes, note])
-        write_text(self.folder / RESULT_FILE, result.to_json())
+            facts, note = {}, "Distilled from an ensemble; no time was left to compare the two."
+        else:
+            facts |= {"label_share": _LABEL_SHARE, "unlabeled_rows": len(soft) - len(rows)}
+            note = (
+                f"Distilled from an ensemble: {facts['metric']} {facts['single']:.4f}, the ensemble"
+                f" {facts['ensemble']:.4f} on {facts['rows']:,} {facts['scored']}."
+            )
+        train = {**result.train, "distillation": facts} if facts else result.train
+        result = replace(result, train=train, notes=[*result.notes, note])
+        write_text(folder / RESULT_FILE, result.to_json())
         return result
+
+    def _train(self, config: Config, folder: Path, data: TaskData) -> RunResult:
+        callbacks = [] if self.left_s is None else [_TimeLimitCallback(self.left_s)]
+        config = replace(config, training=replace(config.training, output_dir=str(folder)))
+        return train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=callbacks, with_baselines=False)
 
     def _scores(self, labels: np.ndarray, **given: tuple[np.ndarray, LabelSpace]) -> dict[str, Any]:
         """Return the scores of logits, each with its label space, on the metric that decides."""
@@ -152,31 +122,24 @@ class Distillation:
         scores = {name: score_predictions([metric], labels, *logits)[metric] for name, logits in given.items()}
         return {"metric": metric, **scores, "rows": len(labels)}
 
-    def _score_held_out(self, single: Predictor, split: str) -> dict[str, Any]:
+    def _score(self, single: Predictor, split: str) -> dict[str, Any]:
         """Score both on a split."""
-        rows = self.data.splits[split]
-        logits = {
-            name: (predict_rows(run, rows), run.label_space)
-            for name, run in (("ensemble", self.teacher), ("single", single))
-        }
-        return {**self._scores(np.asarray(rows.labels), **logits), "estimate": "held-out rows"}
+        rows, runs = self.data.splits[split], {"ensemble": self.teacher, "single": single}
+        logits = {name: (predict_rows(run, rows), run.label_space) for name, run in runs.items()}
+        return {**self._scores(np.asarray(rows.labels), **logits), "scored": "held-out rows"}
 
-    def _score_without_a_fold(self, student: Config, soft: TextRows) -> dict[str, Any]:
-        """Train without one fold of the labelled rows; score that model and out-of-fold predictions on it.
-
-        Unlabelled rows are kept.
-        """
+    def _score_without_a_fold(self, student: Config, folder: Path, soft: TextRows) -> dict[str, Any]:
+        """Train without one fold of the labelled rows; score that model and out-of-fold predictions on it."""
         space, plain = self.teacher.label_space, replace(self.data.label_space, thresholds=None)
         in_fold_N = self.folds == self.folds[self.folds >= 0].min()
         scored = np.flatnonzero(in_fold_N & np.isfinite(self.out_of_fold).all(axis=1))
-        kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))
-        folder = self.folder / ESTIMATE_FOLDER
-        config = replace(student, training=replace(student.training, output_dir=str(folder)))
-        self._train(config, TaskData(self.data.name, plain, self.data.metrics, {"train": soft.take(kept)}))
-        labels, single = self.labels[scored], _with_thresholds(folder, space)
-        single_MC = predict_rows(single, replace(self.rows.take(scored), labels=None))
+        kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))  # unlabelled rows too
+        folder = folder / ESTIMATE_FOLDER
+        self._train(student, folder, TaskData(self.data.name, plain, self.data.metrics, {"train": soft.take(kept)}))
+        single, rows = _with_thresholds(folder, space), self.data.splits["train"].take(scored)
+        labels, single_MC = np.asarray(rows.labels), predict_rows(single, replace(rows, labels=None))
         logits = {"ensemble": (self.out_of_fold[scored], space), "single": (single_MC, single.label_space)}
-        facts = {**self._scores(labels, **logits), "estimate": "out of fold"}
+        facts = {**self._scores(labels, **logits), "scored": _FOLD}
         if self.alternative is not None:
             other_MC = self.alternative.logits[scored]
             losses = [calibrated_losses(one_MC, labels, plain).mean() for one_MC in (single_MC, other_MC)]
@@ -307,11 +270,3 @@ def _with_thresholds(folder: Path, space: LabelSpace) -> Predictor:
         content = read_json(folder / "config.json") | {"thresholds": list(space.thresholds)}
         write_text(folder / "config.json", json.dumps(content, indent=2, sort_keys=True) + "\n")
     return Predictor.load(folder)
-
-
-def _seconds(run: Predictor, rows: TextRows) -> float:
-    """Time the prediction of rows by a run whose models are in memory."""
-    predict_rows(run, rows.take(range(min(len(rows), 1))))
-    began = time.perf_counter()
-    predict_rows(run, rows)
-    return time.perf_counter() - began

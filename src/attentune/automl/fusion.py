@@ -1,12 +1,8 @@
-"""Fits a `Fusion` of several models on their out-of-fold logits.
+"""Fits a `Fusion` of several models on their out-of-fold logits, and estimates its score on new rows.
 
 Four kinds, from simple to flexible: one member alone, greedy ensemble selection, non-negative weights, and a linear
-model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds, so no row's
-label is used for its own prediction. The kind is chosen by the loss of these predictions, cross-entropy or squared
-error, which needs far fewer rows than accuracy to tell two models apart (measured: results/auto).
-
-Beyond ten labels only one member alone and a weight for each member are tried, so that time and memory grow with rows,
-labels and members, not with their products.
+model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds. The loss of
+these predictions chooses the kind: it needs far fewer rows than accuracy to tell two models apart (results/auto).
 """
 
 from __future__ import annotations
@@ -103,14 +99,6 @@ class FusionProblem:
             folds[rows] = fold
         return replace(self, folds=folds)
 
-    def limited(self) -> FusionProblem:
-        if len(self.labels) <= _MAX_FITTED_ROWS:
-            return self
-        return self.take(stratified_sample(self.labels, _MAX_FITTED_ROWS, self.seed, "auto fusion"))
-
-    def score(self, logits_NC: np.ndarray) -> float:
-        return self.metric.score(self.labels, predictions_of(logits_NC, self.space))
-
     def probabilities(self) -> np.ndarray:
         """(M, N, C) probabilities, or scores."""
         if self.space.task_type == "regression":
@@ -129,16 +117,12 @@ class FusionResult:
     member_scores: dict[str, float]  # the out-of-fold score of each member
     simplest_member: str  # the simplest good member: the first that no member beats by more than one standard error
     reason: str  # why this fusion is delivered, in one sentence
-    rows: int  # the number of rows that it was fitted on
 
 
 def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_rows: int | None = None) -> FusionResult:
-    """Fit all kinds of fusion, choose one of them, and fit it on all rows.
+    """Fit all kinds of fusion, choose one of them, and fit it on all rows; docs/auto.md has the rule of choice.
 
-    The kind with the lowest cross-fitted loss is delivered if this loss is below that of the simplest good member and
-    its score, of two classes with thresholds, is not clearly worse. The simplest good member is the first that the best
-    one does not beat by more than one standard error of the paired difference. With fewer than 150 rows non-negative
-    weights are delivered, unless the loss of that member is lower by more than one standard error.
+    The simplest good member is the first that the best one does not beat by more than one standard error.
 
     Source:
         Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
@@ -152,12 +136,11 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
     if max_rows is not None and max_rows < count:
         used = stratified_sample(whole.labels, max_rows, whole.seed, "auto fusion rows")
     problem = replace(whole if len(used) == count else whole.part(used), space=space).with_folds()
-    allowed = [kind for kind in kinds if not is_many or kind in _OF_MANY_LABELS]
-    tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in allowed and len(members) > 1)]
+    allowed = [kind for kind in kinds if kind in _OF_MANY_LABELS or not is_many] if len(members) > 1 else []
     _ = problem.predictions  # computed once, for all folds
-    if "weights" in tried and space.task_type != "regression":
+    if "weights" in allowed and space.task_type != "regression":
         _ = problem.truth
-    crossed = {kind: _cross_fit(kind, problem) for kind in tried}
+    crossed = {kind: _cross_fit(kind, problem) for kind in FUSION_KINDS if kind == "single" or kind in allowed}
     fused, losses = ({kind: pair[place] for kind, pair in crossed.items()} for place in (0, 1))
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
@@ -176,7 +159,7 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
         )
     else:
         reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
-    logits_NC = fused[kind]
+    logits_NC, score = fused[kind], whole.metric.score
     if len(logits_NC) < count:
         others = np.setdiff1d(np.arange(count), used)
         logits_NC = np.empty((count, fused[kind].shape[1]))
@@ -185,15 +168,13 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
     return FusionResult(
         fusion=fusion,
         logits=logits_NC,
-        scores={name: problem.score(values) for name, values in fused.items()},
+        scores={name: score(problem.labels, predictions_of(values, space)) for name, values in fused.items()},
         losses={name: float(values.mean()) for name, values in losses.items()},
         member_scores={
-            name: whole.metric.score(whole.labels, predictions_of(values, space))
-            for name, values in whole.logits.items()
+            name: score(whole.labels, predictions_of(values, space)) for name, values in whole.logits.items()
         },
         simplest_member=simplest,
         reason=reason,
-        rows=len(problem.labels),
     )
 
 
@@ -288,7 +269,9 @@ def _fit(kind: str, problem: FusionProblem) -> Fusion:
     if kind == "single":
         return _fit_single(problem)
     fits = {"greedy": _fit_greedy, "weights": _fit_weights, "linear": _fit_linear}
-    return fits[kind](problem.limited())
+    if len(problem.labels) > _MAX_FITTED_ROWS:
+        problem = problem.take(stratified_sample(problem.labels, _MAX_FITTED_ROWS, problem.seed, "auto fusion"))
+    return fits[kind](problem)
 
 
 def _only(name: str, problem: FusionProblem) -> Fusion:
@@ -491,12 +474,7 @@ class Effort:
 
 
 def choose_effort(
-    seconds_of: Callable[[tuple[str, ...], int], float],
-    *,
-    rows: int,
-    folds: int,
-    fuse_s: float,
-    estimate_s: float,
+    seconds_of: Callable[[tuple[str, ...], int], float], *, rows: int, folds: int, fuse_s: float, estimate_s: float
 ) -> Effort:
     """Choose the most that fits the time: all kinds of fusion on all rows; on fewer rows; fewer kinds and parts."""
     parts = folds if rows >= _MANY_ROWS else max(PARTS, folds)
@@ -506,14 +484,12 @@ def choose_effort(
         if first_s > min(fuse_s, estimate_s / min(parts, _FEWEST_PARTS)):
             continue
         second_s = seconds_of(kinds, some) if some > few else first_s
-        slope = max(0.0, (second_s - first_s) / max(1, some - few))
+        row_s = max(1e-9, (second_s - first_s) / max(1, some - few))
         for count in dict.fromkeys((parts, min(parts, _FEWEST_PARTS))):
-            most_s = min(fuse_s, estimate_s / count)
-            fitting = rows if slope == 0 else int(some + (most_s - second_s) / slope)
-            if fitting >= min(rows, _WORTH_ROWS):
-                limit = fitting if fitting < rows else None
-                used = min(rows, fitting)
-                return Effort(kinds, None if count == parts else count, limit, second_s + slope * (used - some))
+            used = int(min(rows, some + (min(fuse_s, estimate_s / count) - second_s) / row_s))
+            if used >= min(rows, _WORTH_ROWS):
+                seconds = second_s + row_s * (used - some)
+                return Effort(kinds, None if count == parts else count, None if used == rows else used, seconds)
     return Effort(("single",), _FEWEST_PARTS, few)
 
 
@@ -536,18 +512,11 @@ def estimate_score(
 ) -> ScoreEstimate:
     """Estimate the score for new rows of what `fit_fusion` and `fit_thresholds` deliver, with its 95 % interval.
 
-    The rows are divided into parts: the folds, or pieces of them, at least ten below 5,000 rows. Everything that looks
-    at labels is repeated without each part: the choice of the simplest good member, the fits of all kinds of fusion,
-    the choice among them, and the thresholds. What comes out is applied to the part, so neither fits nor choices make
-    the estimate optimistic. This costs as many runs of `fit_fusion` as there are parts.
-
-    The estimate is pessimistic rather than optimistic about the members: their out-of-fold predictions come from models
-    that were trained on (k - 1) / k of the rows, while the delivered bag averages k such models. With enough rows the
-    difference is small. The interval covers the sampling of the rows that are scored: bootstrap percentiles over rows
-    (over groups, if rows depend on each other), and for the accuracy of independent rows Wilson's interval, which does
-    not collapse near 0 and 1. It is widened, in squares, by 1.96 standard deviations of the scores on all rows of the
-    rules fitted without one part each, as choices vary with the rows. It does not cover the variation of the members
-    between training sets. docs/auto.md has its measured coverage.
+    Everything that looks at labels is repeated without each part of the rows, so neither fits nor choices make the
+    estimate optimistic. It is pessimistic rather than optimistic about the members: their out-of-fold predictions come
+    from models of (k - 1) / k of the rows, while the delivered bag averages k of them. The interval is that of
+    `score_interval`, widened, in squares, by 1.96 standard deviations of the scores of the rules fitted without one
+    part each, as choices vary with the rows; it excludes the variation of members between training sets.
 
     Source:
         Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
@@ -588,7 +557,6 @@ def estimate_score(
         groups=groups if has_groups else None,
         resamples=resamples,
     )
-    # Widened by the variation of the scores of the rules fitted without one part each.
     spread_s = 1.96 * np.std(scores)
     low, high = float(value - np.hypot(value - low, spread_s)), float(value + np.hypot(high - value, spread_s))
     return ScoreEstimate(value, low, high, predictions)

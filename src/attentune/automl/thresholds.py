@@ -1,13 +1,12 @@
-"""Decision thresholds from out-of-fold logits.
+"""Decision thresholds from out-of-fold logits, and the comparison of predictions with standard errors.
 
-Three cases: two classes (one threshold on the probability of the second class), several labels per row (a threshold
-per label, or one for all), and ordered classes (cut points on the expected class number). The result goes into
-`LabelSpace.thresholds`.
+Two classes have one threshold on the probability of the second class, several labels per row a threshold each or one
+for all, ordered classes cut points on the expected class number. The result goes into `LabelSpace.thresholds`.
 
 The threshold of two classes and the cut points maximise the score that calibrated probabilities lead to expect, which
-depend on the labels through few parameters. They are used unless they are clearly worse than the default decision, but
-for accuracy, for which the most probable class is the best decision: there they must be clearly better. So must the
-thresholds of several labels, which maximise the score on the rows themselves and so fit their noise.
+depend on the labels through few parameters, and are used unless clearly worse than the default decision. Those of
+several labels fit the noise of the rows themselves, and for accuracy the most probable class is the best decision:
+these must be clearly better.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ def choose_simplest(
 def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Compute how much better the other predictions of the same rows are, and the standard error of that difference.
 
-    The standard error is that of the mean of paired differences of per-example values (the jackknife's for F1 and
-    correlations), which estimates the same as a paired bootstrap over rows; where the jackknife needs a call per row,
-    the standard deviation of 50 bootstrap resamples.
+    It is that of paired differences of per-example values (the jackknife's for F1 and correlations); where the
+    jackknife needs a call per row, the standard deviation of 50 bootstrap resamples.
     """
     base_utility, other_utility = utility(metric, labels, base), utility(metric, labels, other)
     if math.isinf(other_utility) or math.isinf(base_utility):
@@ -136,11 +134,7 @@ def fit_thresholds(
     folds: np.ndarray,
     standard_errors: float = 1.0,
 ) -> ThresholdResult:
-    """Fit thresholds on all rows, if those fitted on the other folds do well enough.
-
-    They must not be behind the default decision by a standard error of the paired difference. Those of several labels,
-    and cut points that maximise accuracy, must beat it by one.
-    """
+    """Fit thresholds on all rows, if those fitted on the other folds do well enough (by one standard error)."""
     space = replace(label_space, thresholds=None)
     default = predictions_of(logits_NC, space)
     scores = {"default": metric.score(labels, default)}
@@ -181,11 +175,6 @@ def best_thresholds(
     logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, metric: Metric
 ) -> tuple[float, ...]:
     """Find the thresholds that maximise the metric: expected (two or ordered classes), or on these rows (label sets).
-
-    Of two classes every midpoint between neighbouring probabilities is tried. For macro F1 each label has the threshold
-    of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
-    points of ordered classes are searched one after the other, until none changes. Of more than two million
-    probabilities every second, third, ... row is used.
 
     Source:
         Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
