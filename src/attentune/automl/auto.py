@@ -1,12 +1,11 @@
 """`auto`: the best model for some rows within a time limit.
 
     rows -> probe of each encoder -> plan: folds, rows, updates      (`budget`)
-    members on folds, as runs of `runs.driver` -> out-of-fold logits (`portfolio`, `schedule`, `members`)
-    fusion, thresholds, estimate                                     (`fusion`, `thresholds`, `estimate`)
+    members on folds, as runs of `runs.driver` -> out-of-fold logits (`portfolio`, `members`)
+    fusion, thresholds, estimate                                     (`fusion`, `thresholds`)
     delivery: one model or an ensemble, as an ordinary run folder; leaderboard
 
-`output_dir` is the delivered run folder. Its folder `auto` has the work: `plan.json`, `folds.safetensors`, the records
-and folders of the members' runs, and `leaderboard.json`. A call with `resume` goes on with it.
+`output_dir` is the delivered run folder. Its folder `auto` has the work, with which a call with `resume` goes on.
 """
 
 from __future__ import annotations
@@ -71,6 +70,8 @@ from attentune.training.run_folder import StopRequest, check_own_folder, locked_
 
 FOLDS_FILE = "folds.safetensors"
 _FORMAT = 1
+# What must be equal for the work to be resumed, beside settings, which are named as they are.
+_NAMED = ("rows", "labels", "metric", "settings")
 _POLL_S = 0.2
 # Workers have so long to save when the time is up or a stop is requested: the best is delivered within two seconds.
 _SAVE_S = 1.0
@@ -175,30 +176,26 @@ class _Training(AutoWork, Plan):
     @property
     def training_left_s(self) -> float:
         """The seconds until training has to end: what follows is fusion, distillation, and scoring of other rows."""
-        left_s = self._before_delivery_s - self.end_s
+        left_s, schedule = self._before_delivery_s - self.end_s, self.schedule
+        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
         scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
-        encoders = self.schedule.speed.encoders
-        if scored_rows and encoders:
-            slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
-            begun = [state for state in self.states if not state.member.is_baseline and state.is_started]
-            fine_tuned = sum(len(state.folds) for state in begun if not state.note)
-            scoring_s = scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self.workers
+        if scored_rows and schedule.speed.encoders:
+            slowest = min(speed.predict_tokens_per_s for speed in schedule.speed.encoders.values())
+            passes = 1 + sum(len(state.folds) for state in fine_tuned if state.is_started)
+            scoring_s = scored_rows * self.tokens_per_row / slowest * passes / self.workers
             # Measured when the machine may have been busier; rows that then need more are not scored.
             left_s -= min(scoring_s, _SCORING_SHARE * self.options.time_limit_s)
-        return left_s - self._distillation_s(left_s)
+        if not self._later_runs or not fine_tuned:
+            return left_s
+        # Distillation takes as long as the longest member, or as the first one if it fits before that.
+        done = [schedule.seconds(state) for state in fine_tuned if state.done]
+        later_s = self._later_runs * max(done or [schedule.seconds(fine_tuned[0])])
+        fits = later_s + time_needed(schedule.remaining(fine_tuned[0]), self.workers) <= left_s
+        return left_s - later_s if done or fits else left_s
 
-    def _distillation_s(self, left_s: float) -> float:
-        """Predict the seconds of distillation: as of the longest member, or of the first one if it fits before that."""
-        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
-        done = [self.schedule.seconds(state) for state in fine_tuned if state.done]
-        if done or not fine_tuned:
-            return self._later_runs() * max(done, default=0.0)
-        first_s = self._later_runs() * self.schedule.seconds(fine_tuned[0])
-        folds_s = time_needed(self.schedule.remaining(fine_tuned[0]), self.workers)
-        return first_s if first_s + folds_s <= left_s else 0.0
-
+    @property
     def _later_runs(self) -> float:
-        """Return how many folds of a member take as long as distillation."""
+        """How many folds of a member take as long as distillation."""
         return TIME_MARGIN * training_runs(self.data) if self.options.deliver == "single" else 0.0
 
     # Rows, probe and plan.
@@ -307,7 +304,7 @@ class _Training(AutoWork, Plan):
             batch_size=self.config.training.per_device_train_batch_size,
             epochs=self.config.training.num_train_epochs,
             folds=self.options.folds,
-            later_runs=self._later_runs(),
+            later_runs=self._later_runs,
         )
         plan = make_plan(request)
         self.folds_N = fold_numbers(self.rows, self.space, plan, self.config.training.seed)
@@ -367,18 +364,16 @@ class _Training(AutoWork, Plan):
             return None
         try:
             saved = read_json(file)
+            before, now = saved["identity"], json.loads(to_json(self._identity()))
             if saved["format"] != _FORMAT:
                 raise ValueError(f"its format is {saved['format']!r}, expected {_FORMAT}")
-            before, now = saved["identity"], json.loads(to_json(self._identity()))
             BudgetPlan(**saved["plan"])
-            float(saved["seconds"])
-            dict(saved["encoders"])
+            _ = float(saved["seconds"]), dict(saved["encoders"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
             ) from error
-        names = {"rows": "the rows", "labels": "the labels", "metric": "the metric", "settings": "the settings"}
-        changed = [names.get(key, key) for key in now if before.get(key) != now[key]]
+        changed = [f"the {key}" if key in _NAMED else key for key in now if before.get(key) != now[key]]
         if changed:
             raise CheckpointError(
                 f"{self.folder}: cannot be resumed: {' and '.join(changed)} changed since it was begun. Put back what"
@@ -416,7 +411,6 @@ class _Training(AutoWork, Plan):
 
     @property
     def is_over(self) -> bool:
-        """Whether the time for training is up."""
         return self.training_left_s <= 0
 
     @property
@@ -425,7 +419,6 @@ class _Training(AutoWork, Plan):
 
     @property
     def expected_bytes(self) -> int:
-        """The memory that a worker is expected to need."""
         peaks = [speed.memory_bytes for speed in self.schedule.speed.encoders.values()]
         return int(_MEMORY_MARGIN * max(peaks, default=0))
 
@@ -437,10 +430,12 @@ class _Training(AutoWork, Plan):
         """Take in finished runs, and return those that start now."""
         self._take_in()
         started = sum(len(state.running) for state in self.states)
-        free = self.workers - started
         self.schedule.give_up_late_members(self.training_left_s, self.workers)
         runs: list[Run] = []
-        while len(runs) < free and (state := self.schedule.next_member(self.training_left_s, self.workers)) is not None:
+        while started + len(runs) < self.workers:
+            state = self.schedule.next_member(self.training_left_s, self.workers)
+            if state is None:
+                break
             runs.append(self._start(state))
         if not runs and not started:
             if self.later and not self.is_over:
@@ -542,10 +537,7 @@ class _Training(AutoWork, Plan):
             self.end_s = Delivery(self, StopRequest()).end_seconds(complete)
 
     def _put_similarity_first(self) -> None:
-        """Try the cosine bi-encoder before other fine-tuned members if similarity is what the labels are about.
-
-        That is so if the frozen cosine of the texts predicts the labels better than a linear model on TF-IDF features.
-        """
+        """Try the cosine bi-encoder before other fine-tuned ones if the frozen cosine predicts better than TF-IDF."""
         by_name = {state.member.name: state for state in self.states}
         states = [by_name.get("cosine"), by_name.get("tfidf-linear")]
         baselines = [state for state in states if state is not None and state.is_complete]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,10 +42,8 @@ class Disagreement:
 
 
 def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreement:
-    """Estimate the share of wrong labels from the most confident predictions.
+    """Estimate the share of wrong labels: that of other labels in the most confident fifth of each predicted class.
 
-    Of the rows of each predicted class, the fifth with the highest probability is taken. Were the model right in all of
-    these and errors equally frequent in all rows, the share of other labels there would be the share of wrong labels.
     A model that is wrong there too makes it too high. docs/data.md has how far it was off.
     """
     predicted, certainty = probabilities_NC.argmax(axis=1), probabilities_NC.max(axis=1)
@@ -105,7 +102,7 @@ def fold_numbers(rows: TextRows, space: LabelSpace, plan: Any, seed: int) -> np.
 
 
 def save_folds(file: Path, folds_N: np.ndarray) -> None:
-    """Write the fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
+    """Write what `fold_numbers` returned."""
     with storage_errors(file):
         save_file({"folds": folds_N.astype(np.int64)}, file)
 
@@ -157,10 +154,10 @@ def read_out_of_fold(folder: str | Path, rows: TextRows, label_space: LabelSpace
         logits_NC = load_file(work / OOF_FILE)["logits"]
     except Exception as error:  # safetensors has its own
         raise CheckpointError(f"{work}: cannot be read ({error}). Make the run again, or use another copy.") from error
-    labels = json.loads(json.dumps(dataclasses.asdict(label_space)))
-    same_labels = {name: identity["labels"].get(name) for name in ("task_type", "names")} == {
-        name: labels[name] for name in ("task_type", "names")
-    }
+    same_labels = all(
+        identity["labels"].get(name) == json.loads(json.dumps(getattr(label_space, name)))
+        for name in ("task_type", "names")
+    )
     if identity["rows"] != rows.fingerprint() or not same_labels or len(logits_NC) != len(rows):
         raise CheckpointError(
             f"{folder}: was made from other rows or labels than these {len(rows):,} ({rows.source}), expected the same,"
@@ -173,7 +170,7 @@ def label_note(folder: Path, labels: np.ndarray, logits_NC: np.ndarray, label_sp
     """A sentence if many labels contradict out-of-fold predictions; None if not, or for scores and label sets."""
     if label_space.task_type not in ("classification", "ordinal"):
         return None
-    share: Disagreement = disagreement(labels, probabilities_of(logits_NC, label_space))
+    share = disagreement(labels, probabilities_of(logits_NC, label_space))
     if share.low < HIGH_SHARE:
         return None
     return f"{share_sentence(share)} To see which: attentune doctor --labels --run {folder}"

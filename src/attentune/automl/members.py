@@ -1,10 +1,7 @@
-"""The runs of a member: its folds, all folds of a baseline, the adaptation of its encoder; the probe of an encoder.
+"""The runs of a member, and the probe of an encoder, in a worker process, which holds the rows (`hold`).
 
 A fold is an ordinary run (`runs.driver`) of the folder `auto`: it is trained on the rows of all other folds, and leaves
-in its run folder the logits of its own rows (`heldout.safetensors`). A baseline has one run, with a model for each fold
-and one fitted on all rows.
-
-`MemberTrainer` and `probe` work in a worker process, which holds the rows (`hold`).
+the logits of its own rows in its run folder. A baseline has one run, with a model for each fold and one of all rows.
 """
 
 from __future__ import annotations
@@ -109,7 +106,7 @@ def hold(setup: WorkerSetup) -> None:
 
 
 class _Deadline(TrainingCallback):
-    """Stops training at the deadline, or ends that of a late fold before it; see `MemberTrainer`."""
+    """Stops training at the deadline, or ends that of a late fold before it."""
 
     def __init__(self, deadline: float, stop: StopRequest, trainer: MemberTrainer | None = None) -> None:
         self.deadline, self.trainer, self._stop = deadline, trainer, stop
@@ -188,7 +185,7 @@ class MemberTrainer:
         folds_N = load_folds(Path(self.folds_file))
         result = _train(config, (folds_N != self.folds[0]) & (folds_N >= 0), [deadline])
         held = np.flatnonzero(folds_N == self.folds[0])
-        logits_MC = predict_rows(folder, _without_labels(_SETUP.rows.take(held)))
+        logits_MC = predict_rows(folder, replace(_SETUP.rows.take(held), labels=None, weights=None))
         for checkpoint in checkpoint_folders(folder):  # the run is finished
             shutil.rmtree(checkpoint, ignore_errors=True)
         _save_held_out(folder, logits_MC, held)
@@ -280,10 +277,6 @@ def _frozen_encoder(encoder: ModelConfig) -> Any:
     return _FROZEN[encoder.name_or_path]
 
 
-def _without_labels(rows: TextRows) -> TextRows:
-    return replace(rows, labels=None, weights=None)
-
-
 def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> EncoderSpeed:
     """Train a few steps and predict the rows that were trained on, to measure an encoder's speed."""
     import torch
@@ -321,7 +314,7 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
     )
     if len(deadline.steps) == steps:
         predictor = Predictor.load(folder).single_model("the probe")
-        sample = _without_labels(rows.take(np.flatnonzero(sample_N)))
+        sample = replace(rows.take(np.flatnonzero(sample_N)), labels=None, weights=None)
         predicting = time.perf_counter()
         predict_rows(predictor, sample)
         predict_s = time.perf_counter() - predicting

@@ -44,12 +44,7 @@ def depths(layers: int) -> tuple[int, int, int]:
 
 
 def alignment_features(first: TokenStates, second: TokenStates) -> np.ndarray:
-    """Return (NUM_FEATURES,) float32, how well the tokens of two texts match.
-
-    From the ids: the share of each text's tokens that the other one has, their Jaccard index, the share of each text's
-    pairs of neighbours that the other one has, the logarithms of both lengths and of the numbers of tokens that the
-    other one does not have. At each depth: each token's highest cosine similarity to a token of the other text - mean,
-    minimum and standard deviation over the tokens, for both texts - and the cosine of the mean vectors.
+    """Return (NUM_FEATURES,) float32, how well the tokens of two texts match; docs/small-data.md describes them.
 
     Source: BERTScore (Zhang et al. 2020, section 3: recall and precision by greedy matching).
     """
@@ -139,16 +134,12 @@ class _Kept:
 class FrozenEncoder:
     """The vectors of texts from a pre-trained encoder without any training.
 
-    Each distinct text, and each distinct pair of `alignments`, is encoded once; its numbers are kept for later calls,
-    until there are more than `KEPT`. Several baselines may share one encoder.
+    Those of each distinct text or pair are kept for later calls, until there are more than `KEPT`.
     """
 
     def __init__(self, encoder: ModelConfig, max_length: int, *, use_cpu: bool = False) -> None:
-        self.encoder = ModelConfig(
-            name_or_path=encoder.name_or_path,
-            revision=encoder.revision,
-            trust_remote_code=encoder.trust_remote_code,
-        )
+        name, code = encoder.name_or_path, encoder.trust_remote_code
+        self.encoder = ModelConfig(name_or_path=name, revision=encoder.revision, trust_remote_code=code)
         self.max_length = max_length
         self._use_cpu = use_cpu
         self._loaded: tuple[Any, Any, torch.device] | None = None
@@ -157,13 +148,12 @@ class FrozenEncoder:
 
     @property
     def width(self) -> int:
-        """The width of the vectors."""
         self._load()
         return self._width
 
     @property
     def seconds(self) -> float:
-        """The time that encoding took so far."""
+        """The seconds that encoding took so far."""
         return self._vectors.seconds + self._alignments.seconds
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
@@ -224,17 +214,10 @@ class FrozenEncoder:
     def _load(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
             tokenizer = load_tokenizer(self.encoder)
-            model = build_model(
-                self.encoder,
-                LabelSpace("regression"),
-                tokenizer,
-                max_length=self.max_length,
-                is_pair=False,
-                seed=0,
-            ).eval()
+            space, length = LabelSpace("regression"), self.max_length
+            model = build_model(self.encoder, space, tokenizer, max_length=length, is_pair=False, seed=0).eval()
             accelerated = torch.accelerator.is_available() and not self._use_cpu
-            device = torch.accelerator.current_accelerator() if accelerated else None
-            device = torch.device("cpu") if device is None else device
+            device = (torch.accelerator.current_accelerator() if accelerated else None) or torch.device("cpu")
             model = model.to(device).requires_grad_(False)
             if device.type == "cpu":
                 use_own_attention(model)

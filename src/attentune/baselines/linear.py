@@ -1,7 +1,6 @@
 """The interface of all baselines, each a linear model of features of the texts, and their files.
 
-A thin layer over scikit-learn fits them: logistic regression for classes, one per label for multi-label tasks, ridge
-regression for scores, with the regularisation chosen by cross-validation.
+scikit-learn fits them: logistic regression for classes, one per label for multi-label tasks, ridge for scores.
 """
 
 from __future__ import annotations
@@ -172,12 +171,10 @@ class LinearModel:
         return logits_NC
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the model as arrays, for a file."""
         return {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LinearModel:
-        """Rebuild the model of `arrays`."""
         return cls(arrays["weights_PD"], arrays["bias_P"], arrays["classes_P"], arrays["absent"].item())
 
     def check(self, label_space: LabelSpace, features: int) -> None:
@@ -207,11 +204,7 @@ def fit_linear(
     standardise: bool,
     groups: np.ndarray | None = None,
 ) -> tuple[LinearModel, str]:
-    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows.
-
-    The loss is log loss for classes and labels, squared error for scores. Equal losses choose the stronger
-    regularisation.
-    """
+    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows."""
     weights = np.ones(len(labels)) if weights is None else weights
     mean_D, scale_D = np.zeros(features_ND.shape[1]), np.ones(features_ND.shape[1])
     if standardise:
@@ -219,7 +212,8 @@ def fit_linear(
         scale_D = np.where(deviation_D > 1e-9 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
         features_ND = (features_ND - mean_D) / scale_D
     strength, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
-    model = _fit(_Reduced.of(features_ND), labels, label_space, weights, strength, _ITERATIONS)
+    reduced = _Reduced.of(features_ND)
+    model = reduced.expand(_fit(reduced.coordinates, labels, label_space, weights, strength, _ITERATIONS))
     if standardise:
         weights_PD = model.weights_PD / scale_D
         model = LinearModel(weights_PD, model.bias_P - weights_PD @ mean_D, model.classes_P, model.absent)
@@ -254,7 +248,8 @@ def _choose_strength(
         rest = np.setdiff1d(np.arange(len(labels)), fold)
         reduced = _Reduced.of(features_ND[rest])
         for number, strength in enumerate(strengths):
-            model = _fit(reduced, labels[rest], label_space, weights[rest], strength, _CHOICE_ITERATIONS)
+            inputs = (reduced.coordinates, labels[rest], label_space, weights[rest])
+            model = reduced.expand(_fit(*inputs, strength, _CHOICE_ITERATIONS))
             row_losses = _losses(model.logits(features_ND[fold], label_space), labels[fold], label_space)
             losses[number] += float(weights[fold] @ row_losses)
     strength = strengths[int(losses.argmin())]
@@ -263,10 +258,9 @@ def _choose_strength(
 
 @dataclass(frozen=True)
 class _Reduced:
-    """Features of few rows in as many dimensions as rows, for a fast fit.
+    """Features of few rows in as many dimensions as rows, for a fast fit of the same model.
 
-    The weights of an L2-regularised linear model lie in the space that the rows span. Fitted on coordinates in an
-    orthonormal basis of it, the model is the same.
+    The weights of an L2-regularised linear model lie in the space that the rows span.
     """
 
     features_ND: Matrix
@@ -275,7 +269,6 @@ class _Reduced:
 
     @classmethod
     def of(cls, features_ND: Matrix) -> _Reduced:
-        """Reduce features, unless there are many rows or few features."""
         rows, width = features_ND.shape
         if rows >= width or rows > CHOICE_ROWS:
             return cls(features_ND, features_ND, None)
@@ -289,7 +282,6 @@ class _Reduced:
         return cls(features_ND, vectors_NR * roots_R, vectors_NR / roots_R)
 
     def expand(self, model: LinearModel) -> LinearModel:
-        """Convert a model of the coordinates to one of the features."""
         if self.dual_NR is None:
             return model
         weights_DP = self.features_ND.T @ (self.dual_NR @ model.weights_PD.T)
@@ -307,17 +299,6 @@ def _losses(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) 
 
 
 def _fit(
-    reduced: _Reduced,
-    labels: np.ndarray,
-    label_space: LabelSpace,
-    weights: np.ndarray,
-    strength: float,
-    iterations: int,
-) -> LinearModel:
-    return reduced.expand(_fit_plain(reduced.coordinates, labels, label_space, weights, strength, iterations))
-
-
-def _fit_plain(
     features_ND: Matrix,
     labels: np.ndarray,
     label_space: LabelSpace,
