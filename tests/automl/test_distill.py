@@ -25,13 +25,11 @@ from attentune.automl.folds import make_folds
 from attentune.config import Config, load_config, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
-from attentune.inference.ensemble import save_ensemble
-from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.results import RunResult
 from helpers.samples import settings
-from helpers.tiny_runs import saved_ensemble, saved_model, write_run_config
+from helpers.tiny_runs import saved_ensemble, write_run_config
 
 SPACES = {
     "classification": LabelSpace("classification", ("a", "b", "c")),
@@ -226,16 +224,3 @@ def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
     assert (student.objective.loss, student.objective.class_weights) == ("auto", None)
     assert (student.data.train_file, student.data.max_length) == ("mine.csv", 48)
     assert (student.training.output_dir, student.training.eval_strategy) == (str(tmp_path / "out"), "no")
-
-
-def test_an_ensemble_of_one_model_teaches_too(tiny, tmp_path, task):
-    config, data, out_of_fold = task
-    run = tmp_path / "one"
-    model = saved_model(run / "members" / "bert", tiny("bert"), data.label_space)
-    save_ensemble(
-        run, {"bert": [model]}, Fusion.weighted("single", {"bert": 1.0}, "classification"), data.label_space, False
-    )
-    write_run_config(model, {"name_or_path": str(tiny("bert"))}, num_train_epochs=1.0)
-    result = distil(run, data, config, out_of_fold=out_of_fold, output_dir=tmp_path / "s")
-    assert result.train["distillation"]["label_share"] == 0.5
-    assert result.train["distillation"]["unlabeled_rows"] == 0

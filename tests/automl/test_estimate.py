@@ -74,34 +74,26 @@ def test_random_labels_have_a_chance_estimate():
     assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
 
 
-@pytest.mark.integration
-def test_the_estimate_is_made_without_the_fold_that_is_scored():
-    """Changed labels of a fold leave its own nested predictions as they were."""
-    generator = np.random.default_rng(1)
-    logits, labels = draw(100, generator)
-    folds, metric = np.arange(100) % 10, METRICS["f1"]
-    changed = np.where(folds == 2, 1 - labels, labels)
-    first, second = (
-        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), resamples=10)
-        for values in (labels, changed)
-    )
-    np.testing.assert_array_equal(first.predictions[folds == 2], second.predictions[folds == 2])
-    assert first.value == metric.score(labels, first.predictions)
-
-
-def test_few_rows_are_divided_into_ten_parts_that_keep_groups_together():
-    """Changed labels of a group leave its own nested predictions as they were."""
-    generator = np.random.default_rng(5)
-    logits, labels = draw(120, generator)
-    groups, metric = np.arange(120) // 3, METRICS["f1"]
-    folds = groups % 3
-    inside = groups == 7
+@pytest.mark.parametrize(
+    ("effort", "groups"),
+    [
+        pytest.param(Effort(), None, id="a fold", marks=pytest.mark.integration),
+        # Few rows are divided into ten parts.
+        pytest.param(SINGLE, np.arange(120) // 3, id="a group"),
+    ],
+)
+def test_the_estimate_is_made_without_the_part_that_is_scored(effort, groups):
+    """Changed labels of a fold or group leave its own nested predictions as they were."""
+    logits, labels = draw(120, np.random.default_rng(1))
+    folds, metric = np.arange(120) % 10 if groups is None else groups % 3, METRICS["f1"]
+    inside = folds == 2 if groups is None else groups == 7
     changed = np.where(inside, 1 - labels, labels)
     first, second = (
-        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), SINGLE, groups=groups, resamples=10)
+        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), effort, groups=groups, resamples=10)
         for values in (labels, changed)
     )
     np.testing.assert_array_equal(first.predictions[inside], second.predictions[inside])
+    assert first.value == metric.score(labels, first.predictions)
 
 
 def test_the_interval_is_wider_where_choices_vary():

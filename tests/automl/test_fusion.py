@@ -66,6 +66,7 @@ def test_fusing_complementary_members_beats_each(metric, kind):
     fused = score(fresh, predictions_of(result.fusion.apply(held_out), space))
     assert fused > max(score(fresh, predictions_of(values, space)) for values in held_out.values()) + 0.02
     assert f"({kind}) is delivered" in result.reason
+    assert "its loss is lower" in result.reason
 
 
 @pytest.mark.parametrize("metric", SPACES)
@@ -221,25 +222,6 @@ def test_certain_and_wrong_members_and_absent_classes():
     for kind in ("greedy", "weights", "linear"):
         score = fit({"other": other, "certain": certain}, labels, SPACES["accuracy"], "accuracy", kinds=(kind,)).scores
         assert score[kind] > 0.95
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("metric", SPACES)
-def test_the_loss_chooses_where_the_score_of_few_rows_cannot(metric):
-    """Two members with errors of their own: their mean has a lower loss in most draws of 60 rows."""
-    chosen = []
-    for seed in range(8):
-        generator, space = np.random.default_rng(seed), SPACES[metric]
-        labels = labels_of(space, 60, generator)
-        logits = {name: member(space, labels, 1.0, generator) for name in ("a", "b")}
-        result = fit(logits, labels, space, metric)
-        chosen.append(result.fusion.kind)
-        if result.fusion.kind != "single":
-            is_lower = result.losses[result.fusion.kind] < result.losses["single"]
-            assert ("its loss is lower" if is_lower else "not clearly above") in result.reason
-        else:
-            assert "no fusion of several members is better" in result.reason
-    assert sum(kind != "single" for kind in chosen) >= 5
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import pytest
+
 from attentune.automl.delivery import AutoResult, LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
+from attentune.automl.work import AutoProgress
 from attentune.metrics.metrics import METRICS
 
 ROWS = [
@@ -60,3 +64,16 @@ def test_the_card_has_leaderboard_scores_and_notes():
         "- 3 folds",
     ):
         assert part in text
+
+
+def test_the_limit_counts_from_the_command_and_each_step_has_its_seconds(capsys):
+    display = AutoProgress(began=time.monotonic() - 60)
+    display.left_s = lambda: 30.0
+    display.doing("training", "bert", then="needs about 9 s, ")
+    display.doing("training", "sesame")
+    display.doing("fusing", "2 members")
+    seconds = display.step_seconds()
+    assert list(seconds) == ["starting", "training", "fusing"]
+    assert seconds["starting"] == pytest.approx(60, abs=1)
+    assert sum(seconds.values()) == pytest.approx(60, abs=1)
+    assert "training bert (needs about 9 s, about 30 s left)" in capsys.readouterr().err

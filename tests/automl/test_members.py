@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from attentune.automl import members
+from attentune.automl.auto import _Training
+from attentune.automl.budget import BudgetPlan, Schedule, SpeedModel
 from attentune.automl.folds import save_folds
 from attentune.automl.members import MemberTrainer, WorkerSetup
 from attentune.automl.portfolio import Member
+from attentune.automl.work import AutoProgress, AutoSettings
 from attentune.config import load_config, to_flat
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.runs.driver import RunTask, execute_run
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.training.run_folder import stop_on_signal
+from helpers.tasks import small_record
 
 ROWS, UPDATES = 24, 10
 
@@ -86,3 +91,15 @@ def test_a_fold_that_is_too_late_for_that_is_stopped_with_a_checkpoint(train_fol
     # It goes on from there.
     record, _ = train_fold(deadline_s=3600, ending_s=0)
     assert (record.is_done, record.train["steps"]) == (True, UPDATES)
+
+
+def test_a_resumed_member_goes_on_with_the_updates_of_its_finished_folds(tmp_path):
+    config = load_config(overrides={"training.output_dir": str(tmp_path)})
+    work = _Training(config, AutoSettings(), AutoProgress(quiet=True))
+    work.folds_N, member = np.array([1, 2, 3]), Member("bert", "fine-tuned", "bert", encoder="tiny")
+    work.schedule = Schedule(BudgetPlan(3, 2, 1, updates=600, batch_size=16, tokens_per_row=5.0), SpeedModel({}))
+    run = work._state(member).run(2)
+    record = replace(small_record(run), config={"training": {"max_steps": 90}})
+    work.store.write(record, work.store.run_folder(run))
+    state = work._state(member)
+    assert (state.done, state.waiting, work.schedule.updates_of(state)) == ([2], [1, 3], 90)

@@ -87,5 +87,6 @@ def test_auto_notes_contradicted_labels_only_if_there_are_many(tmp_path: Path) -
     )
     clean, shares_NC, _ = some_rows(wrong=0)
     assert label_note(tmp_path, clean, np.log(shares_NC), space) is None
+    assert label_note(tmp_path, labels, np.zeros_like(shares_NC), space) is None  # the model knows nothing
     scores = LabelSpace("regression")
     assert label_note(tmp_path, labels.astype(float), np.ones((len(labels), 1)), scores) is None

@@ -29,6 +29,8 @@ _BINS = 10
 CERTAIN_SHARE = 0.2
 # A share of disagreement is worth a line if the lower bound of its interval is at least this.
 HIGH_SHARE = 0.05
+# Above this share the predictions are wrong, not the labels.
+_USELESS_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -109,28 +111,22 @@ def save_folds(file: Path, folds_N: np.ndarray) -> None:
 
 def load_folds(file: Path) -> np.ndarray:
     """Read what `save_folds` wrote."""
+    return _arrays(file)["folds"]
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
     try:
-        return load_file(file)["folds"]
+        return load_file(file)
     except Exception as error:  # safetensors has its own
         raise CheckpointError(f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir.") from error
 
 
 def held_out_logits(folders: Sequence[Path], rows: int) -> np.ndarray:
     """Return the (N, C) float64 out-of-fold logits in these run folders; NaN in rows that no fold predicts."""
-    logits_NC: np.ndarray | None = None
-    for folder in folders:
-        file = folder / HELD_OUT_FILE
-        try:
-            arrays = load_file(file)
-            part_MC, rows_M = arrays["logits"], arrays["rows"]
-            if logits_NC is None:
-                logits_NC = np.full((rows, part_MC.shape[1]), np.nan)
-            logits_NC[rows_M] = part_MC
-        except Exception as error:  # safetensors and NumPy have their own
-            raise CheckpointError(
-                f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
-            ) from error
-    assert logits_NC is not None
+    parts = [_arrays(folder / HELD_OUT_FILE) for folder in folders]
+    logits_NC = np.full((rows, parts[0]["logits"].shape[1]), np.nan)
+    for part in parts:
+        logits_NC[part["rows"]] = part["logits"]
     return logits_NC
 
 
@@ -171,7 +167,7 @@ def label_note(folder: Path, labels: np.ndarray, logits_NC: np.ndarray, label_sp
     if label_space.task_type not in ("classification", "ordinal"):
         return None
     share = disagreement(labels, probabilities_of(logits_NC, label_space))
-    if share.low < HIGH_SHARE:
+    if share.low < HIGH_SHARE or share.value > _USELESS_SHARE:
         return None
     return f"{share_sentence(share)} To see which: attentune doctor --labels --run {folder}"
 

@@ -50,7 +50,10 @@ class Member:
 def all_members() -> tuple[Member, ...]:
     """Return the members of `portfolio.yaml`; the encoder of those that have one is ""."""
     text = (resources.files("attentune.automl") / "portfolio.yaml").read_text(encoding="utf-8")
-    return tuple(Member(**{"method": one["name"], "encoder": "", **one}) for one in yaml.safe_load(text)["members"])
+    content = yaml.safe_load(text)
+    members = [Member(**{"method": one["name"], "encoder": "", **one}) for one in content["members"]]
+    by_name = {member.name: member for member in members}
+    return (*members, *(replace(by_name[name], name=f"{name}-2", seed=1) for name in content["again"]))
 
 
 def unknown_members(names: Sequence[str], exclude: Sequence[str]) -> list[str]:

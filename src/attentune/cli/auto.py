@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,6 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     encoders = parsed.encoders or [config.model.name_or_path]
     for name in encoders:
         check_feasible(replace(config, model=replace(config.model, name_or_path=name)))
+    if not parsed.quiet:
+        print(f"{time.strftime('%H:%M:%S')} starting ({parsed.time_limit} left)", file=sys.stderr, flush=True)
     # Imported late, so that errors in flags are reported without delay; workers import theirs meanwhile.
     start_server(worker_slots(parsed.jobs, use_cpu=config.training.use_cpu))
     from attentune.automl.auto import auto
