@@ -49,7 +49,8 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT / "src"),
 }
 # What differs from time to time or from place to place, and what is said in words only.
-LEFT_OUT = re.compile(r"seconds|memory|bytes|versions|config$|folder|notes|warnings|tokens_per_second")
+# `without` is the probability of the passes whose log odds `score` compares.
+LEFT_OUT = re.compile(r"seconds|memory|bytes|versions|config$|folder|notes|warnings|tokens_per_second|^without$")
 COLA = "--task cola --data_dir cola --precision fp32"
 SST2 = "--task sst2 --data_dir sst2 --precision bf16"
 PAIRS = (

@@ -14,7 +14,7 @@ from transformers import pipeline
 
 from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
-from attentune.explain.explainer import answer
+from attentune.explain.explainer import answer_masked
 from attentune.inference.predictor import Predictor, predict
 from attentune.integrations.sklearn import AttentuneClassifier
 from attentune.metrics.calibration import best_threshold, calibration_error, fit_temperature
@@ -121,7 +121,7 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, tmp_pa
     saved = Predictor.load(run)
     backend = RunBackend(saved, name="run")
     for number in turned[:2]:
-        said = answer(saved, TextRows(("0",), (texts[number],), None, None, "text"))
+        said = answer_masked(saved, TextRows(("0",), (texts[number],), None, None, "text"), []).before
         assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
         assert backend.predict([(texts[number], None)])[0]["prediction"] == expected[number]
         assert backend.mask((texts[number], None), [])["after"]["prediction"] == expected[number]

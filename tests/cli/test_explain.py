@@ -16,6 +16,7 @@ from attentune.config import load_config
 from attentune.explain.explanation import overlap
 from attentune.explain.texts import explain_texts, predict_explained
 from attentune.inference.predictor import TASKS_FILE, Predictor
+from attentune.report.explanations import effect_text
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.samples import settings
@@ -89,14 +90,17 @@ def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) ->
     lines = out.splitlines()
     assert lines[0] == f"text: {TEXT}"
     assert lines[1].startswith("prediction: ")
-    assert lines[3].split() == ["word", "ssa", "gradient", "leave-one-out"]
-    rows = [line.split() for line in lines[5:-4] if line.strip()]
     (expected,) = explain_texts(run, [TEXT], method="leave-one-out", precision="fp32")
-    assert lines[-4].startswith("ssa: importance that the token head predicts")
-    assert lines[-2] == f"leave-one-out: {expected.unit}"
+    without = f"p({expected.label}) without it".split()
+    assert lines[3].split() == ["word", "ssa", "gradient", "leave-one-out", *without]
+    rows = [line.split() for line in lines[5:-5] if line.strip()]
+    assert lines[-5].startswith("ssa: importance that the token head predicts")
+    assert lines[-3] == f"leave-one-out: {expected.unit}"
+    assert lines[-2] == f"leave-one-out: {effect_text(expected)}"
     *words, passes, seconds = rows
-    for token, (word, _, _, score) in zip(expected.tokens, words, strict=True):
+    for token, after, (word, _, _, score, share) in zip(expected.words, expected.without, words, strict=True):
         assert (word, float(score)) == (token.text, pytest.approx(token.score, rel=1e-2, abs=1e-4))
+        assert float(share) == pytest.approx(after, abs=1e-3)
     assert passes == ["passes", "1", "2", str(expected.passes)]
     assert seconds[0] == "seconds"
 

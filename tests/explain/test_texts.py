@@ -16,7 +16,7 @@ from attentune.config import load_config
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.by_class import class_units
-from attentune.explain.explainer import Explainer
+from attentune.explain.explainer import Explainer, answer_masked
 from attentune.explain.explanation import Explanation
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
@@ -102,6 +102,24 @@ def test_json_is_as_promised(tiny: Tiny) -> None:
     line = single.to_dict()
     assert (line["pair"], line["probability"]) == (None, None)
     assert list(line["tokens"][0]) == ["text", "start", "end", "score"]
+
+
+@pytest.mark.parametrize("kind", ["classification", "pair", "regression", "multi_label"])
+@pytest.mark.parametrize("method", ["fast-shap", "leave-one-out", "shap", "gradient"])
+def test_what_is_predicted_without_a_word_is_measured(tiny: Tiny, kind: str, method: str) -> None:
+    run = tiny_run(tiny(), kind, with_head=True)
+    found = explained(run, kind, method)
+    if method == "gradient":
+        assert found.without is None
+        return
+    measured = [number for number, value in enumerate(found.without or ()) if value is not None]
+    strongest = int(np.argmax([abs(word.score) for word in found.words]))
+    assert measured == (list(range(len(found.words))) if method == "leave-one-out" else [strongest])
+    assert found.passes == {"fast-shap": 1, "shap": 13}.get(method, found.passes)
+    for number in measured:
+        after = answer_masked(run, a_row(kind), [found.words[number]], precision="fp32").after
+        expected = after.probabilities[str(found.label)] if after.probabilities else after.prediction
+        assert found.without[number] == pytest.approx(expected, abs=1e-5)
 
 
 def test_words_and_pieces_are_both_at_hand(tiny: Tiny) -> None:

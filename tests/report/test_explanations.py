@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
 from attentune.report.document import visible
-from attentune.report.explanations import hex_tone, render_explanations, segments, summary_line, terminal_text, tone
+from attentune.report.explanations import effect_text, render_explanations, segments, summary_line, terminal_text
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import rows_for, tiny_run
@@ -24,7 +25,7 @@ Tiny = Callable[..., Path]
 FOUR = "none little strong most"
 VOID = ("meta", "input")
 # By element the attributes that it may have, and what each may say.
-LOOK = r"background:#[0-9a-f]{6};border-bottom-width:[0-4]px"
+LOOK = r"--share:[01]\.[0-9]{2}"
 ALLOWED: dict[str, dict[str, str]] = {
     "html": {"lang": "en"},
     "head": {},
@@ -41,10 +42,11 @@ ALLOWED: dict[str, dict[str, str]] = {
     "section": {},
     "article": {},
     "div": {"class": "methods|by-words|by-pieces"},
-    "p": {"class": "note|facts|legend|side|marked"},
+    "p": {"class": "note|facts|effect|legend|side|marked"},
+    **{key: {} for key in ("table", "tr", "th", "td")},
     "bdi": {"dir": "auto"},
     "span": {
-        "class": "t|t against|ramp plain|ramp signed",
+        "class": "t plain|t for|t against|ramp plain|ramp signed",
         "title": r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|nan|inf)",
         "style": LOOK,
     },
@@ -165,16 +167,14 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
     text = render_explanations([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
     spans = re.findall(r'<span class="(t[^"]*)" title="([^"]*)" style="([^"]*)">([^<]*)</span>', text)
     assert [(kind, title, word) for kind, title, _, word in spans] == 2 * [
-        ("t", "+0", "none"), ("t", "+0.25", "least"), ("t against", "-0.5", "against"), ("t", "+1", "most"),
+        ("t for", "+0", "none"), ("t for", "+0.25", "least"), ("t against", "-0.5", "against"), ("t for", "+1", "most"),
     ]  # fmt: skip
-    assert [style_of for _, _, style_of, _ in spans[:4]] == [
-        "background:#ffffff;border-bottom-width:0px",
-        "background:#fbdbd8;border-bottom-width:1px",  # a quarter of the way from white to red
-        "background:#aecef4;border-bottom-width:2px",  # half the way to blue
-        "background:#f07064;border-bottom-width:4px",
-    ]
+    assert [share for _, _, share, _ in spans[:4]] == ["--share:0.00", "--share:0.25", "--share:0.50", "--share:1.00"]
     unsigned = render_explanations([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
-    assert "background:#ffa640;border-bottom-width:4px" in unsigned
+    assert '<span class="t plain" title="0.5" style="--share:1.00">b</span>' in unsigned
+    # Readable without pointing at a word: the words with the highest scores, in their order.
+    listed = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    assert listed == [("most", "+1"), ("against", "-0.5"), ("least", "+0.25"), ("none", "+0")]
     assert '<p class="legend">0<span class="ramp plain"></span>0.5: a unit</p>' in unsigned
     assert '<p class="legend">-1<span class="ramp signed"></span>+1: a unit</p>' in text
 
@@ -187,7 +187,12 @@ def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
         assert f'id="{shown}" checked' in text
         assert text.count(" checked") == 1
         words, pieces = text.split('<div class="by-pieces">')
-        assert words.count('class="t"') == len(found[0].words) < pieces.count('class="t"') == len(found[0].pieces)
+        assert (
+            words.count('class="t plain"')
+            == len(found[0].words)
+            < pieces.count('class="t plain"')
+            == len(found[0].pieces)
+        )
 
 
 def test_facts_say_what_was_explained() -> None:
@@ -288,12 +293,36 @@ def test_segments_hold_the_whole_text() -> None:
     assert segments("", [], signed=True) == []
 
 
-def test_tones_reach_from_white_to_full_and_black_can_be_read_on_them() -> None:
-    assert hex_tone(0.0, signed=True) == hex_tone(0.0, signed=False) == hex_tone(-0.5, signed=False) == "#ffffff"
-    for share, signed in ((1.0, True), (-1.0, True), (1.0, False)):
-        linear = [
-            (part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4)
-            for part in tone(share, signed=signed)
-        ]
-        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-        assert (luminance + 0.05) / 0.05 > 7  # WCAG's contrast with black, level AAA
+def test_text_can_be_read_on_the_strongest_colours_of_both_themes() -> None:
+    page = render_explanations([], title="x")
+    light, dark = (dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{([^}]*)\}", page))
+
+    def luminance(colour: str) -> float:
+        code = colour[1:] if len(colour) == 7 else "".join(2 * sign for sign in colour[1:])
+        parts = [int(code[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for theme in (light, dark):
+        for paint in ("paper", "for", "against", "plain"):
+            darker, lighter = sorted(luminance(theme[name]) for name in ("ink", paint))
+            assert (lighter + 0.05) / (darker + 0.05) > 4.5  # WCAG's contrast, level AA
+
+
+def test_what_changes_without_a_word_is_said_in_probabilities() -> None:
+    own = explained("a dull film", [0.1, 2.4, -0.2], label="bad", prediction="bad", probability=0.993)
+    assert effect_text(own) == ""
+    each = replace(own, method="leave-one-out", without=(0.99, 0.6241, 0.994))
+    assert effect_text(each) == "Without \u201cdull\u201d, p(bad) falls from 0.993 to 0.624."
+    assert (
+        effect_text(replace(each, without=(None, 0.9931, None))) == "Without \u201cdull\u201d, p(bad) stays at 0.993."
+    )
+    score = replace(each, label=2.5, prediction=2.5, probability=None, without=(None, 3.25, None))
+    assert effect_text(score) == "Without \u201cdull\u201d, the score rises from 2.5 to 3.25."
+    page = render_explanations([[each, score]], title="x")
+    assert parsed(page).counts["table"] == 2
+    assert "p(bad) falls from 0.993 to 0.624" in page
+    assert "<td>dull</td><td>+2.4</td><td>0.624</td>" in page
+    assert "score without it" in page
+    assert [token.get("without") for token in each.to_dict()["tokens"]] == [0.99, 0.6241, 0.994]
+    assert effect_text(each) in shown(each)

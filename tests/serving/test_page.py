@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attentune.explain.explainer import answer_masked, words_read
+from attentune.explain.explainer import answer_masked
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
@@ -138,7 +138,7 @@ def test_a_click_on_a_word_shows_what_changes_without_it(page: Page, served: Ser
     page.open(served.url, READY)
     ask(page, TEXT)
     before = figures(page)
-    words = words_read(served.run, rows_of([TEXT]))
+    words = explain_texts(served.run, [TEXT], method="ssa")[0].words
     place = [word.text for word in words].index("unwatchable")
 
     def expected(*chosen: int) -> list[str]:

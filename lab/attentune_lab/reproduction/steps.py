@@ -15,8 +15,8 @@ from attentune.config import DataConfig
 from attentune.data.builtin import find_builtin_file, load_spec
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import answer, answer_masked, words_read
-from attentune.explain.explanation import HeadAttention
+from attentune.explain.explainer import answer_masked
+from attentune.explain.explanation import HeadAttention, Subword, word_spans
 from attentune.explain.texts import head_attention
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
@@ -112,14 +112,14 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
 
 
 def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) -> list[tuple[str, ...]]:
-    prediction = answer(saved, rows)
+    prediction = answer_masked(saved, rows, []).before
     share = f"{prediction.probabilities[sentence.gold]:.3f}"
     lines: list[tuple[str, ...]] = [
         (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(saved, rows))
     ]
     if sentence.masked is not None:
-        place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == sentence.masked)
-        masked = answer_masked(saved, rows, [place]).after
+        spans = [span for span in word_spans(sentence.text) if sentence.text[slice(*span)] == sentence.masked]
+        masked = answer_masked(saved, rows, [Subword(sentence.masked, *spans[0], 0.0)]).after
         share = f"{masked.probabilities[sentence.gold]:.3f}"
         title = f'the same, "{sentence.masked}" masked'
         lines.append((title, method, sentence.gold, str(masked.prediction), share, "-"))

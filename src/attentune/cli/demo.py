@@ -86,7 +86,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
 def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     """Run the demo on real sentences and print its results."""
     from attentune.cli.explain import print_explanations
-    from attentune.demo.leaderboard import NOTES, cells, ranked, strongest_word
+    from attentune.demo.leaderboard import NOTES, cells, ranked
     from attentune.demo.run import run_demo
     from attentune.results import to_json, without_nan
 
@@ -106,6 +106,5 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     print("\n" + "\n".join(NOTES))
     print(f"\nWhy {result.explained.method} predicts what it does:\n")
     print_explanations([[result.explanation]])
-    print(strongest_word(result.explanation))
     print(f"Report: {result.report}")
     print(f'Next: attentune predict {result.explained.folder} --text "The story was not dull at all."')

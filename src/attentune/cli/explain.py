@@ -79,7 +79,7 @@ methods need one model. Scores are signed (all but those of ssa, attention, atte
 support the class, negative ones contradict it.
 Each line of JSON: {{"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
 "level", "unit", "tokens": [{{"text", "start", "end", "score"}}]}}; "unit" says what a score is; of pairs each token has
-"in" too: "text" or "pair"."""
+"in" too: "text" or "pair"; words that were left out have "without", the probability (or score) predicted then."""
 
 _FIT_HELP = f"""
 attentune explain RUN --fit [flags]
@@ -284,18 +284,19 @@ def print_explanations(groups: Sequence[Sequence[Explanation]]) -> None:
 
 def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
     """Format one table per text, with one column per method."""
-    from attentune.report.explanations import prediction_text
+    from attentune.report.explanations import effect_text, outcome_name, outcome_text, prediction_text
 
     tables = []
     for group in groups:
-        columns = {
-            one.method: [
-                *(score_text(token.score, signed=one.signed) for token in one.tokens),
-                *("", f"{one.passes:,}", f"{one.seconds:.3g}"),
-            ]
-            for one in group
-        }
+        columns: dict[str, list[str]] = {}
+        for one in group:
+            scores = (score_text(token.score, signed=one.signed) for token in one.tokens)
+            columns[one.method] = [*scores, "", f"{one.passes:,}", f"{one.seconds:.3g}"]
+            if one.method == "leave-one-out" and one.level == "word":
+                without = (outcome_text(value, one) for value in one.without or ())
+                columns[outcome_name(one)] = [*without, "", "", ""]
         below = [f"{one.method}: {visible(one.unit, one_line=True)}" for one in group]
+        below += [f"{one.method}: {effect}" for one in group if (effect := effect_text(one))]
         below += [f"{group[0].unread_words:,} more words were not read."] if group[0].unread_words else []
         names = ("", "passes", "seconds")
         tables.append(_words_table(group[0], prediction_text(group[0]), columns, "\n".join(below), names))

@@ -16,7 +16,7 @@ from attentune.explain.explanation import Explanation
 from attentune.report.charts import PointRow, rows_alt, rows_figure
 from attentune.report.contents import counts_sentence, make_report
 from attentune.report.document import Figure, Report, Section, Table
-from attentune.report.explanations import prediction_text, score_text
+from attentune.report.explanations import effect_text, outcome_name, outcome_text, prediction_text, score_text
 from attentune.report.load import RecordedRun, ReportData
 from attentune.report.writing import check_report_file, write_report
 from attentune.runs.records import Predictions, RunRecord
@@ -119,9 +119,16 @@ def demo_report(
     words = Table(
         "explained",
         f"Words by {explanation.method}",
-        ("word", "score"),
-        tuple((token.text, score_text(token.score, signed=signed)) for token in explanation.tokens),
-        notes=(f"Scores: {explanation.unit}.", strongest_word(explanation)),
+        ("word", "score", outcome_name(explanation)),
+        tuple(
+            (
+                word.text,
+                score_text(word.score, signed=signed),
+                outcome_text(value, explanation),
+            )
+            for word, value in zip(explanation.words, explanation.without or (), strict=True)
+        ),
+        notes=(effect_text(explanation), f"Scores: {explanation.unit}."),
     )
     prediction = f"{explanation.text} {explained}: {prediction_text(explanation)}."
     own = (
@@ -131,16 +138,6 @@ def demo_report(
     others = tuple(section for section in report.sections if section.title not in _LEFT_OUT)
     # The last sentence of a comparison's report has the versions; the first counts a run for each test set.
     return dataclasses.replace(report, title=title, sentences=(counts, report.sentences[-1]), sections=(*own, *others))
-
-
-def strongest_word(explanation: Explanation) -> str:
-    """Say in a sentence what the highest score, of leave-one-out, means."""
-    word = max(explanation.tokens, key=lambda token: abs(token.score))
-    change = "lowers" if word.score > 0 else "raises"
-    return (
-        f'"{word.text}" {score_text(word.score, signed=True)}: leaving the word out {change} the log-odds of'
-        f" {explanation.label} by {score_text(abs(word.score), signed=False)}."
-    )
 
 
 def _figure(runs: Sequence[ScoredRun]) -> Figure:

@@ -18,8 +18,7 @@ import torch
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
-from attentune.errors import ConfigError
-from attentune.explain.explanation import Explanation, Subword, merge_subwords, overlap, word_spans
+from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
 from attentune.explain.fast_shap import LEAST_EXPLAINED
 from attentune.explain.gradient import PassCounter
 from attentune.explain.methods import (
@@ -40,7 +39,7 @@ from attentune.explain.scorer import (
     word_features,
 )
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import attention_by
@@ -57,6 +56,7 @@ class Attribution:
     logits: np.ndarray  # (C,) float32
     passes: int  # forward and backward passes, see `Explanation.passes`
     seconds: float  # this row's share of the batch's time
+    without: np.ndarray | None = None  # of leave-one-out: (length, C) the logits without each token
 
 
 Progress = Callable[[int], None]
@@ -66,6 +66,7 @@ class BaseExplainer(ABC):
     """Explains rows with a saved run of some kind."""
 
     scorer: PredictionScorer  # predicts the rows, and copies of them with masked tokens
+    left_out = "masked"  # what is done to a word that is left out
 
     def __init__(self, rows: TextRows, label_space: LabelSpace) -> None:
         self._rows, self._space = rows, label_space
@@ -100,32 +101,78 @@ class BaseExplainer(ABC):
             check_contrast(name)
         return contrast_id(settings.contrast, target, self._space)
 
-    def _token_source(self, name: str) -> BaseExplainer:
-        """Return the explainer whose tokens the scores of this method belong to."""
-        return self
-
-    def left_out(self, name: str) -> str:
-        """Say what this method does to a word that is left out."""
-        return "masked"
-
     def explanations(
         self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
     ) -> list[Explanation]:
-        """Map a method's scores to the texts."""
-        source = self._token_source(name)
+        """Map a method's scores to the texts, and measure the prediction without words.
+
+        Leave-one-out also leaves each word of several tokens out as a whole. Of other methods whose scores estimate
+        what leaving words out does, the strongest word is left out, in one more pass that `passes` does not count.
+        """
+        found = [self._explanation(row, name, level, one, contrast) for row, one in enumerate(attributions)]
+        with kept_memory():
+            if name == "leave-one-out":
+                scorer = replace(self.scorer, contrast=contrast_id(contrast, None, self._space))
+                return [self._without_each(row, one, attributions[row], scorer) for row, one in enumerate(found)]
+            return self._without_strongest(found, attributions) if METHODS[name].removes else found
+
+    def _without_each(
+        self, row: int, explanation: Explanation, attribution: Attribution, scorer: PredictionScorer
+    ) -> Explanation:
+        assert attribution.without is not None
+        began, words, own = time.perf_counter(), explanation.words, self._tokens_of(row, explanation)
+        scores = [word.score for word in words]
+        # Some tokenizers have tokens without characters, which make no difference.
+        after = [attribution.without[tokens[0]] if len(tokens) else attribution.logits for tokens in own]
+        several = [number for number, tokens in enumerate(own) if len(tokens) > 1]
+        if several:
+            masked_NC = scorer.scores(np.full(len(several), row), [own[number] for number in several]).logits_NC
+            before, *values = (
+                float(scorer.value(torch.from_numpy(logits_C[None]), torch.tensor([attribution.target]))[0])
+                for logits_C in (attribution.logits, *masked_NC)
+            )
+            for number, value, logits_C in zip(several, values, masked_NC, strict=True):
+                scores[number], after[number] = before - value, logits_C
+        return replace(
+            explanation,
+            word_scores=tuple(scores) if several else None,
+            without=tuple(self._outcome(logits_C, attribution.target) for logits_C in after),
+            passes=explanation.passes + len(several),
+            seconds=explanation.seconds + (time.perf_counter() - began if several else 0.0),
+        )
+
+    def _without_strongest(
+        self, found: Sequence[Explanation], attributions: Sequence[Attribution]
+    ) -> list[Explanation]:
+        strongest = {
+            row: int(np.argmax([abs(word.score) for word in one.words])) for row, one in enumerate(found) if one.words
+        }
+        if not strongest:
+            return list(found)
+        masked = [self._tokens_of(row, found[row])[number] for row, number in strongest.items()]
+        logits_NC = self.scorer.scores(np.array(list(strongest), dtype=np.int64), masked).logits_NC
+        measured = list(found)
+        for (row, number), logits_C in zip(strongest.items(), logits_NC, strict=True):
+            without: list[float | None] = [None] * len(found[row].words)
+            without[number] = self._outcome(logits_C, attributions[row].target)
+            measured[row] = replace(found[row], without=tuple(without))
+        return measured
+
+    def _tokens_of(self, row: int, explanation: Explanation) -> list[np.ndarray]:
+        """Return the positions of each word's tokens."""
+        places = self.scorer.features.non_special_positions(row)
         return [
-            self._explanation(row, name, level, attribution, source.pieces(row, attribution.scores), contrast)
-            for row, attribution in enumerate(attributions)
+            np.array([place for place, piece in zip(places, explanation.pieces, strict=True) if overlap(piece, word)])
+            for word in explanation.words
         ]
 
+    def _outcome(self, logits_C: np.ndarray, target: int) -> float:
+        """Return the probability of a class, or for regression the score."""
+        label, probability, _ = self.prediction_of(logits_C, target)
+        return float(label) if probability is None else probability
+
     def _explanation(
-        self,
-        row: int,
-        name: str,
-        level: str,
-        attribution: Attribution,
-        pieces: tuple[Subword, ...],
-        contrast: str | None,
+        self, row: int, name: str, level: str, attribution: Attribution, contrast: str | None
     ) -> Explanation:
         label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
         return Explanation(
@@ -139,8 +186,8 @@ class BaseExplainer(ABC):
             passes=attribution.passes,
             seconds=attribution.seconds,
             level=level,
-            unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out(name)),
-            pieces=pieces,
+            unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out),
+            pieces=self.pieces(row, attribution.scores),
             contrast=contrast,
         )
 
@@ -208,49 +255,16 @@ class Explainer(BaseExplainer):
                 target_B = scorer.targets(result.logits_BC, wanted_N[places])
                 for number, place in enumerate(places.tolist()):
                     by_row[place] = Attribution(
-                        result.scores[number], int(target_B[number]), result.logits_BC[number], passes, seconds
+                        result.scores[number],
+                        int(target_B[number]),
+                        result.logits_BC[number],
+                        passes,
+                        seconds,
+                        result.without[number] if result.without else None,
                     )
                 if progress is not None:
                     progress(len(places))
         return [by_row[place] for place in range(count)]
-
-    def explanations(
-        self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
-    ) -> list[Explanation]:
-        """Map a method's scores to the texts; leave-one-out also masks each word of several tokens as a whole."""
-        found = super().explanations(name, level, attributions, contrast=contrast)
-        if name != "leave-one-out":
-            return found
-        scorer = replace(self.scorer, contrast=contrast_id(contrast, None, self._space))
-        with self.scorer.evaluating(), kept_memory():
-            return [self._with_whole_words(row, one, attributions[row], scorer) for row, one in enumerate(found)]
-
-    def _with_whole_words(
-        self, row: int, explanation: Explanation, attribution: Attribution, scorer: Scorer
-    ) -> Explanation:
-        began, words = time.perf_counter(), explanation.words
-        places = scorer.features.non_special_positions(row)
-        own = [
-            np.array([place for place, piece in zip(places, explanation.pieces, strict=True) if overlap(piece, word)])
-            for word in words
-        ]
-        several = [number for number, tokens in enumerate(own) if len(tokens) > 1]
-        if not several:
-            return explanation
-        masked_NC = scorer.scores(np.full(len(several), row), [own[number] for number in several]).logits_NC
-        before, *after = (
-            float(scorer.value(torch.from_numpy(logits_C[None]), torch.tensor([attribution.target]))[0])
-            for logits_C in (attribution.logits, *masked_NC)
-        )
-        scores = [word.score for word in words]
-        for number, value in zip(several, after, strict=True):
-            scores[number] = before - value
-        return replace(
-            explanation,
-            word_scores=tuple(scores),
-            passes=explanation.passes + len(several),
-            seconds=explanation.seconds + time.perf_counter() - began,
-        )
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
         if method.batched and not alone:
@@ -267,11 +281,9 @@ class Explainer(BaseExplainer):
 
 
 class WordExplainer(BaseExplainer):
-    """Explains rows with a saved baseline or ensemble: by deleting words, or by the gradients of an ensemble's models.
+    """Explains rows with a saved baseline or ensemble, by deleting words."""
 
-    The gradient methods explain each model and average the scores with the weights of the fusion; members without
-    gradients (baselines) are left out. They need models that split the rows into the same tokens.
-    """
+    left_out = "deleted"
 
     def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
         super().__init__(rows, saved.label_space)
@@ -279,7 +291,6 @@ class WordExplainer(BaseExplainer):
         self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
         self._predicted = 0
         self._uncounted = Counter(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
-        self._tokens: Explainer | None = None
         spans = [self._words(row) for row in range(len(rows))]
         self.scorer: WordScorer = WordScorer(word_features(rows, spans), saved.label_space, self._predict, rows, spans)
 
@@ -307,13 +318,10 @@ class WordExplainer(BaseExplainer):
         progress: Progress | None = None,
     ) -> list[Attribution]:
         """Compute each row's scores; a pass is the prediction of one text by one of the run's models."""
-        is_ensemble = isinstance(self._saved, EnsemblePredictor)
-        method = method_without_model(name, self._saved.kind, gradients=is_ensemble)
+        method = method_without_model(name, self._saved.kind)
         settings = settings or Settings()
         wanted_N = class_ids(target, self._space, len(self._rows))
         scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
-        if method.needs == "gradients":
-            return self._averaged(name, scorer, wanted_N, settings, progress)
         by_row = []
         for row in range(len(self._rows)):
             began, self._predicted = time.perf_counter(), 0
@@ -326,70 +334,16 @@ class WordExplainer(BaseExplainer):
                     result.logits_BC[0],
                     self._predicted * self._runs,
                     time.perf_counter() - began,
+                    result.without[0] if result.without else None,
                 )
             )
             if progress is not None:
                 progress(1)
         return by_row
 
-    def _averaged(
-        self, name: str, scorer: WordScorer, wanted_N: np.ndarray, settings: Settings, progress: Progress | None
-    ) -> list[Attribution]:
-        """Average the scores of an ensemble's models by the weights of the fusion."""
-        ensemble = self._saved
-        assert isinstance(ensemble, EnsemblePredictor)
-        logits_NC = self.scorer.scores(np.arange(len(self._rows))).logits_NC
-        target_N = scorer.targets(logits_NC, wanted_N)
-        names = None if not self._space.names else [self._space.names[target] for target in target_N]
-        by_model: list[list[Attribution]] = []
-        weights: list[float] = []
-        for weight, run in ensemble.weighted_runs():
-            if isinstance(run, ModelPredictor):
-                with unchanged_attention(run):
-                    explainer = Explainer(run, self._rows, precision=self._precision)
-                    self._check_tokens(name, explainer)
-                    by_model.append(explainer.attributions(name, target=names, settings=settings))
-                weights.append(weight)
-        if not by_model:
-            raise ConfigError(
-                f"method: {name} needs gradients, but no member of {ensemble.folder} is a neural model. Use"
-                " leave-one-out, lime or shap."
-            )
-        by_row = []
-        for row in range(len(self._rows)):
-            parts = [attributions[row] for attributions in by_model]
-            scores = sum(weight / sum(weights) * part.scores for weight, part in zip(weights, parts, strict=True))
-            passes = sum(part.passes for part in parts) + self._runs
-            seconds = sum(part.seconds for part in parts)
-            by_row.append(Attribution(np.asarray(scores), int(target_N[row]), logits_NC[row], passes, seconds))
-            if progress is not None:
-                progress(1)
-        return by_row
-
-    def _check_tokens(self, name: str, explainer: Explainer) -> None:
-        """Refuse models whose tokens differ, since their scores cannot be averaged token by token."""
-        if self._tokens is None:
-            self._tokens = explainer
-        first, other = self._tokens.scorer.features, explainer.scorer.features
-        same = np.array_equal(first.ids, other.ids) and np.array_equal(first.starts, other.starts)
-        if not same or not np.array_equal(first.special, other.special):
-            raise ConfigError(
-                f"method: {name} averages the scores of tokens, but the models of {self._saved.folder} split these"
-                " texts differently (other tokenizers or maximum lengths). Use leave-one-out, lime or shap, which score"
-                " words, or explain one member."
-            )
-
     def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
         """Return the text and character span of each word of a row."""
         return self.scorer.spans[row]
-
-    def left_out(self, name: str) -> str:
-        """Words are deleted from the text; gradients are those of masking them, in each model."""
-        return "masked, mean of the models" if METHODS[name].needs == "gradients" else "deleted"
-
-    def _token_source(self, name: str) -> BaseExplainer:
-        """Return itself, or for gradient methods a model's explainer: their scores are of its tokens."""
-        return self if METHODS[name].needs != "gradients" or self._tokens is None else self._tokens
 
 
 def explainer_for(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Explainer | WordExplainer:
@@ -414,7 +368,7 @@ def check_method(name: str, saved: Predictor) -> None:
     if isinstance(saved, ModelPredictor):
         method_for(name, saved.model, has_head=saved.attribution_head is not None)
     else:
-        method_without_model(name, saved.kind, gradients=isinstance(saved, EnsemblePredictor))
+        method_without_model(name, saved.kind)
 
 
 def default_method(saved: Predictor) -> str:
@@ -466,11 +420,6 @@ class MaskedWords:
     after: Answer  # the prediction with all of these tokens masked
 
 
-def answer(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Answer:
-    """Predict the first of these rows."""
-    return _answer(predict_rows(saved, rows, precision=precision)[0], saved.label_space)
-
-
 def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
     predicted = predictions_of(logits_C[None], space)[0]
     if space.task_type == "regression":
@@ -479,19 +428,12 @@ def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
     return Answer(space.text_of(predicted), dict(zip(space.names, shares, strict=True)))
 
 
-def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> tuple[Subword, ...]:
-    """Return the words of the first row that are not truncated, with scores 0."""
-    explainer = explainer_for(saved, rows, precision=precision)
-    pieces = explainer.pieces(0, np.zeros(explainer.scorer.features.lengths[0]))
-    return merge_subwords(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
-
-
 def answer_masked(
     saved: Predictor, rows: TextRows, words: Sequence[Subword], *, precision: str | None = None
 ) -> MaskedWords:
     """Predict the first row with words masked, and unmasked.
 
-    All tokens that overlap with a word are masked. The words may come from another run's `words_read`.
+    All tokens that overlap with a word are masked.
 
     Source: SSA (Kou et al. 2020, figure 1).
     """

@@ -208,6 +208,8 @@ class Explanation:
         pieces: the model's subwords without special tokens, those of the first text first.
         contrast: the class that the explained one is compared with; None for all other classes.
         word_scores: the scores of the words, where they are not those of their subwords put together.
+        without: for each word the probability of `label` (for regression the score) that was predicted without it; None
+            for words that were not left out, and for methods whose scores are not about leaving words out.
     """
 
     text: str
@@ -224,6 +226,7 @@ class Explanation:
     pieces: tuple[Subword, ...]
     contrast: str | None = None
     word_scores: tuple[float, ...] | None = None
+    without: tuple[float | None, ...] | None = None
 
     @property
     def tokens(self) -> tuple[Subword, ...]:
@@ -240,6 +243,12 @@ class Explanation:
         if self.word_scores is None:
             return words
         return tuple(word._replace(score=score) for word, score in zip(words, self.word_scores, strict=True))
+
+    def effects(self) -> list[tuple[Subword, float]]:
+        """Return the words that were left out, the highest score first, with what was predicted without them."""
+        pairs = zip(self.words, self.without or [None] * len(self.words), strict=True)
+        measured = [(word, value) for word, value in pairs if value is not None]
+        return sorted(measured, key=lambda pair: -abs(pair[0].score))
 
     @property
     def unread_words(self) -> int:
@@ -267,7 +276,12 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
         `passes`, `seconds`, `level`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs,
-        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`."""
+        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`. Words
+        that were left out have `without`, the probability (or score) that was predicted then."""
+        tokens = token_dicts(self.tokens, is_pair=self.pair is not None)
+        if self.level == "word":
+            for token, value in zip(tokens, self.without or [None] * len(tokens), strict=True):
+                token.update({} if value is None else {"without": round(value, 6)})
         return {
             "text": self.text,
             "pair": self.pair,
@@ -282,7 +296,7 @@ class Explanation:
             "level": self.level,
             "unit": self.unit,
             **({"unread_words": unread} if (unread := self.unread_words) else {}),
-            "tokens": token_dicts(self.tokens, is_pair=self.pair is not None),
+            "tokens": tokens,
         }
 
 

@@ -37,10 +37,13 @@ def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarr
     before_B = scorer.value(torch.from_numpy(plain_BC), target_B).numpy()
     target_M = target_B[torch.from_numpy(owner_M)]
     after_M = scorer.value(torch.from_numpy(masked_MC), target_M).numpy()
-    scores = [np.zeros(length, dtype=np.float32) for length in scorer.features.lengths[rows]]
-    for owner, place, after in zip(owner_M, place_M, after_M, strict=True):
-        scores[owner][place] = before_B[owner] - after
-    return MethodScores(plain_BC, scores)
+    lengths = scorer.features.lengths[rows]
+    scores = [np.zeros(length, dtype=np.float32) for length in lengths]
+    without = [np.repeat(plain_C[None], length, axis=0) for plain_C, length in zip(plain_BC, lengths, strict=True)]
+    for copy, (owner, place) in enumerate(zip(owner_M, place_M, strict=True)):
+        scores[owner][place] = before_B[owner] - after_M[copy]
+        without[owner][place] = masked_MC[copy]
+    return MethodScores(plain_BC, scores, without)
 
 
 def single_token_masks(features: Features, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -265,6 +268,7 @@ class Method:
     signed: bool  # whether negative scores speak against the class; otherwise 0 is the least importance
     batched: bool = True  # whether rows share batches; otherwise each row is scored alone, with its own masked copies
     needs: str = "model"  # "predictions", so that it works on every run
+    removes: bool = False  # whether the scores tell what leaving words out does, which is then measured
     needs_gate: bool = False  # only for models with a token gate
     needs_head: bool = False  # only for runs to which an attribution head was fitted
     needs_captum: bool = False  # only if Captum is installed
@@ -285,7 +289,7 @@ _PART = "the {word}'s part, {by}, of the change of {of} when all {word}s are lef
 _SHAPLEY = _PART.replace("{by}", "by an estimated Shapley value")
 
 METHODS: dict[str, Method] = {
-    "fast-shap": Method(_SHAPLEY, fast_shap, signed=True, needs_head=True),
+    "fast-shap": Method(_SHAPLEY, fast_shap, signed=True, needs_head=True, removes=True),
     "ssa": Method(
         "importance that the token head predicts, from 0 to 1{highest}",
         ssa,
@@ -293,19 +297,16 @@ METHODS: dict[str, Method] = {
         needs_gate=True,
         explains_class=False,
     ),
-    "gradient": Method(
-        _CHANGE.replace("{by}", ", estimated by the gradient"), gradient, signed=True, needs="gradients"
-    ),
+    "gradient": Method(_CHANGE.replace("{by}", ", estimated by the gradient"), gradient, signed=True),
     "integrated-gradients": Method(
         _PART.replace("{by}", "by integrated gradients"),
         integrated_gradients,
         signed=True,
         batched=False,
-        needs="gradients",
         needs_captum=True,
     ),
     "leave-one-out": Method(
-        _CHANGE.replace("{by}", ""), leave_one_out, signed=True, batched=False, needs="predictions"
+        _CHANGE.replace("{by}", ""), leave_one_out, signed=True, batched=False, needs="predictions", removes=True
     ),
     "lime": Method(
         _CHANGE.replace("{by}", ", by a linear model of copies without some {word}s"),
@@ -313,9 +314,10 @@ METHODS: dict[str, Method] = {
         signed=True,
         batched=False,
         needs="predictions",
+        removes=True,
         needs_captum=True,
     ),
-    "shap": Method(_SHAPLEY, shap, signed=True, batched=False, needs="predictions", needs_captum=True),
+    "shap": Method(_SHAPLEY, shap, signed=True, batched=False, needs="predictions", removes=True, needs_captum=True),
     "attention": Method(
         "share of the first token's attention in the last layer, mean of the heads; with special tokens the shares of"
         " all tokens add up to 1{highest}",
@@ -368,11 +370,11 @@ def works_on(method: Method, model: Any, *, has_head: bool) -> bool:
     return (model.token_gate is not None or not method.needs_gate) and (has_head or not method.needs_head)
 
 
-def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:
+def method_without_model(name: str, kind: str) -> Method:
     """Return the method of this name, if it works on a run that is not one model."""
-    method, usable = _known(name), ("predictions", "gradients") if gradients else ("predictions",)
-    if method.needs not in usable:
-        others = ", ".join(other for other, entry in METHODS.items() if entry.needs in usable)
+    method = _known(name)
+    if method.needs != "predictions":
+        others = ", ".join(other for other, entry in METHODS.items() if entry.needs == "predictions")
         raise ConfigError(
             f"method: {name} looks into one model, which this run is not ({kind}). Methods that work on it: {others}."
         )

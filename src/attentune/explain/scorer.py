@@ -213,6 +213,7 @@ class MethodScores:
 
     logits_BC: np.ndarray  # (B, C) float32 of the unmasked rows
     scores: list[np.ndarray]  # for each row (length,) float32, one number per token, 0 at special tokens
+    without: list[np.ndarray] | None = None  # of leave-one-out: for each row (length, C) the logits without each token
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:

@@ -15,14 +15,14 @@ from attentune.report.writing import html_templates, one_line
 
 # A token with at least this share of the highest score counts as strong.
 STRONG = 0.5
+# Words whose scores are listed under a text on a page.
+MOST_STRONGEST = 5
 LEGEND = (
     "The brighter a word, the more it contributed; strong words are bold and underlined. For scores with a sign, red"
     " speaks for the class, and blue in italics against it."
 )
 # Brighter than on a page, since the background of a terminal may be dark.
 _AGAINST_RGB, _FOR_RGB, _UNSIGNED_RGB = (45, 125, 245), (230, 45, 40), (235, 120, 0)
-# Black text is readable on all of them, and colour-blind readers can tell blue from red.
-AGAINST_RGB, FOR_RGB, UNSIGNED_RGB = (92, 158, 232), (240, 112, 100), (255, 166, 64)
 
 
 class Segment(NamedTuple):
@@ -70,19 +70,6 @@ def share_of(score: float, most: float) -> float:
     return max(-1.0, min(1.0, score / most)) if most > 0 and math.isfinite(score) else 0.0
 
 
-def tone(share: float, *, signed: bool) -> tuple[int, int, int]:
-    """Return red, green and blue from 0 to 255: white at 0, blue at -1 and red at 1; without a sign orange at 1."""
-    full = (FOR_RGB if share > 0 else AGAINST_RGB) if signed else UNSIGNED_RGB
-    weight = abs(share) if signed else max(0.0, share)
-    red, green, blue = (round(255 + weight * (end - 255)) for end in full)
-    return red, green, blue
-
-
-def hex_tone(share: float, *, signed: bool) -> str:
-    """Return the tone as #rrggbb."""
-    return "#{:02x}{:02x}{:02x}".format(*tone(share, signed=signed))
-
-
 def sides(text: str, pair: str | None, tokens: Sequence[Subword]) -> list[tuple[str, str, list[Subword]]]:
     """Return for the text, and the second text of a pair, its name ("" for a single text), itself and its tokens."""
     if pair is None:
@@ -106,6 +93,8 @@ def terminal_text(explanation: Explanation) -> Text:
     tokens, signed = explanation.tokens, explanation.signed
     most = highest(tokens)
     lines = Text().append(f"{summary_line(explanation)}\n{one_line(explanation.unit)}\n", style="dim")
+    if effect := effect_text(explanation):
+        lines.append(f"{effect}\n")
     for name, text, own_tokens in sides(explanation.text, explanation.pair, tokens):
         lines.append(f"{name}: " if name else "", style="dim")
         for segment in segments(text, own_tokens, signed=signed):
@@ -149,6 +138,45 @@ def prediction_text(explanation: Explanation) -> str:
     return f"{label}, but predicted {one_line(str(explanation.prediction))}"
 
 
+def effect_text(explanation: Explanation) -> str:
+    """Say how the prediction changes without the strongest word that was left out; "" if none was."""
+    if not (effects := explanation.effects()):
+        return ""
+    word, after = effects[0]
+    before, quantity = explanation.probability, f"p({one_line(str(explanation.label))})"
+    if before is None:
+        before, quantity = float(explanation.label), "the score"
+    shown = [outcome_text(value, explanation) for value in (before, after)]
+    change = f"stays at {shown[0]}"
+    if shown[0] != shown[1]:
+        change = f"{'falls' if after < before else 'rises'} from {shown[0]} to {shown[1]}"
+    return f"Without \u201c{one_line(word.text)}\u201d, {quantity} {change}."
+
+
+def outcome_text(value: float | None, explanation: Explanation) -> str:
+    """Return a probability, or for regression a score, as it is shown; "" for a word that was not left out."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if explanation.probability is None else f"{value:.3f}"
+
+
+def outcome_name(explanation: Explanation) -> str:
+    """Return the heading of what is predicted without each word."""
+    is_score = explanation.probability is None
+    return "score without it" if is_score else f"p({one_line(str(explanation.label))}) without it"
+
+
+def strongest(explanation: Explanation) -> list[tuple[str, str, str]]:
+    """Return the words with the highest scores: each with its score and what is predicted without it."""
+    words = explanation.words
+    without = explanation.without or (None,) * len(words)
+    ranked = sorted(zip(words, without, strict=True), key=lambda pair: -abs(pair[0].score))[:MOST_STRONGEST]
+    return [
+        (one_line(word.text), score_text(word.score, signed=explanation.signed), outcome_text(value, explanation))
+        for word, value in ranked
+    ]
+
+
 def cost_text(explanation: Explanation) -> str:
     """Return the number of passes through the model and the seconds that an explanation took."""
     passes = "1 pass" if explanation.passes == 1 else f"{explanation.passes:,} passes"
@@ -157,6 +185,6 @@ def cost_text(explanation: Explanation) -> str:
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
 html_templates.globals |= {
-    "hex_tone": hex_tone, "highest": highest, "score_text": score_text, "segments": segments, "share_of": share_of,
-    "sides": sides,
+    "effect_text": effect_text, "highest": highest, "outcome_name": outcome_name, "score_text": score_text,
+    "segments": segments, "share_of": share_of, "sides": sides, "strongest": strongest,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const {facts, needs_key: needsKey, body_mb: bodyMb} = JSON.parse($("facts").textContent);
-const MOST_CLASSES = 12, WEAK_SIGNED = 0.3, WEAK_UNSIGNED = 0.7, MOST_SHOWN = 300;
+const MOST_CLASSES = 12, WEAK_SIGNED = 0.3, WEAK_UNSIGNED = 0.7, MOST_SHOWN = 300, MOST_STRONGEST = 5;
 let key = null, example = null;
 let asked = 0;  // the number of the last question: answers to earlier ones are not shown
 let shown = null;  // the text and pair that the result is of, and its prediction
@@ -103,11 +103,23 @@ function showExplanation(why) {
   if (signed) meaning = why.probability === null ? "red: for a higher score; blue, dashed: for a lower one"
     : `red: for ${visible(String(why.label))}; blue, dashed: against it`;
   const ramp = make("span", {class: `ramp ${signed ? "signed" : "plain"}`});
+  const words = tokens.map((token) => ({...token, text: visible(token.text)}))
+    .sort((one, other) => Math.abs(other.score) - Math.abs(one.score)).slice(0, MOST_STRONGEST);
+  const outcome = (value) => why.probability === null ? String(Number(value.toPrecision(4))) : value.toFixed(3);
+  const quantity = why.probability === null ? "the score" : `p(${visible(String(why.label))})`;
+  const before = outcome(why.probability ?? why.label);
   const passes = why.passes === 1 ? "1 pass" : `${why.passes.toLocaleString("en")} passes`;
   $("why").replaceChildren(
     make("h2", {}, why.method), make("p", {class: "soft"}, `${passes}, ${digits(why.seconds)} s`),
     make("p", {class: "soft", id: "legend"}, digits(low, signed), ramp, `${digits(most, signed)}: ${visible(why.unit)}`,
       make("br", {}), `${meaning}; words below ${100 * weak}% of the strongest stay unpainted`));
+  const strongest = words.find((word) => word.without !== undefined);
+  if (strongest) {
+    const after = outcome(strongest.without);
+    const change = after === before ? `stays at ${before}`
+      : `${strongest.without < (why.probability ?? why.label) ? "falls" : "rises"} from ${before} to ${after}`;
+    $("why").append(make("p", {id: "effect"}, `Without “${strongest.text}”, ${quantity} ${change}.`));
+  }
   const sides = why.pair === null ? {text: "Text"} : {text: "Text", pair: "Second text"};
   for (const [within, title] of Object.entries(sides)) {
     const letters = [...why[within]];  // the server counts characters, not UTF-16 units
@@ -126,6 +138,12 @@ function showExplanation(why) {
     line.append(part(position));
     if (why.pair !== null) $("why").append(make("p", {class: "soft"}, title));
     $("why").append(make("p", {class: "marked", role: "group", "aria-label": `${title}: words to mask`}, line));
+  }
+  if (words.length) {
+    const lines = words.map(({text, score, without}) =>
+      [text, digits(score, signed), ...(strongest ? [without === undefined ? "" : outcome(without)] : [])]);
+    const columns = [why.level, "score", ...(strongest ? [`${quantity} without it`] : [])];
+    $("why").append(table(columns, lines, "The strongest words"));
   }
   $("tools").hidden = !tokens.length;
 }
