@@ -119,16 +119,15 @@ def write_own(folder: Path) -> None:
     _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
-    _write(folder / "unlabelled.csv", ["text"], [[_text(draw)] for _ in range(40)])
     (folder / "new.csv.gz").write_bytes(gzip.compress((folder / "new.csv").read_bytes()))
-    _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
-    _labelled(folder / "stars-test.csv", 30, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
+    for name, rows in (("stars", 90), ("stars-test", 30)):
+        _labelled(folder / f"{name}.csv", rows, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
     _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
     _labelled(folder / "scores.csv", 80, ["text", "score"], lambda draw: round(draw.uniform(0, 5), 1))
     topics = ["food", "music", "sport"]
     web = [{"text": _text(draw), "label": _sides(draw)} for _ in range(20)]
     (folder / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in web))
-    for name in ("topics.jsonl", "more.jsonl", "kept.jsonl"):
+    for name in ("topics.jsonl", "more.jsonl"):
         rows = [{"text": _text(draw), "topics": draw.sample(topics, k=draw.randint(0, 2))} for _ in range(60)]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     _labelled(folder / "topics.csv", 60, ["text", "topics"], lambda draw: ";".join(draw.sample(topics, k=1)))

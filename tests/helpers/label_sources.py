@@ -107,17 +107,6 @@ class RecordingScorer:
         return [pair for rows, masked in self.asked if masked is not None for pair in zip(rows, masked, strict=True)]
 
 
-class ShufflingScorer(RecordingScorer):
-    """Wraps another scorer and passes it the rows in another order."""
-
-    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        order = np.random.default_rng(len(rows)).permutation(len(rows))
-        answers = super().logits(rows[order], None if masked is None else [masked[place] for place in order])
-        logits_NC = np.empty_like(answers)
-        logits_NC[order] = answers
-        return logits_NC
-
-
 class BagOfWordsScorer:
     """A fast scorer of two classes: the logit of "good" is the sum of the values of the tokens that are not masked."""
 
@@ -178,9 +167,9 @@ def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any
     return labels.values
 
 
-def watched(source: LabelSource, kind: type[RecordingScorer] = RecordingScorer) -> tuple[LabelSource, Any]:
+def watched(source: LabelSource) -> tuple[LabelSource, RecordingScorer]:
     """Return the source with its scorer wrapped, and the wrapper."""
-    scorer = kind(source.scorer)
+    scorer = RecordingScorer(source.scorer)
     return replace(source, scorer=scorer), scorer
 
 

@@ -1,4 +1,4 @@
-"""Writes synthetic records of comparisons, without training, and collects the figures of reports."""
+"""Writes synthetic records of comparisons, without training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from attentune.config import Config, to_dict
 from attentune.runs.records import Run, RunRecord, record_file
@@ -125,21 +124,5 @@ def write_comparison(
     return made
 
 
-# Figures
-
+# How files of figures begin.
 SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
-
-
-def record_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list to which each figure is appended when it is saved."""
-    from matplotlib.figure import Figure
-
-    figures: list[Any] = []
-    save = Figure.savefig
-
-    def record(self: Any, *words: Any, **options: Any) -> None:
-        figures.append(self)
-        save(self, *words, **options)
-
-    monkeypatch.setattr(Figure, "savefig", record)
-    return figures
