@@ -61,18 +61,6 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
 
 
-def test_batches_are_not_sorted_and_no_two_rows_always_meet() -> None:
-    lengths = np.random.default_rng(0).integers(2, 128, 2000)
-    longest = [int(lengths[batch].max()) for batch in bucketed_order(lengths, 16, seed=1, epoch=0)]
-    assert longest != sorted(longest)
-    assert longest != sorted(longest, reverse=True)
-    with_row_0 = [
-        set(next(batch for batch in bucketed_order(lengths, 16, seed=1, epoch=epoch) if 0 in batch).tolist())
-        for epoch in range(10)
-    ]
-    assert set.intersection(*with_row_0) == {0}
-
-
 @pytest.mark.parametrize(("rows", "size"), [(2000, 16), (5000, 8), (900, 32)])
 def test_far_less_is_padded_than_in_random_batches(rows: int, size: int) -> None:
     generator = np.random.default_rng(0)

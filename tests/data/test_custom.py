@@ -74,13 +74,6 @@ def test_a_validation_part_is_cut_and_said(tmp_path: Path) -> None:
     assert only.fingerprint() == {"validation": data.fingerprint()["validation"]}
 
 
-def test_no_part_is_cut_where_there_is_a_validation_file(tmp_path: Path) -> None:
-    train = write(tmp_path, "train.jsonl", reviews(10))
-    dev = write(tmp_path, "dev.jsonl", reviews(4))
-    assert len(load(train_file=train, validation_file=dev).splits["train"]) == 10
-    assert len(load(train_file=train, validation_file=dev, splits=("train",)).splits["train"]) == 10
-
-
 def test_one_row_cannot_be_cut(tmp_path: Path) -> None:
     path = write(tmp_path, "train.csv", "text,label\na,1.5\n")
     with pytest.raises(DataError, match="holds one row"):
@@ -102,16 +95,6 @@ def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
     assert other["train"].ids != data.splits["train"].ids
     assert other["validation"].ids == data.splits["validation"].ids  # so that seeds can be paired by row
     assert not any("Only" in note for note in load(**files, max_train_samples=100).notes)
-
-
-def test_an_unknown_label_in_dev_or_test_is_listed(tmp_path: Path) -> None:
-    train = write(tmp_path, "train.jsonl", reviews(10))
-    other = write(tmp_path, "other.csv", "text,label\na,good\nb,ugly\n")
-    for setting in ("validation_file", "test_file"):
-        with pytest.raises(LabelError, match=r"other.csv:3: unknown labels: 'ugly' .*Known: 'bad', 'good'"):
-            load(train_file=train, **{setting: other})
-    with pytest.raises(LabelError, match=r"train.jsonl:1: unknown labels: 'good'"):
-        load(train_file=train, label_names=("bad", "great"))
 
 
 def test_a_column_missing_in_dev(tmp_path: Path) -> None:

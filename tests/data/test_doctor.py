@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
 from attentune.data.doctor import CHECKS, examine, full_lines, percent, summary_lines
 from attentune.data.load import load_data
-from attentune.seeding import numpy_generator
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 from helpers.samples import distinct, find, make_rows, make_task
 
@@ -157,23 +155,6 @@ def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_onl
     found = find(examine(task, english_only=True), "language")
     assert [(one.level, "xlm-roberta" in one.cure) for one in found] == [("warning", True)] * is_told
     assert not find(examine(task), "language")
-
-
-def test_the_time_grows_as_the_rows_do() -> None:
-    def seconds(rows: int) -> float:
-        """Processor time, since the tests may share their cores."""
-        rng = numpy_generator("test-doctor-speed")
-        texts = [" ".join(map(str, row)) for row in rng.integers(0, 30_000, size=(rows, 10)).tolist()]
-        labels = rng.integers(0, 2, size=rows).tolist()
-        splits = {"train": make_rows(texts, labels), "validation": make_rows(texts[:900], labels[:900])}
-        task, lengths = make_task(splits), np.full(rows, 20)
-        began = time.process_time()
-        report = examine(task, token_lengths={"train": lengths})
-        assert report.splits["validation"].found_in_train == 900
-        return time.process_time() - began
-
-    few, many = (min(seconds(rows) for _ in range(2)) for rows in (8_000, 64_000))
-    assert many < 3 * 8 * few
 
 
 # Labels

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from attentune.config import DataConfig
@@ -57,17 +56,6 @@ def test_validation_rows_stay_unseen_and_test_rows_stay(tmp_path: Path) -> None:
     data = load(tmp_path, folds=5, fold=1, **files)
     assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 40, "validation": 10, "test": 9}
     assert "The rows of validation are not used." in data.notes[-1]
-
-
-def test_known_tasks_are_cut_in_train(data_dir: Path) -> None:
-    def known(**more: Any) -> Any:
-        config = DataConfig(task="rte", data_dir=str(data_dir), **more)
-        return load_data(config, seed=1, splits=("train", "validation")).splits
-
-    plain, cut = known(), known(folds=5, fold=5)
-    assert len(cut["train"]) + len(cut["validation"]) == len(plain["train"]) == 2490
-    assert set(cut["validation"].ids) < set(plain["train"].ids)
-    assert np.abs(cut["validation"].labels.mean() - plain["train"].labels.mean()) < 0.01
 
 
 def test_calibration_and_sizes_go_on_top(tmp_path: Path) -> None:

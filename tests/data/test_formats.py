@@ -119,14 +119,3 @@ def test_a_separator_that_the_file_does_not_have_is_told(tmp_path: Path, used: s
     path.write_bytes(written(("so fine", "so dull"), used, "utf-8"))
     (note,) = read_table(path, options=FileOptions(delimiter=given)).notes
     assert f"read as {name}-separated, since its first line has no '{given}', which --delimiter gives." in note
-
-
-def test_the_command_line_tells_it(tmp_path: Path, attentune) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes(written(SENTENCES["cp1252"] * 5, ";", "cp1252"))
-    status, out, err = attentune("doctor", path)
-    assert status == 0, err
-    assert f"{path}: read as semicolon-separated, Windows-1252 ('café', 'était', 'très')." in out
-    status, out, err = attentune("doctor", path, "--delimiter", ";;")
-    assert status == 2
-    assert "--delimiter: got ';;', expected one character" in err

@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attentune.data.files import read_delimited, read_table
 from attentune.data.text_files import Dialect
@@ -80,17 +78,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, packed: boo
     assert table.names == ("text", "label")
 
 
-unquoted = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\n\r\t"), min_size=1, max_size=12)
-
-
-@given(rows=st.lists(st.tuples(unquoted, unquoted), min_size=1, max_size=8))
-def test_round_trip_without_quoting(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
-    path = tmp_path_factory.mktemp("trip") / "rows.txt"
-    path.write_bytes("".join(f"{first}\t{second}\n" for first, second in rows).encode())
-    table = read_delimited(path, Dialect("\t", "none", header=("a", "b")))
-    assert list(zip(table.texts("a"), table.texts("b"), strict=True)) == rows
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_bom_and_blank_lines_at_the_end_do_not_count(tmp_path: Path, end: str) -> None:
     path = write(tmp_path, "rows.csv", "\ufeff" + end.join(["text,label", "good,1", "bad,0", "", ""]))
@@ -157,15 +144,6 @@ def test_unpacked_size_is_bounded(tmp_path: Path, name: str) -> None:
         assert len(read_table(path, max_bytes=300_000)) == 1
     with pytest.raises(DataError, match="more than the .* bytes that are read"):
         read_table(path, max_bytes=100 if name.endswith("parquet.gz") else 100_000)
-
-
-def test_broken_rows_are_dropped_only_where_asked(tmp_path: Path) -> None:
-    path = write(tmp_path, "rows.txt", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
-    table = read_delimited(path, Dialect("\t", "none", skip_broken=True))
-    assert table.texts("a") == ("1", "7")
-    assert [line for line, _, _ in table.left_out] == [3, 4]
-    with pytest.raises(DataError, match=r"rows.txt:3: 1 field, expected 2"):
-        read_delimited(path, Dialect("\t", "none"))
 
 
 def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
@@ -95,48 +93,10 @@ def test_of_a_pair_the_longer_text_is_cut_first(tokenizers) -> None:
     assert features.full_lengths.tolist() == [55, 54]
 
 
-def test_no_rows_at_all(tokenizers) -> None:
-    features = encode_rows(rows_of([]), tokenizers["bert"], max_length=16)
-    assert len(features) == 0
-    assert features.lengths.shape == features.full_lengths.shape == (0,)
-
-
-@pytest.mark.integration
-@every_family
-def test_very_long_texts_are_cut_without_a_word(tokenizers, family: str, recwarn, capfd) -> None:
-    text = ("The film was a joy. " * 5000)[:100_000]
-    features = encode_rows(rows_of([text, "x" * 100_000, "😀" * 2000]), tokenizers[family], max_length=32)
-    assert features.lengths.max() == 32
-    assert features.full_lengths[0] > 10_000
-    assert (features.ids >= 0).all()
-    assert (features.ids < len(tokenizers[family])).all()
-    assert not [warning for warning in recwarn if "length" in str(warning.message)]
-    assert "length" not in capfd.readouterr().err
-
-
-@every_family
-def test_an_empty_text_has_special_tokens_only(tokenizers, family: str) -> None:
-    features = encode_rows(rows_of([""]), tokenizers[family], max_length=16)
-    tokenizer = tokenizers[family]
-    assert features.ids.tolist() == [tokenizer.cls_token_id, tokenizer.sep_token_id]
-    assert features.special.all()
-    assert len(features.non_special_positions(0)) == 0
-
-
 def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> None:
     for rows in (rows_of(["fine", "fine", "half \ud83d"]), rows_of(["a", "b", "c"], ["d", "e", "\udc00"])):
         with pytest.raises(DataError, match=r"texts: row 2 holds half of a surrogate pair"):
             encode_rows(rows, tokenizers["bert"], max_length=16)
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
-@given(
-    texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1, max_size=5),
-    max_length=st.integers(4, 24),
-)
-def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str], max_length: int) -> None:
-    features = encode_rows(rows_of(texts), tokenizers[family], max_length=max_length)
-    check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
 
 
 # Texts of a pair that are encoded apart, each as if it were alone, side by side in one row

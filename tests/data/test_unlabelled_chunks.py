@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from attentune.config import DataConfig
 from attentune.data import files as read
-from attentune.data.columns import IdColumns
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_chunks, read_table
-from attentune.data.tables import CHUNK, WHOLE, ChunkLimit, Table
+from attentune.data.tables import CHUNK, WHOLE, ChunkLimit
 from attentune.data.text_files import Dialect, parse_delimited
-from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
+from attentune.data.unlabelled import read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, KINDS, as_parquet, tables, written
 
@@ -150,20 +149,11 @@ def test_labels_are_kept_if_all_parts_have_known_ones(
     assert (None if found is None else found.tolist()) == expected
 
 
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [("abcde", tuple("abcde")), ("abcda", tuple("01234")), ("aaaaa", tuple("01234")), ("abcd ", None)],
-)
-def test_an_id_column_counts_if_it_names_each_row_of_all_parts_once(
-    tmp_path: Path, ids: str, expected: tuple[str, ...] | None
-) -> None:
-    path = csv_of(tmp_path, "id,text", *(f"{one.strip()},so fine" for one in ids))
-    assert both(path).ids == (expected or tuple("01234"))
-
-
-def test_the_next_id_column_is_taken_where_the_first_repeats_late(tmp_path: Path) -> None:
-    path = csv_of(tmp_path, "id,text,idx", "a,so,7", "b,so,8", "c,so,9", "a,so,10")
-    assert both(path).ids == ("7", "8", "9", "10")
+def test_ids_are_copied_also_where_they_repeat(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, "text,key,id", "so,7,a", "so,,b", "so,7,a")
+    assert both(path).ids == ("a", "b", "a")
+    assert both(path, id_column="key").ids == ("7", "", "7")
+    assert both(csv_of(tmp_path, "text,note", "so,1", "so,2")).ids == ("0", "1")
 
 
 def refused(path: Path, *, is_pair: bool = False, **settings: Any) -> str:
@@ -176,34 +166,6 @@ def refused(path: Path, *, is_pair: bool = False, **settings: Any) -> str:
         said.append(str(caught.value))
     assert said[0] == said[1]
     return said[0]
-
-
-def test_an_asked_id_that_repeats_in_a_later_part_is_an_error(tmp_path: Path) -> None:
-    path = csv_of(tmp_path, "key,text", "x,so", "y,so", '"z","so\nfine"', "v,so", "y,so", "x,so")
-    assert refused(path, id_column="key").startswith(f"{path}:7: id 'y' in column 'key' was used before ({path}:3), ")
-    path = csv_of(tmp_path, "key,text", "x,so", "y,so", ",so")
-    assert refused(path, id_column="key").startswith(f"{path}:4: column 'key' has no id here")
-    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"key": list("abcb"), "text": ["so"] * 4})))
-    assert f"row 3: id 'b' in column 'key' was used before ({path}, row 1)" in refused(path, id_column="key")
-
-
-@pytest.mark.parametrize("ids", ["a b cc dd a", "a b c d", "aa ab ac b ab aa", "ab ba aa bb"])
-def test_the_first_id_that_repeats_is_named_across_chunks(ids: str) -> None:
-    values = ids.split()
-    parts = [
-        Table("rows.csv", ("id",), {"id": values[place : place + 2]}, len(values[place : place + 2]), first_row=place)
-        for place in range(0, len(values), 2)
-    ]
-    found = IdColumns(["id"], strict=True)
-    for part in parts:
-        found.add(part)
-    again = next((row for row, value in enumerate(values) if value in values[:row]), None)
-    if again is None:
-        assert found.first_usable(lambda: parts) == "id"
-    else:
-        first = values.index(values[again])
-        with pytest.raises(DataError, match=rf"row {again}: id '\w+' in .* before \(rows.csv, row {first}\)"):
-            found.first_usable(lambda: parts)
 
 
 def test_columns_of_json_lines_may_begin_late(tmp_path: Path) -> None:
@@ -239,12 +201,6 @@ def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) ->
     os.utime(path, ns=(1, 1))
     with pytest.raises(DataError, match="has changed while it was read. Start again"):
         next(rows.read())
-
-
-def test_rows_in_memory_are_one_part() -> None:
-    rows = TextRows(("a\r",), ("so",), None, None, "texts")
-    parts = RowChunks.of(rows)
-    assert (parts.num_rows, list(parts.read())) == (1, [rows])
 
 
 def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

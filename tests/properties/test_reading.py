@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_table
-from attentune.data.labels import LabelReader, map_labels
+from attentune.data.labels import LabelReader
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import DataError, LabelError
 from helpers.bad_files import KINDS, letters, names, tables, texts, written
 
@@ -124,16 +122,6 @@ def test_labels_are_found_mapped_and_told_again(place: Path, found: list[str], d
     assert [space.names[label] for label in train.labels] == rows["label"]
 
 
-@given(found=classes, data=st.data())
-def test_labels_of_another_order_keep_their_names(found: list[str], data: st.DataObject) -> None:
-    ids = np.array(data.draw(st.lists(st.integers(0, len(found) - 1), min_size=1, max_size=9)))
-    rows = TextRows(tuple(map(str, range(len(ids)))), ("x",) * len(ids), None, ids, "rows")
-    other = tuple(data.draw(st.permutations([*found, *(f"{name}?" for name in found)])))
-    source, target = LabelSpace("classification", tuple(found)), LabelSpace("classification", other)
-    mapped = map_labels(rows, source, target)
-    assert [target.names[label] for label in mapped.labels] == [source.names[label] for label in ids]
-
-
 @given(found=classes, stranger=names.map(str.strip).filter(bool), data=st.data())
 def test_a_label_that_nobody_knows_is_named_by_its_line(
     place: Path, found: list[str], stranger: str, data: st.DataObject
@@ -148,26 +136,6 @@ def test_a_label_that_nobody_knows_is_named_by_its_line(
     with pytest.raises(LabelError, match="unknown labels") as caught:
         LabelReader(LabelSpace("classification", tuple(found))).read(read_table(path), "label")
     assert caught.value.line == row + 1
-
-
-@given(
-    labels=st.one_of(
-        st.lists(st.integers(0, 4), min_size=3, max_size=40).map(np.array),
-        st.lists(st.floats(-9, 9), min_size=3, max_size=40).map(np.array),
-    ),
-    share=st.floats(0.01, 0.9),
-    seed=st.integers(0, 9),
-)
-def test_cuts_lose_and_repeat_no_row(labels: np.ndarray, share: float, seed: int) -> None:
-    first, second = stratified_split(labels, share, seed)
-    assert sorted([*first, *second]) == list(range(len(labels)))
-    assert min(len(first), len(second)) > 0
-    parts = stratified_folds(labels, 3, seed)
-    assert sorted(np.concatenate(parts)) == list(range(len(labels)))
-    size = 1 + seed % len(labels)
-    taken = stratified_sample(labels, size, seed)
-    assert list(taken) == sorted(set(taken))
-    assert len(taken) == size
 
 
 @given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=6), data=st.data())

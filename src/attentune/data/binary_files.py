@@ -65,7 +65,6 @@ def scan_parquet(source: Any, path: str) -> tuple[tuple[str, ...], int]:
 
 @contextlib.contextmanager
 def _whole_file(path: str | Path) -> Iterator[None]:
-    """Convert pyarrow's errors to a `DataError`."""
     import pyarrow as pa
 
     try:
@@ -104,7 +103,6 @@ def _opened(source: Any, path: str | Path, keep: Collection[str] | None) -> Any:
 def _parquet_rows(
     file: Any, path: str | Path, selected: list[str], packed_bytes: int, max_bytes: float, rows: tuple[int, float]
 ) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Yield the cells of each row, and their characters."""
     unpacked, start = 0, 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
@@ -174,11 +172,7 @@ _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a c
 
 
 def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, options: FileOptions = FOUND) -> Table:
-    """Parse a sheet of a spreadsheet; its first row that is not empty has the names.
-
-    Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
-    text. Columns without a name, and empty rows at the end, are left out.
-    """
+    """Parse a sheet of a spreadsheet: numbers as they are shown without a format, dates in ISO 8601."""
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
     try:
@@ -224,7 +218,7 @@ def _table(
     has_header = options.has_header(rows[top])
     if not has_header:
         rows.insert(top, list(numbered_names(len(rows[top]))))
-    header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]
+    header, body = check_header(top + 1, rows[top], path), rows[top + 1 :]
     if not body:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
     first = top + 2 if has_header else top + 1
@@ -259,7 +253,6 @@ def _sheets(path: Path) -> dict[str, list[list[str]]]:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse a decompression bomb; newer spreadsheets are zip archives."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)

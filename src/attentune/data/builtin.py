@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from attentune.config.parse import nearest
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -71,8 +71,8 @@ def load_spec(name: str) -> TaskSpec:
     names = _spellings()
     if _plain(name) in names:
         return _all_specs()[names[_plain(name)]]
-    near = dict.fromkeys(names[word] for word in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.6))
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = nearest(_plain(name), names)
+    hint = f" Did you mean {names[near]!r}?" if near else ""
     raise ConfigError(f"data.task: there is no task {name!r}.{hint} Known tasks: {', '.join(spec_names())}.")
 
 
@@ -90,12 +90,11 @@ def _all_specs() -> dict[str, TaskSpec]:
 
 @lru_cache(maxsize=1)
 def _spellings() -> dict[str, str]:
-    """Map each name and alias, without case and punctuation, to the name of the task."""
+    """Map names and aliases, without case and punctuation, to the names of tasks."""
     return {_plain(alias): spec.name for spec in _all_specs().values() for alias in (spec.name, *spec.aliases)}
 
 
 def _parse(raw: dict[str, Any]) -> TaskSpec:
-    """Parse a task file, which is part of the package."""
     values = dict(raw)
     columns = values.pop("columns")
     splits = {name: _parse_split(facts, columns) for name, facts in values.pop("splits").items()}

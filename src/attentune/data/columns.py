@@ -1,7 +1,7 @@
 """From the columns of a table to the rows of a split.
 
 `choose_columns` finds the columns of texts, labels and ids by their names and by what they hold; `header_note` reports
-a first row that is no header; `row_ids` and `IdColumns` check the ids; `read_rows` makes the rows.
+a first row that is no header; `row_ids` checks the ids; `read_rows` makes the rows.
 All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import datetime
 import re
-from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
@@ -27,9 +24,6 @@ from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, 
 from attentune.data.text_files import separator_hint
 from attentune.data.text_formats import named_columns
 from attentune.errors import DataError
-
-# Iterates over the tables from the start again.
-Tables = Callable[[], Iterable[Table]]
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,6 @@ def _given(config: DataConfig) -> tuple[str | None, ...]:
 
 
 def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str | None]:
-    """Find the text columns by name; those of both texts if the user names none."""
     if pair is None:
         for first, second in TEXT_PAIRS:
             chosen = _first((first,), rest), _first((second,), rest)
@@ -170,7 +163,6 @@ def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str
 
 
 def _names_note(columns: Columns, by_name: Sequence[str], names: Sequence[str], config: DataConfig) -> str | None:
-    """Say which columns were chosen by their names, and which others could be meant."""
     taken = (columns.text, columns.pair, columns.id, *columns.labels)
     others = [name for name in names if name not in taken]
     chosen, is_doubtful = [], False
@@ -233,92 +225,38 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown}, and {len(names) - 30} more" if len(names) > 30 else shown
 
 
-class IdColumns:
-    """The first candidate column without repeated values; stores a 64-bit hash a cell."""
-
-    def __init__(self, names: Sequence[str], *, strict: bool) -> None:
-        self._strict = strict
-        self._hashes = {name: array("q") for name in names}
-
-    @property
-    def names(self) -> list[str]:
-        """The columns that are still candidates."""
-        return list(self._hashes)
-
-    def add(self, table: Table) -> None:
-        """Add the ids of the next chunk."""
-        for name in self.names:
-            try:
-                ids = _ids(table, name)
-            except DataError:
-                if self._strict:
-                    raise
-                del self._hashes[name]
-                continue
-            self._hashes[name].extend(map(hash, ids))
-
-    def first_usable(self, tables: Tables) -> str | None:
-        """Return the first column with unique ids, or None."""
-        for name, stored in self._hashes.items():
-            hashes = np.frombuffer(stored, np.int64)
-            order = np.argsort(hashes, kind="stable")
-            again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
-            if not len(again):
-                return name
-            if self._strict:
-                row = int(again.min())
-                raise _used_before(name, int(np.flatnonzero(hashes == hashes[row])[0]), row, tables())
-        return None
-
-
-def id_columns(names: Iterable[str], column: str | None, *, strict: bool) -> IdColumns:
-    """The candidate id columns: the given one, otherwise those with a conventional name."""
-    wanted = [column] if column is not None else [name for name in names if name.lower() in IDS]
-    return IdColumns(wanted, strict=strict and column is not None)
-
-
 def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
-    """Read the id of each row."""
-    candidates = id_columns(table.columns, column, strict=strict)
-    names = candidates.names
-    candidates.add(table)
-    usable = candidates.first_usable(lambda: [table])
-    if usable is not None or not names:
-        return ids_of(table, usable), None
+    """Read the id of each row: the first column of ids, or the given one, that names each row once."""
+    names = [column] if column is not None else [name for name in table.columns if name.lower() in IDS]
+    for name in names:
+        try:
+            return _unique_ids(table, name), None
+        except DataError:
+            if strict and column is not None:
+                raise
+    if not names:
+        return row_numbers(table), None
     shown = " and ".join(map(repr, names))
-    return ids_of(table, None), f"{table.source}: rows are numbered from 0, since {shown} does not name each row once."
+    return row_numbers(table), f"{table.source}: rows are numbered from 0, since {shown} does not name each row once."
 
 
-def ids_of(table: Table, column: str | None) -> tuple[str, ...]:
-    """Return the ids in a column with unique values; without a column the row numbers in the source."""
-    if column is not None:
-        return table.texts(column)
+def row_numbers(table: Table) -> tuple[str, ...]:
+    """Return the number of each row in its source."""
     return tuple(str(number) for number in range(table.first_row, table.first_row + len(table)))
 
 
-def _ids(table: Table, column: str) -> Sequence[str]:
-    values = table.values(column)
-    for row, value in enumerate(values):
+def _unique_ids(table: Table, column: str) -> tuple[str, ...]:
+    rows = dict[str, int]()
+    for row, value in enumerate(table.values(column)):
         if not value:
             raise table.error(row, f"column {column!r} has no id here. Give each row one, or leave --id_column out.")
-    return table.texts(column)
-
-
-def _used_before(column: str, first: int, again: int, tables: Iterable[Table]) -> DataError:
-    """Return the error for a row that repeats the id of an earlier one."""
-    place = ""
-    for table in tables:
-        rows = range(table.first_row, table.first_row + len(table))
-        if first in rows:
-            place = table.place(first - table.first_row)
-        if again in rows:
-            row = again - table.first_row
-            return table.error(
+        if (first := rows.setdefault(value, row)) != row:
+            raise table.error(
                 row,
-                f"id {table.columns[column][row]!r} in column {column!r} was used before ({place}), expected each once."
-                " Correct it, or leave --id_column out to number the rows.",
+                f"id {value!r} in column {column!r} was used before ({table.place(first)}), expected each once. Correct"
+                " it, or leave --id_column out to number the rows.",
             )
-    raise AssertionError("the tables have fewer rows than before")
+    return tuple(rows)
 
 
 def read_rows(
@@ -408,7 +346,7 @@ def _candidates(table: Table, taken: Collection[str | None], what: str) -> tuple
 
 
 def _no_content(name: str, cells: Sequence[object]) -> str | None:
-    """Return why a column is neither a text nor a label: it holds ids, dates or a counter."""
+    """Return why a column is neither a text nor a label."""
     values = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
     are_numbers = all(map(_NUMBER.fullmatch, values))
     by_name = no_content(name)

@@ -111,8 +111,6 @@ def examine(
 
 
 class _Split:
-    """A split with what several checks look at."""
-
     def __init__(
         self,
         name: str,
@@ -157,6 +155,12 @@ class _Split:
 
     def share(self, count: int) -> str:
         return percent(count / len(self.rows))
+
+    @property
+    def train_counts(self) -> dict[str, int]:
+        """The rows of each class that train has; empty for other splits."""
+        counts = self.counts if self.name == "train" and self.counts is not None else {}
+        return {label: count for label, count in counts.items() if count}
 
     @functools.cached_property
     def words(self) -> tuple[list[list[str]], list[list[str]]]:
@@ -258,24 +262,15 @@ _Found = Iterator[tuple[str, str, str, Sequence[str]]]
 def _leak(split: _Split) -> _Found:
     if split.train is None or not split.leaked:
         return
-    message = (
-        f"{_count(len(split.leaked), 'row')} also in train ({split.share(len(split.leaked))}), white space and case"
-        " ignored: memorised rows inflate the score."
-    )
+    count = f"{_count(len(split.leaked), 'row')} also in train ({split.share(len(split.leaked))})"
     cure = "Remove these rows from train."
     if split.rows.source == split.train.source:
         cure = "Both are cut from one file with too few different texts: add rows, or give a --validation_file."
-    rows = split.leaked[:MAX_EXAMPLES]
-    yield (
-        "warning",
-        message,
-        cure,
-        [f"{split.where(row)} and train {_place(split.train, other)}" for row, other in rows],
-    )
+    examples = [f"{split.where(row)} and train {_place(split.train, other)}" for row, other in split.leaked[:3]]
+    yield "warning", f"{count}, white space and case ignored: memorised rows inflate the score.", cure, examples
 
 
 def _place(rows: TextRows, row: int) -> str:
-    """Name a row, with its place if that is known."""
     has_place = rows.lines is not None or rows.sources is not None
     return f"row {rows.ids[row]}" + (f" ({rows.where(row)})" if has_place else "")
 
@@ -287,33 +282,28 @@ def _task_type(split: _Split) -> _Found:
 
 def _label_lists(split: _Split) -> _Found:
     """Class names with a line break; other lists are the doubt of `_task_type`."""
-    if split.name != "train" or split.counts is None or (split.data.doubt and "multi_label" in split.data.doubt[1]):
-        return
-    lists = [label for label, count in split.counts.items() if count and {"\n", "\r"} & set(label)]
-    if lists:
+    lists = [label for label in split.train_counts if {"\n", "\r"} & set(label)]
+    if lists and not (split.data.doubt and "multi_label" in split.data.doubt[1]):
         message = f"{_count(len(lists), 'label')} with a line break: {_examples(lists)}."
         cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
         yield "warning", message, cure, ()
 
 
 def _no_label(split: _Split) -> _Found:
-    """Rare classes whose name often means that there is no label."""
-    counts = split.counts if split.name == "train" and split.counts is not None else {}
+    counts = split.train_counts
     # -1 is a number of its own beside 1, or 0 and 1.
     is_ordered = {label_key(label) for label in counts} <= {"-1", "0", "1"}
     for label, count in counts.items():
         may_be_none = label.lower() in NO_LABEL and not (is_ordered and label in ("-1", "-1.0"))
-        if may_be_none and 0 < count <= _RARE_SHARE * sum(counts.values()):
+        if may_be_none and count <= _RARE_SHARE * sum(counts.values()):
             message = f"the rare class {label!r} ({count:,} rows) may mean that there is no label."
             yield "warning", message, f"If it means that, leave its rows out: --ignore_labels={label}.", ()
 
 
 def _alike_classes(split: _Split) -> _Found:
     """Class names that are probably one class: equal except for case and spaces, or a rare misspelling."""
-    if split.name != "train" or split.counts is None or split.space.is_multilabel:
-        return
-    counts = {label: count for label, count in split.counts.items() if count}
-    if found_separator(counts) is not None:
+    counts = split.train_counts
+    if split.space.is_multilabel or found_separator(counts) is not None:
         return
     plain = {label: " ".join(label.casefold().split()) for label in counts}
     alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
@@ -350,7 +340,6 @@ def _constant(split: _Split) -> _Found:
 
 
 def _missing_class(split: _Split) -> _Found:
-    """Labels that no row has, or, with several a row, all have."""
     counts = split.counts or {}
     if not split.space.is_multilabel and sum(map(bool, counts.values())) < 2:
         return
@@ -678,7 +667,6 @@ def _headline(report: DoctorReport) -> str:
 
 
 def _facts(split: SplitReport, task_type: str) -> dict[str, str]:
-    """Return a sentence each on lengths, classes, always predicting the same, and detectable differences."""
     facts: dict[str, str] = {}
     if (tokens := split.tokens) is not None:
         facts["tokens"] = (

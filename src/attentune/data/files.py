@@ -60,16 +60,7 @@ def read_table(
     max_bytes: int = MAX_BYTES,
     options: FileOptions = FOUND,
 ) -> Table:
-    """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz; .feather
-    (.arrow); .xlsx, .xls, .xlsb or .ods.
-
-    A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
-    doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
-    separator and its encoding are found (`find_dialect`) if they are not those of the extension and UTF-8.
-
-    The path "-" is standard input, whose format is found (`guess_format`). A folder of folders with .txt files
-    has a row for each of these files, with the folder's name as its label.
-    """
+    """Read a file, "-" (standard input, whose format is found), or a folder of folders with .txt files, as a whole."""
     (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE, options=options)
     return table
 
@@ -84,8 +75,7 @@ def read_chunks(
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
-    A .json file, spreadsheet or .feather file is one chunk; a .parquet.gz file is unpacked as a whole. A chunk of a
-    .jsonl file has only the columns of its rows.
+    Files that are not read row by row are one chunk. A chunk of a .jsonl file has only the columns of its rows.
     """
     name: str | Path = NAME
     if is_standard_input(path):
@@ -121,7 +111,6 @@ def read_chunks(
 
 
 def _kind(path: Path, options: FileOptions) -> str:
-    """Return the ending of a file's name without .gz, or the given format."""
     if path.suffix.lower() in WHOLE_FILES:
         return path.suffix.lower()
     kind = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()

@@ -45,15 +45,12 @@ def find_label_columns(setting: str, names: Collection[str]) -> tuple[str, ...] 
     listed = label_columns(setting)
     if listed != (setting,):
         return listed if set(listed) <= set(names) else None
-    parts, found = setting.split(","), []
-    while parts:
-        joined = ((count, ",".join(parts[:count]).strip()) for count in range(len(parts), 0, -1))
-        count, name = next(((count, name) for count, name in joined if name in names), (0, ""))
-        if not count:
-            return None
-        found.append(name)
-        parts = parts[count:]
-    return tuple(found)
+    parts = setting.split(",")
+    for count in range(len(parts) - 1, 0, -1):
+        first, rest = ",".join(parts[:count]).strip(), ",".join(parts[count:]).strip()
+        if first in names and (others := find_label_columns(rest, names)) is not None:
+            return (first, *others)
+    return None
 
 
 def label_setting(columns: Sequence[str]) -> str:
@@ -264,10 +261,7 @@ def plain_label(text: str) -> str:
 
 
 def label_key(text: str, *, by_value: bool = False) -> str:
-    """Return what labels are compared by: how they look, and `1` for `1.0` and `1.00`.
-
-    Other numbers are compared as texts, since `01` may be a code and `1.10` a version, except `by_value`.
-    """
+    """Return what labels are compared by: `1` for `1.0`; others as texts (`01`, `1.10`), except `by_value`."""
     plain = plain_label(text)
     if by_value and (number := parse_number(plain)) is not None:
         return f"{number + 0.0:.17g}"
@@ -300,12 +294,7 @@ def decide_task_type(config: DataConfig, default: str | None, *, columns: int = 
 
 
 def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
-    """Find the label space of custom data in its training rows.
-
-    The order of the classes is that of `label_names`, otherwise (classification) that of the column's declaration,
-    that of vectors or of several columns, otherwise sorted (by value if all are numbers). Of labels that are equal but
-    for invisible characters or zeros after a decimal point, the most frequent one is the name.
-    """
+    """Find the label space of custom data: in the order of `label_names`, of the column's declaration, or sorted."""
     if task_type == "regression":
         if config.label_names is not None:
             raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
@@ -316,8 +305,7 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         lists = label_lists(table, column, config.label_separator, config.label_names or ())
         counts = Counter(label for names in lists.sets for label in names or ())
         order = lists.names
-        check_names((*counts, *order, *(config.label_names or ())), table.source)
-        notes += set_notes(lists, table, column, config)
+        notes += _set_notes(lists, table, column, config)
     else:
         labels = label_values(table, column)
         counts = Counter(label for label in labels if label is not None and plain_label(label))
@@ -393,9 +381,15 @@ def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None
     return what, f"Settle it with --task_type: regression (scores){ordered} or classification (each number a class)."
 
 
-def set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) -> list[str]:
+def _set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) -> list[str]:
     """Return notes on how the labels of rows with several were read, and on what looks wrong."""
     names = {name for own in lists.rows for name in own or ()}
+    if wrong := sorted(name for name in {*names, *lists.names, *(config.label_names or ())} if SEPARATOR in name):
+        raise LabelError(
+            f"got the label {wrong[0]!r}, expected none with {SEPARATOR!r} in its name, which stands between the labels"
+            " of a row in our files. Rename it, or name what stands between labels in yours with --label_separator.",
+            path=table.source,
+        )
     if lists.is_vector:
         renamed = "" if config.label_names else " (--label_names gives other names)"
         shown = some_names(lists.names)
@@ -407,7 +401,15 @@ def set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) 
             " --task_type classification.",
             path=table.source,
         )
-    notes = list(separator_note(table, column, lists, names))
+    notes, shown = list[str](), shown_label(lists.separator)
+    near = next((shown_label(sign) for sign in ";,|\n" if any(sign in name for name in names)), None)
+    if lists.is_found:
+        notes.append(f"The labels in column {column!r} are separated by '{shown}' (--label_separator sets it).")
+    elif near is not None and not any(lists.separator in str(cell) for cell in table.columns.get(column, ())):
+        notes.append(
+            f"No row of column {column!r} holds '{shown}', so each text is one label; if '{near}' stands between"
+            f" labels, use --label_separator '{near}'."
+        )
     repeated = [row for row, own in enumerate(lists.rows) if own is not None and len(set(own)) < len(own)]
     if repeated:
         rows = f"{len(repeated)} row{'s' if len(repeated) > 1 else ''}"
@@ -442,31 +444,6 @@ def _ordered_names(
     return tuple(distinct)
 
 
-def check_names(names: Sequence[str], source: str) -> None:
-    """Check that label names can be joined by `SEPARATOR` in our files."""
-    wrong = next((name for name in names if SEPARATOR in name), None)
-    if wrong is not None:
-        raise LabelError(
-            f"got the label {wrong!r}, expected none with {SEPARATOR!r} in its name, which stands between the labels of"
-            " a row in our files. Rename it, or name what stands between labels in yours with --label_separator.",
-            path=source,
-        )
-
-
-def separator_note(table: Table, column: str, lists: LabelLists, names: Collection[str]) -> tuple[str, ...]:
-    """Return a note on a separator that was found, or on a likely one where the given one never occurs."""
-    shown = shown_label(lists.separator)
-    if lists.is_found:
-        return (f"The labels in column {column!r} are separated by '{shown}' (--label_separator sets it).",)
-    near = next((sign for sign in (";", ",", "|", "\n") if any(sign in name for name in names)), None)
-    if near is None or any(lists.separator in str(cell) for cell in table.columns.get(column, ())):
-        return ()
-    return (
-        f"No row of column {column!r} holds '{shown}', so each text is one label; if '{shown_label(near)}' stands"
-        f" between labels, use --label_separator '{shown_label(near)}'.",
-    )
-
-
 @dataclass(frozen=True)
 class LabelReader:
     """Reads the labels of a column."""
@@ -479,10 +456,7 @@ class LabelReader:
     left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
-        """Read class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 for each label of a row.
-
-        White space around labels and invisible characters in them are ignored; `1.0` is the label `1`, unless both are.
-        """
+        """Read class ids (int64), scores (float64), or of several labels a row (N, C) int64, 1 for each."""
         if self.space.is_multilabel:
             return self._sets(table, column, is_test=is_test)
         labels = label_values(table, column)
@@ -505,7 +479,10 @@ class LabelReader:
         places = [(label, row) for row, names in enumerate(present) for label in names if label not in ids]
         if places:
             raise _unknown_labels(dict(reversed(places)), table, self.space.names)
-        return multi_hot(present, ids, self.space.num_labels)
+        labels_NC = np.zeros((len(present), self.space.num_labels), dtype=np.int64)
+        for row, names in enumerate(present):
+            labels_NC[row, [ids[name] for name in names]] = 1
+        return labels_NC
 
     def _label_sets(self, table: Table, column: str) -> list[LabelSet | None]:
         """Return the labels of each row, one or several; None for missing ones."""
@@ -585,14 +562,6 @@ class LabelReader:
         return scores
 
 
-def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
-    """Encode label sets as (N, C) int64 of ones and zeros; `ids` maps every name to its column."""
-    labels_NC = np.zeros((len(sets), count), dtype=np.int64)
-    for row, names in enumerate(sets):
-        labels_NC[row, [ids[name] for name in names]] = 1
-    return labels_NC
-
-
 def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
     """Map the labels of rows from one label space to another: classes by name, scores unchanged."""
     check_same_labels(source, target, rows.source)
@@ -621,7 +590,6 @@ def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> Non
 
 
 def _shown(label: str) -> str:
-    """Quote a label; with escapes where it looks like another one."""
     return quote(label) if label == plain_label(label) else ascii(label)
 
 
@@ -635,7 +603,6 @@ def parse_number(text: str) -> float | None:
 
 
 def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
-    """Return the error for the rows whose label is None."""
     missing = [row for row, label in enumerate(labels) if label is None]
     shown = ", ".join(str(row if table.lines is None else table.lines[row]) for row in missing[1:5])
     end = f"{'row' if table.lines is None else 'line'} {shown}{', ...' if len(missing) > 5 else ''}"

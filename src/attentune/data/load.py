@@ -99,20 +99,15 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
             path=name,
         ) from error
     splits = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
-    _check_separated(splits, folder, name)
-    return splits
-
-
-def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None:
-    """Refuse .csv files without comma separators: datasets would split their texts into columns."""
     files = sorted(folder.glob("**/*.csv")) if folder.is_dir() else []
     joined = [column for split in splits.values() for column in split.column_names if set(column) & set(";\t|")]
-    if files and joined:
+    if files and joined:  # datasets would split texts at their commas
         raise DataError(
             f"its .csv files are not separated by commas, which datasets expects: the first column is {joined[0]!r}."
             f" Give the files themselves, whose separators are found: --train_file {files[0]}",
             path=name,
         )
+    return splits
 
 
 def _check_whole(table: Any, source: str) -> None:
@@ -136,17 +131,14 @@ def _table(split: Any, source: str) -> Table:
     columns: dict[str, list[Any]] = {}
     class_names: dict[str, tuple[str, ...]] = {}
     for name, feature in split.features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            names = tuple(feature.names)
-            class_names[name] = names
-            columns[name] = [None if value is None or value < 0 else names[value] for value in split[name]]
-        elif isinstance(feature, datasets.Value):
-            columns[name] = [as_cell(value) for value in split[name]]
-        elif isinstance(getattr(feature, "feature", None), datasets.ClassLabel):
-            class_names[name] = tuple(feature.feature.names)
-            columns[name] = [[feature.feature.names[value] for value in values or ()] for values in split[name]]
-        elif isinstance(getattr(feature, "feature", None), datasets.Value):
-            columns[name] = [values if values is None else list(values) for values in split[name]]
+        inner = getattr(feature, "feature", feature)  # of a list
+        if isinstance(inner, datasets.ClassLabel):
+            class_names[name] = tuple(inner.names)
+            names: dict[Any, Any] = {**dict(enumerate(inner.names)), -1: None, None: None}
+            is_one = inner is feature
+            columns[name] = [names[cell] if is_one else [*map(names.get, cell or ())] for cell in split[name]]
+        elif isinstance(inner, datasets.Value):
+            columns[name] = [as_cell(cell) if inner is feature else cell and list(cell) for cell in split[name]]
         else:
             # Nested lists, images and the like are not decoded; they are an error only if a setting names them.
             columns[name] = [feature] * len(split)
@@ -241,7 +233,6 @@ def frame_table(frame: Any) -> Table:
 
 
 def _check_source(config: DataConfig, frame: Any) -> None:
-    """Check that exactly one source is given, and that the other settings go with it."""
     files = [name for name in ("train_file", "validation_file", "test_file") if getattr(config, name) is not None]
     sources = [name for name in ("task", "dataset_name") if getattr(config, name) is not None] + files[:1]
     sources += [] if frame is None else [FRAME]
@@ -249,10 +240,9 @@ def _check_source(config: DataConfig, frame: Any) -> None:
     if len(sources) != 1:
         got = f"got {' and '.join(sources)} together" if sources else "got none"
         problems.append(f"data: {got}, expected one source. {_SOURCES}")
-    if config.data_dir is not None and config.task is None:
-        problems.append("data.data_dir: is the folder of a built-in task, so it goes with --task.")
-    if config.dataset_config_name is not None and config.dataset_name is None:
-        problems.append("data.dataset_config_name: goes with --dataset_name.")
+    for name, needed in (("data_dir", "task"), ("dataset_config_name", "dataset_name")):
+        if getattr(config, name) is not None and getattr(config, needed) is None:
+            problems.append(f"data.{name}: goes with --{needed}.")
     if sources == ["task"]:
         problems += [
             f"data.{name}: is for custom data; the task {config.task} defines it. Leave it out."
@@ -277,10 +267,7 @@ def _splits_to_read(splits: Sequence[str] | None, config: DataConfig) -> tuple[s
 def _read_tables(
     config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None
 ) -> tuple[dict[str, Table], tuple[str, ...]]:
-    """Read the tables of custom data, by split in the order train, validation, test, and notes on them.
-
-    Train is also read where the classes are not known yet, or where the validation split is taken from it.
-    """
+    """Read the tables of custom data by split; train also for the classes, and to cut validation rows."""
     if config.dataset_name is not None:
         return read_dataset(config)
     files = {"train": config.train_file, "validation": config.validation_file, "test": config.test_file}
@@ -307,7 +294,6 @@ def _load_custom(
     label_space: LabelSpace | None,
     cut_validation: bool = True,
 ) -> TaskData:
-    """Make checked rows from the tables of custom data."""
     first = next(iter(tables))
     want_label = not first.startswith("test")
     try:
@@ -391,7 +377,6 @@ def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
 
 
 def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int) -> tuple[dict[str, TextRows], str]:
-    """Split the validation rows off train; the result has them after train, and comes with a note."""
     train = rows["train"]
     if len(train) < 2 or train.labels is None:
         raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
@@ -414,11 +399,7 @@ def _selected(rows: Mapping[str, TextRows], splits: Sequence[str] | None) -> dic
 
 
 def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
-    """Split train into `config.folds` stratified folds: validation is fold `config.fold`, train is the others.
-
-    The folds depend on the rows and `config.fold_seed` only. Existing validation rows are dropped, so that they stay
-    unseen.
-    """
+    """Make fold `config.fold` the validation split, and the others train; they depend on rows and `fold_seed` only."""
     train = data.splits.get("train")
     if config.folds is None or train is None:
         return data
@@ -475,7 +456,6 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
 
 
 def _sampled(data: TaskData, config: DataConfig, seed: int) -> TaskData:
-    """Limit train and the validation splits to `max_train_samples` and `max_eval_samples` rows."""
     limits = {"train": config.max_train_samples, "validation": config.max_eval_samples}
     splits: dict[str, TextRows] = {}
     notes = list(data.notes)
@@ -550,11 +530,7 @@ def _written(table: Table, what: str, left_out: Sequence[tuple[int, str, Any]]) 
 
 
 def with_extra(data: TaskData, config: DataConfig) -> TaskData:
-    """Add the rows of `config.extra_train_files` after those of train.
-
-    Labels are mapped by name. Call it after all splits have been made, so that these hold rows of the main data only.
-    Data that has extra rows already is returned unchanged.
-    """
+    """Add the rows of `config.extra_train_files` after those of train, once all splits have been made."""
     train = data.splits.get("train")
     if train is None or train.labels is None or train.sources is not None or not config.extra_train:
         return data

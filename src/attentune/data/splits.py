@@ -28,11 +28,7 @@ def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num
 def stratified_split(
     labels: np.ndarray, share: float, *key: int | str, groups: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split rows in two, both with the same balance of labels.
-
-    A class with one row (or group) goes to the first split; a larger class has at least one row in both, if the share
-    allows it.
-    """
+    """Split rows in two with the same balance of labels; a single row (or group) of a class goes to the first."""
     strata = _strata(labels, None)
     counts = np.bincount(strata)
     size = min(max(1, round(len(strata) * share)), len(strata) - 1)
@@ -49,10 +45,9 @@ def stratified_split(
 def stratified_folds(
     labels: np.ndarray, count: int, *key: int | str, groups: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """Split rows evenly into folds with the same balance of labels.
+    """Split rows into folds whose sizes, and counts of each class (or tenth of the scores), differ by at most one row.
 
-    The sizes of the folds differ by at most one row, and so do the counts of each class (or tenth of the scores); with
-    groups, by as little as `deal_groups` finds.
+    With groups they differ by as little as `deal_groups` finds.
     """
     strata = _strata(labels, None)
     if groups is not None and not _are_single(groups):
@@ -103,10 +98,7 @@ def deal_groups(strata_NK: np.ndarray, groups: np.ndarray, count: int, *key: int
 
 
 def split_rows(rows: TextRows, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Split labelled rows in two by `stratified_split`, and keep rows with equal or nearly equal texts together.
-
-    Only equal texts are kept together if the second split would otherwise be off its size by more than half.
-    """
+    """Split labelled rows in two, nearly equal texts together, or equal ones where that is off the size by half."""
     assert rows.labels is not None
     wanted = max(1, round(len(rows) * share))
     for near in (True, False):
@@ -118,11 +110,7 @@ def split_rows(rows: TextRows, share: float, *key: int | str) -> tuple[np.ndarra
 
 
 def fold_rows(rows: TextRows, count: int, *key: int | str) -> tuple[list[np.ndarray], str]:
-    """Split labelled rows into folds by `stratified_folds`, and keep rows with equal or nearly equal texts together.
-
-    Only equal texts are kept together if a fold would otherwise have more than twice its size. Rows with fewer texts
-    than folds are not kept together.
-    """
+    """Split labelled rows into folds, nearly equal texts together, or equal ones where a fold had twice its size."""
     assert rows.labels is not None
     for near in (True, False):
         groups = row_groups(rows, largest=1.0, near=near)
@@ -188,32 +176,22 @@ def normalised(text: str) -> str:
     return " ".join(plain_label(text).casefold().split())
 
 
-class _Components:
-    """Connected components of numbers from 0."""
-
-    def __init__(self, count: int) -> None:
-        self._parents = list(range(count))
-
-    def root(self, number: int) -> int:
-        """Return the least number that is connected with this one."""
-        parents = self._parents
-        while parents[number] != number:
-            parents[number] = number = parents[parents[number]]
-        return number
-
-    def join(self, first: int, second: int) -> None:
-        one, other = self.root(first), self.root(second)
-        self._parents[max(one, other)] = min(one, other)
-
-
 def _connected(columns: Iterable[Sequence[Hashable]], count: int) -> np.ndarray:
-    """Return the connected components of rows that have equal keys in a column."""
-    components = _Components(count)
+    """Return the connected components of rows that have equal keys in a column, numbered by their first rows."""
+    edges = list[tuple[int, int]]()
     for keys in columns:
         first: dict[Hashable, int] = {}
-        for row, key in enumerate(keys):
-            components.join(first.setdefault(key, row), row)
-    return np.unique([components.root(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
+        edges += [(first.setdefault(key, row), row) for row, key in enumerate(keys)]
+    return _components(edges, count)
+
+
+def _components(edges: Sequence[tuple[int, int]], count: int) -> np.ndarray:
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    rows, columns = zip(*edges, strict=True) if edges else ((), ())
+    graph = coo_matrix((np.ones(len(edges), np.int8), (rows, columns)), shape=(count, count))
+    return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
 def _are_single(groups: np.ndarray) -> bool:
@@ -266,7 +244,7 @@ def _draw(strata: np.ndarray, quotas: np.ndarray, key: tuple[int | str, ...]) ->
 def _draw_groups(
     strata: np.ndarray, groups: np.ndarray, quotas: np.ndarray, key: tuple[int | str, ...]
 ) -> np.ndarray | None:
-    """Draw whole groups, with about as many rows of each stratum as its quota; None if no group can be spared."""
+    """Draw whole groups, about as many rows of each stratum as its quota; None if none can be spared."""
     by_group = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
     own = [np.unique(strata[rows], return_counts=True) for rows in by_group]
     left, need, chosen = np.bincount(strata), quotas.copy(), list[int]()
@@ -362,14 +340,14 @@ def near_groups(texts: Sequence[str], *, numbers: bool = False) -> list[int]:
     vocabulary: dict[str, int] = {}
     places: dict[Hashable, int] = {}
     place_N = [places.setdefault(_content(text, vocabulary, numbers), len(places)) for text in texts]
-    words = [own if isinstance(own, frozenset) else frozenset() for own in places]
-    components = _Components(len(words))
-    for place, others in _candidates(words):
-        for other in others:
-            is_new = components.root(place) != components.root(other)
-            if is_new and _similarity(words[place], words[other]) >= ALIKE:
-                components.join(place, other)
-    return [components.root(place) for place in place_N]
+    words: list[Words] = [own if isinstance(own, frozenset) else frozenset() for own in places]
+    edges = [
+        (other, place)
+        for place, others in _candidates(words)
+        for other in others
+        if _similarity(words[place], words[other]) >= ALIKE
+    ]
+    return _components(edges, len(words))[place_N].tolist()
 
 
 def _candidates(words: Sequence[Words]) -> Iterator[tuple[int, list[int]]]:

@@ -132,10 +132,7 @@ def quote(text: str, limit: int = 60) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """Convert numbers and booleans to text; other values are returned unchanged.
-
-    NaN and infinity become null: typed files (Parquet) from pandas mark missing values with NaN.
-    """
+    """Convert numbers and booleans to text, NaN (pandas' missing value) and infinity to null."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -188,10 +185,7 @@ def in_chunks(
     first_row: int = 0,
     empty: DataError | None = None,
 ) -> Iterator[Table]:
-    """Yield tables of consecutive rows, each with as many as the limit allows.
-
-    `build` gets rows and the number of the first one; `empty` is raised if there are none.
-    """
+    """Yield tables of consecutive rows as the limit allows; `build` gets rows and the number of the first one."""
     chunk: list[Row] = []
     characters, done = 0, first_row
     for number, (row, size) in enumerate(rows):

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import re
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.data.tables import CONVENTIONAL, WHOLE, ChunkLimit, Table, as_cell, in_chunks
-from attentune.data.text_formats import Dialect, RowShapes
+from attentune.data.text_formats import Dialect, RowShapes, csv_records
 from attentune.errors import DataError
 
 # The column of a file with one text a line.
@@ -49,7 +48,7 @@ def parse_delimited(
             lines,
             first_row=first_row,
             left_out=tuple(left_out),
-            notes=_swallowed_notes(swallowed, path),
+            notes=(_swallowed_note(swallowed, path),) if swallowed else (),
             names_from_row=dialect.header is None and dialect.has_header,
         )
         swallowed.clear()
@@ -78,8 +77,8 @@ def _rows(
         elif dialect.skip_broken:
             left_out.append((line, f"{len(fields)} fields, expected {len(header)}", fields))
         else:
-            broken = [(number, len(cells)) for number, cells in records if len(cells) != len(header)]
-            raise _ragged(fields, header, path, line, dialect, broken)
+            more = [(number, len(cells)) for number, cells in records if len(cells) != len(header)]
+            raise _ragged([(line, len(fields)), *more], header, path, dialect)
 
 
 def _records(
@@ -103,35 +102,25 @@ def _records(
             held.append(line)
             yield line
 
-    shapes = RowShapes(dialect.delimiter)
-    # The limit is global to the process, so it is lifted for each record and restored; a text may be a whole book.
-    reader = csv.reader(kept(), delimiter=dialect.delimiter, strict=True, skipinitialspace=dialect.skips_spaces)
-    while True:
-        start = reader.line_num + first_line
-        limit = csv.field_size_limit(sys.maxsize)
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise _bad_quoting(error, path, start, dialect) from error
-        finally:
-            csv.field_size_limit(limit)
-        if len(held) == 1:
-            shapes.add(fields)
-        elif shapes.are_rows(held):
-            swallowed.append(f"{start} to {start + len(held) - 1}")
-        held.clear()
-        yield start, fields
+    shapes, start = RowShapes(dialect.delimiter), first_line
+    try:
+        for begin, end, fields in csv_records(kept(), dialect.delimiter, skips_spaces=dialect.skips_spaces):
+            if end - begin == 1:
+                shapes.add(fields)
+            elif shapes.are_rows(held):
+                swallowed.append(f"{start} to {start + len(held) - 1}")
+            held.clear()
+            yield start, fields
+            start = end + first_line
+    except csv.Error as error:
+        raise _bad_quoting(error, path, start) from error
 
 
-def _swallowed_notes(spans: Sequence[str], path: str | Path) -> tuple[str, ...]:
-    if not spans:
-        return ()
+def _swallowed_note(spans: Sequence[str], path: str | Path) -> str:
     more = f" and {len(spans) - 5} more places" if len(spans) > 5 else ""
     return (
         f"{path}: the lines {', '.join(spans[:5])}{more} are one row each, as a double quote holds them together, but"
-        " each line looks like a row. If it is one, double that quote or take it out.",
+        " each line looks like a row. If it is one, double that quote or take it out."
     )
 
 
@@ -156,11 +145,11 @@ def _header(
     """Return the names of the columns, and the records of rows."""
     if dialect.header is not None:
         return dialect.header, records
-    if dialect.has_header:
-        return check_header(records, path), records
     first = next(records, None)
     if first is None:
-        raise DataError("holds only blank lines, expected rows.", path=path)
+        raise DataError(f"holds only blank lines, expected {'a header and ' * dialect.has_header}rows.", path=path)
+    if dialect.has_header:
+        return check_header(*first, path), records
     return numbered_names(len(first[1])), itertools.chain([first], records)
 
 
@@ -169,20 +158,21 @@ def numbered_names(count: int) -> tuple[str, ...]:
     return tuple(f"column_{number}" for number in range(1, count + 1))
 
 
-def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
-    """Return the names in the first record without spaces and quotes around them; none of them is there twice."""
-    for line, cells in records:
-        names = [_unquoted(cell.strip()) for cell in cells]
-        repeated = sorted({name for name in names if name and names.count(name) > 1})
-        if repeated:
-            raise DataError(
-                f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name"
-                f"{_headless_hint(names)}.",
-                path=path,
-                line=line,
-            )
+def check_header(line: int, cells: Sequence[str], path: str | Path) -> tuple[str, ...]:
+    """Return the names of columns without spaces and quotes around them; none of them is there twice."""
+    names = [_unquoted(cell.strip()) for cell in cells]
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if not repeated:
         return tuple(names)
-    raise DataError("holds only blank lines, expected a header and rows.", path=path)
+    # A conventional name is no cell of a row.
+    is_row = not any(name.lower() in CONVENTIONAL for name in names)
+    cure = "; or, if the first line is a row, give --no_header (the columns are then column_1, column_2, ...)"
+    shown = ", ".join(map(repr, repeated))
+    raise DataError(
+        f"the header names {shown} more than once. Give each column its own name{cure if is_row else ''}.",
+        path=path,
+        line=line,
+    )
 
 
 def _unquoted(name: str) -> str:
@@ -190,35 +180,19 @@ def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if len(name) > 1 and name[0] == name[-1] == '"' else name
 
 
-def _headless_hint(names: Sequence[str]) -> str:
-    """Return the cure for a first line that is a row; a conventional name is none of a row."""
-    if any(name.strip().lower() in CONVENTIONAL for name in names):
-        return ""
-    return "; or, if the first line is a row, give --no_header (the columns are then column_1, column_2, ...)"
-
-
-def _ragged(
-    fields: Sequence[str],
-    header: Sequence[str],
-    path: str | Path,
-    line: int,
-    dialect: Dialect,
-    more: Sequence[tuple[int, int]] = (),
-) -> DataError:
-    """Return the error for the first row with a wrong number of fields, and the lines and numbers of the others."""
+def _ragged(broken: Sequence[tuple[int, int]], header: Sequence[str], path: str | Path, dialect: Dialect) -> DataError:
+    """Return the error for rows with a wrong number of fields, by their lines and numbers of fields."""
     what = {",": "comma", "\t": "tab", ";": "semicolon"}.get(dialect.delimiter, repr(dialect.delimiter))
+    mend = f'Add what is missing, or put double quotes around a text that holds a {what} ("like this").'
     if dialect.quoting == "none":
         mend = f"Add what is missing, or take a stray {what} out."
-    else:
-        mend = f'Add what is missing, or put double quotes around a text that holds a {what} ("like this").'
-    got = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-    names = ", ".join(name or "(no name)" for name in header)
-    others = ""
+    (line, count), *more = broken
+    names, others = ", ".join(name or "(no name)" for name in header), ""
     if more:
-        shown = ", ".join(f"{number} ({count})" for number, count in more[:4]) + (", ..." if len(more) > 4 else "")
-        others = f" {len(more) + 1:,} rows have another number of fields, the others in lines {shown}."
-    hint = separator_hint(header).strip()
-    end = hint or f"{mend} --skip_broken_rows leaves such rows out of training."
+        shown = ", ".join(f"{number} ({fields})" for number, fields in more[:4]) + (", ..." if len(more) > 4 else "")
+        others = f" {len(broken):,} rows have another number of fields, the others in lines {shown}."
+    end = separator_hint(header).strip() or f"{mend} --skip_broken_rows leaves such rows out of training."
+    got = f"{count} field{'s' * (count != 1)}"
     return DataError(f"{got}, expected {len(header)} ({names}).{others} {end}", path=path, line=line)
 
 
@@ -231,17 +205,16 @@ def separator_hint(header: Sequence[str]) -> str:
     return ""
 
 
-def _bad_quoting(error: csv.Error, path: str | Path, line: int, dialect: Dialect) -> DataError:
+def _bad_quoting(error: csv.Error, path: str | Path, line: int) -> DataError:
     reason = str(error).replace("\t", "\\t")
+    cure = 'In a field that begins with a double quote, double each quote inside it and close it ("he said ""no""").'
     if "end of data" in reason:
-        got = "the row that begins here opens a double quote that is never closed"
+        got = "opens a double quote that is never closed"
     elif "new-line character" in reason:
-        got = "the row that begins here has a bare carriage return outside of quotes"
-        return DataError(f"{got}. Save the file with Unix or Windows line ends.", path=path, line=line)
+        got, cure = "has a bare carriage return outside of quotes", "Save the file with Unix or Windows line ends."
     else:
-        got = f"the quotes in the row that begins here do not pair up ({reason})"
-    mend = 'In a field that begins with a double quote, double each quote inside it and close it ("he said ""no""").'
-    return DataError(f"{got}. {mend}", path=path, line=line)
+        got = f"has quotes that do not pair up ({reason})"
+    return DataError(f"the row that begins here {got}. {cure}", path=path, line=line)
 
 
 def parse_plain_lines(
@@ -262,17 +235,17 @@ def parse_plain_lines(
 def _without_end(lines: Iterable[str]) -> Iterator[str]:
     empty = 0
     for line in lines:
-        text = line.removesuffix("\n").removesuffix("\r")
-        if not text.strip():
+        if not line.strip():
             empty += 1
             continue
         yield from itertools.repeat("", empty)
         empty = 0
-        yield text
+        yield line.removesuffix("\n").removesuffix("\r")
 
 
 # Names of splits, which may be those of an object's parts.
 _SPLITS = {"train", "training", "dev", "valid", "validation", "val", "test", "eval"}
+_NO_ROWS = "holds no rows, expected at least one object."
 _BLANK = re.compile(r"[ \t\r\n]*")
 
 
@@ -294,15 +267,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_floa
 
 
 def parse_json_lines(
-    lines: Iterable[str],
-    path: str | Path,
-    keep: Collection[str] | None = None,
-    limit: ChunkLimit = WHOLE,
+    lines: Iterable[str], path: str | Path, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
-    """Parse lines of one object each; yields one table per chunk. Blank lines are skipped.
-
-    A chunk has the columns of its objects.
-    """
+    """Parse lines of one object each, or blank ones; yields one table per chunk, with the columns of its objects."""
 
     def table(rows: list[tuple[Any, int]], first_row: int) -> Table:
         records, places = zip(*rows, strict=True)
@@ -310,7 +277,7 @@ def parse_json_lines(
 
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
-    yield from in_chunks(records, limit, table, empty=_no_rows(path))
+    yield from in_chunks(records, limit, table, empty=DataError(_NO_ROWS, path=path))
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
@@ -439,15 +406,11 @@ def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
     return items, lines
 
 
-def _no_rows(path: str | Path) -> DataError:
-    return DataError("holds no rows, expected at least one object.", path=path)
-
-
 def _table(
     records: Sequence[Any], lines: Sequence[int], path: str | Path, keep: Collection[str] | None, first_row: int = 0
 ) -> Table:
     if not records:
-        raise _no_rows(path)
+        raise DataError(_NO_ROWS, path=path)
     for record, line in zip(records, lines, strict=True):
         if not isinstance(record, dict):
             raise DataError(

@@ -157,10 +157,7 @@ def is_other_format(head: bytes) -> bool:
 
 
 def text_lines(stream: IO[bytes], path: str | Path, *, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a file with their line ends, without a byte order mark.
-
-    Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
-    """
+    """Yield the lines of a file, ended by line feeds only (U+2028 is part of a text), without a byte order mark."""
     if encoding.startswith("utf-16"):
         stream = _as_utf8(stream, path, encoding)
         encoding = "utf-8"
@@ -279,10 +276,8 @@ class RowShapes:
                     seen.add(cell)
 
     def are_rows(self, lines: Sequence[str]) -> bool:
-        """Whether each line has as many fields as the header, and in one column classes, numbers or ids as other rows.
-
-        The first and the last line, in which other fields may be quoted, count only where there are no others.
-        """
+        """Whether lines have as many fields as the header, and in one column classes, numbers or ids as other rows."""
+        # In the first and the last line other fields may be quoted.
         inner = lines[1:-1] if len(lines) > 3 else lines
         rows = [line.rstrip("\r\n").split(self._delimiter) for line in inner]
         if len(self._values) < 2 or any(len(row) != len(self._values) for row in rows):
@@ -383,7 +378,6 @@ def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialec
 
 
 def _all_spaced(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether a space follows each separator."""
     rows = [line.split(delimiter)[1:] for line in lines[:_RECORDS] if line.strip()]
     return len(rows) > 1 and all(row and all(field[:1] == " " for field in row) for row in rows)
 
@@ -400,9 +394,7 @@ def _are_quotes_spaced(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def _are_quotes_plain(text: str, delimiter: str) -> bool:
-    """Whether quotes are plain characters: they do not pair up, or a pair of them holds whole rows, and read as
-    plain characters all lines have as many fields, of which few are quoted whole.
-    """
+    """Whether quotes fail, and as plain characters all lines have as many fields, of which few are quoted whole."""
     lines = list(io.StringIO(text, newline="\n"))
     if not _fails(lines, delimiter):
         return False
@@ -418,22 +410,35 @@ def _are_quotes_plain(text: str, delimiter: str) -> bool:
 
 def _fails(lines: Sequence[str], delimiter: str) -> bool:
     """Whether quoted reading fails, or a quoted field holds whole rows."""
-    shapes, start, spans = RowShapes(delimiter), 0, list[tuple[int, int]]()
-    reader: Any = csv.reader(lines, delimiter=delimiter, strict=True)
-    limit = csv.field_size_limit(sys.maxsize)
+    shapes, spans = RowShapes(delimiter), list[tuple[int, int]]()
     try:
-        for record in reader:
-            if reader.line_num - start == 1:
+        for begin, end, record in csv_records(lines, delimiter):
+            if end - begin == 1:
                 shapes.add(record)
             else:
-                spans.append((start, reader.line_num))
-            start = reader.line_num
+                spans.append((begin, end))
     except csv.Error:
         # Files with commas are quoted by rule, those with tabs often are not.
         return delimiter == "\t"
-    finally:
-        csv.field_size_limit(limit)
-    return any(shapes.are_rows(lines[first:end]) for first, end in spans)
+    return any(shapes.are_rows(lines[begin:end]) for begin, end in spans)
+
+
+def csv_records(
+    lines: Iterable[str], delimiter: str, *, skips_spaces: bool = False
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the fields of each record, none of a blank line, behind its first line and the one after its last."""
+    reader, begin = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=skips_spaces), 0
+    while True:
+        # The limit is global to the process, so it is lifted for each record and restored; a text may be a whole book.
+        limit = csv.field_size_limit(sys.maxsize)
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        finally:
+            csv.field_size_limit(limit)
+        yield begin, reader.line_num, fields
+        begin = reader.line_num
 
 
 def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False) -> list[list[str]]:
@@ -442,12 +447,10 @@ def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False
     whole = lines if len(lines) == 1 or lines[-1].endswith("\n") else lines[:-1]
     found: list[list[str]] = []
     try:
-        reader = csv.reader(iter(whole), delimiter=delimiter, strict=True, skipinitialspace=skips_spaces)
-        for record in itertools.islice(reader, _RECORDS):
+        for _, _, record in itertools.islice(csv_records(whole, delimiter, skips_spaces=skips_spaces), _RECORDS):
             found.append(record)
     except csv.Error as error:
-        if "end of data" not in str(error):
-            return []
+        return found if "end of data" in str(error) else []
     return found
 
 
@@ -508,8 +511,8 @@ def _is_cp1252(head: bytes) -> bool:
 
 def _valid_share(head: bytes) -> float:
     """Return the share of the bytes above 127 that are valid UTF-8."""
-    characters = [sign for sign in head.decode("utf-8", "ignore") if sign > "\x7f"]
-    return len("".join(characters).encode()) / sum(byte > 127 for byte in head)
+    valid = head.decode("utf-8", "ignore").encode()
+    return sum(byte > 127 for byte in valid) / sum(byte > 127 for byte in head)
 
 
 def _find_delimiter(lines: Sequence[str], default: str, given: str | None) -> str:
@@ -546,7 +549,8 @@ def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions
     parts = [separated] if dialect.delimiter != DELIMITERS.get(kind, dialect.delimiter) or dialect.has_sep_line else []
     if dialect.encoding != "utf-8":
         words = f" ({', '.join(map(repr, dialect.words))})" if dialect.words else ""
-        parts.append(_public_name(dialect.encoding) + words)
+        public = re.sub(r"^CP(?=125\d$)", "Windows-", dialect.encoding.upper().replace("_", "-"))
+        parts.append(_ENCODINGS.get(dialect.encoding, public) + words)
     more: tuple[str, ...] = ()
     if dialect.quoting == "none":
         more = (f"{path}: quotes are read as plain characters, since as quotes they do not pair up.",)
@@ -561,8 +565,3 @@ def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions
     if not parts:
         return more
     return (f"{path}: read as {', '.join(parts)}. If that is wrong, give --delimiter or --encoding.", *more)
-
-
-def _public_name(encoding: str) -> str:
-    """Return the name that users know: Windows-1252 for cp1252."""
-    return _ENCODINGS.get(encoding) or re.sub(r"^CP(?=125\d$)", "Windows-", encoding.upper().replace("_", "-"))

@@ -63,10 +63,7 @@ def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:
 
 
 def budget_order(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Make batches of at most `batch_tokens` tokens, with padding, longest rows first.
-
-    A longer row is a batch by itself.
-    """
+    """Make batches of at most `batch_tokens` tokens with padding (or one row), longest rows first."""
     order = np.argsort(-lengths, kind="stable")
     batches = []
     begin = 0
@@ -150,10 +147,7 @@ class Features:
 
     @property
     def padded_lengths(self) -> np.ndarray:
-        """(N,) int64, the tokens that the model processes for a row alone, with padding.
-
-        This is the length of the row; a bi-encoder pads both texts to the longer one.
-        """
+        """(N,) int64, the tokens processed for a row alone; a bi-encoder pads both texts to the longer one."""
         if self.second_starts is None:
             return self.lengths
         return 2 * np.maximum(self.second_starts, self.lengths - self.second_starts)
@@ -245,7 +239,6 @@ def _encoded(
 
 
 def _chunks(rows: TextRows) -> Iterator[range]:
-    """Yield ranges of consecutive rows to tokenise in one call."""
     begin, characters = 0, 0
     for place in range(len(rows)):
         size = len(rows.texts[place]) + (0 if rows.pairs is None else len(rows.pairs[place]))
@@ -258,7 +251,6 @@ def _chunks(rows: TextRows) -> Iterator[range]:
 
 
 def _sides(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
-    """Return the first and the second texts, each as rows of single texts."""
     return replace(rows, pairs=None), replace(rows, texts=pairs, pairs=None)
 
 
@@ -373,10 +365,7 @@ class TokenWords:
 def words_of(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> TokenWords:
-    """Return the words of rows, as `encode_rows` tokenises them.
-
-    Tokens belong to one word if no character lies between them and letters or digits meet.
-    """
+    """Return the words of rows: tokens whose letters or digits meet, as `encode_rows` tokenises them."""
     first: list[int] = []
     end: list[int] = []
     texts: list[str] = []

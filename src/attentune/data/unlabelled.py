@@ -16,13 +16,11 @@ from attentune.data.binary_files import parse_parquet, scan_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
-    IdColumns,
     choose_columns,
     columns_notes,
-    id_columns,
-    ids_of,
     read_rows,
     require,
+    row_numbers,
 )
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
@@ -59,31 +57,22 @@ class RowChunks:
         return cls(len(rows), lambda: iter([rows]))
 
 
-@dataclass(frozen=True)
-class _Scan:
-    """A file that was read to its end: the names of all columns, the number of rows, and notes."""
-
-    names: tuple[str, ...]
-    rows: int
-    notes: tuple[str, ...]
-    only: Table | None  # the only chunk, if there is one
-
-
-def _scan(tables: Iterable[Table]) -> _Scan:
+def _scan(tables: Iterable[Table]) -> tuple[tuple[str, ...], int, tuple[str, ...], Table | None]:
+    """Read tables to their end; return all names of columns, the number of rows, notes, and the table if it is one."""
     names, notes, rows, only = dict[str, None](), dict[str, None](), 0, None
     for number, table in enumerate(tables):
         names |= dict.fromkeys(table.names)
         notes |= dict.fromkeys(table.notes)
         rows += len(table)
         only = table if number == 0 else None
-    return _Scan(tuple(names), rows, tuple(notes), only)
+    return tuple(names), rows, tuple(notes), only
 
 
 def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> TextRows:
     """Read rows to predict from one file.
 
     Columns are chosen as for custom data; where a built-in task is set, its column names apply too. Labels are kept
-    where the file has them and the model knows them all, so that predictions can be compared.
+    where the file has them and the model knows them all, so that predictions can be compared; ids are copied.
     """
     (rows,) = unlabelled_chunks(path, label_space=label_space, is_pair=is_pair, config=config, limit=WHOLE).read()
     return rows
@@ -101,31 +90,25 @@ def unlabelled_chunks(
     """Read rows to predict as `read_unlabelled` does, with one chunk in memory at a time.
 
     `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used. The whole file is
-    checked before the first chunk is returned, and columns, ids and labels are the same as if it were read at once. A
-    file that fits in one chunk is read once.
+    checked before the first chunk is returned. A file that fits in one chunk is read once.
     """
     options, before = FileOptions.of(config), _state(path)
-    scan = _scan(read_chunks(path, limit=limit, options=options))
 
-    def tables(wanted: Sequence[str]) -> Iterator[Table]:
-        if scan.only is not None:
-            yield scan.only
-            return
+    def tables(wanted: Sequence[str] | None) -> Iterator[Table]:
         for table in read_chunks(path, keep=wanted, limit=limit, options=options):
             if _state(path) != before:
                 raise _changed(path)
             yield table
 
-    return _row_chunks(scan, tables, source_name(path), label_space, is_pair, config, keep_columns)
+    return _row_chunks(tables, source_name(path), label_space, is_pair, config, keep_columns)
 
 
 def unlabelled_table(table: Table, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> RowChunks:
     """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`."""
-    return _row_chunks(_scan([table]), lambda wanted: iter([table]), table.source, label_space, is_pair, config, ())
+    return _row_chunks(lambda _: iter([table]), table.source, label_space, is_pair, config, ())
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    """The attributes of a file that change with its content."""
     if is_standard_input(path):
         return 0, 0, 0  # a copy, which nothing changes
     facts = check_file(path).stat()
@@ -137,31 +120,30 @@ def _changed(path: str) -> DataError:
 
 
 def _row_chunks(
-    scan: _Scan,
-    tables: Callable[[Sequence[str]], Iterator[Table]],
+    tables: Callable[[Sequence[str] | None], Iterator[Table]],
     source: str,
     label_space: LabelSpace,
     is_pair: bool,
     config: DataConfig,
     keep_columns: Sequence[str],
 ) -> RowChunks:
-    names, spec = scan.names, load_spec(config.task) if config.task else None
-    first = next(tables(names))
+    names, num_rows, told, only = _scan(tables(None))
+    spec = load_spec(config.task) if config.task else None
+    first = next(tables(names)) if only is None else only
     columns, notes = prediction_columns(names, first.source, config, is_pair=is_pair, spec=spec, table=first)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
-    ids = id_columns(names, columns.id, strict=config.id_column is not None)
     keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
     for name in keep:
         require(names, name, source, "--keep_columns")
-    needed = (columns.text, columns.pair, *columns.labels, *ids.names, *keep)
-    wanted = tuple(name for name in dict.fromkeys(needed) if name is not None)
+    needed = (columns.text, columns.pair, columns.id, *columns.labels, *keep)
+    wanted = tuple(dict.fromkeys(name for name in needed if name is not None))
 
     def chunks() -> Iterator[Table]:
-        return (_with_columns(table, wanted) for table in tables(wanted))
+        return (_with_columns(table, wanted) for table in (tables(wanted) if only is None else [only]))
 
-    has_labels, told = _checked(chunks(), columns, reader, ids, keep)
-    columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
-    notes = (*scan.notes, *notes, *told)
+    has_labels, of_labels = _checked(chunks(), columns, reader, keep)
+    columns = replace(columns, label=columns.label if has_labels else None)
+    notes = (*told, *notes, *of_labels)
     if spec is None and len(names) > 1:
         notes += columns_notes(columns.settings())
     if keep is names:
@@ -169,10 +151,15 @@ def _row_chunks(
 
     def rows() -> Iterator[TextRows]:
         for table in chunks():
-            made, _ = read_rows(table, columns, reader, ids=ids_of(table, columns.id))
+            made, _ = read_rows(table, columns, reader, ids=_ids(table, columns.id))
             yield replace(made, kept=_copied(table, keep)) if keep else made
 
-    return RowChunks(scan.rows, rows, keep, notes)
+    return RowChunks(num_rows, rows, keep, notes)
+
+
+def _ids(table: Table, column: str | None) -> tuple[str, ...]:
+    """Return the ids of rows to predict, which are copied; without a column the numbers of the rows."""
+    return row_numbers(table) if column is None else _copied(table, [column])[0]
 
 
 def prediction_columns(
@@ -184,10 +171,7 @@ def prediction_columns(
     spec: TaskSpec | None = None,
     table: Table | None = None,
 ) -> tuple[Columns, tuple[str, ...]]:
-    """Return the columns of one of the task's files, if they exist, otherwise those chosen as for custom data.
-
-    They are chosen by their names, and by what the first rows in `table` hold; the notes say what was guessed by these.
-    """
+    """Return the columns of one of the task's files, if they exist, otherwise those chosen as for custom data."""
     if spec is not None and config.text_column is None and config.text_pair_column is None:
         for split in spec.splits.values():
             if {split.text, split.pair or split.text} <= set(names):
@@ -206,7 +190,8 @@ def prediction_columns(
             path=source,
         )
     notes = tuple(note for note in notes if not note.startswith("Columns chosen by their names"))
-    return (columns if is_pair else replace(columns, pair=None)), notes
+    usual = next((name for name in names if name.lower() in IDS), None)
+    return replace(columns, pair=columns.pair if is_pair else None, id=columns.id or usual), notes
 
 
 def _copied(table: Table, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -228,16 +213,14 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
 
 
 def _checked(
-    tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns, keep: Sequence[str]
+    tables: Iterable[Table], columns: Columns, reader: LabelReader, keep: Sequence[str]
 ) -> tuple[bool, tuple[str, ...]]:
-    """Check the texts and collect the ids of all rows; return whether all labels are known, and notes on them."""
+    """Check the texts of all rows; return whether all labels are known, and notes on them."""
     is_labelled, is_known, told = False, columns.label is not None, tuple[str, ...]()
     for table in tables:
-        ids.add(table)
         _copied(table, keep)
-        table.texts(columns.text)
-        if columns.pair is not None:
-            table.texts(columns.pair)
+        for name in filter(None, (columns.text, columns.pair)):
+            table.texts(name)
         if is_known and columns.label is not None:
             has_none = False
             try:
@@ -271,8 +254,8 @@ class Source:
         if self.kind == PARQUET:
             names, rows = next(self._open(lambda source: iter([scan_parquet(source, self.file.path)])))
             return replace(self, names=names, rows=rows)
-        scan = _scan(self._tables((), 0, 0))
-        return replace(self, names=scan.names, rows=scan.rows, notes=scan.notes)
+        names, rows, notes, _ = _scan(self._tables((), 0, 0))
+        return replace(self, names=names, rows=rows, notes=notes)
 
     def blocks(self, first: int, end: int, wanted: Sequence[str]) -> Iterator[Table]:
         """Yield the rows from `first`, where a block begins, to `end`; no table goes beyond a block."""
@@ -348,16 +331,11 @@ class InputRows:
     def of(
         cls, sources: Sequence[Source], config: DataConfig, *, is_pair: bool, keep: Sequence[str], label: str
     ) -> InputRows:
-        """Count the rows, and choose the columns by the first file; all files must have them.
-
-        `label` is the name of the label column in the output.
-        """
+        """Count the rows, and choose the columns by the first file; `label` is the name of the labels in the output."""
         scanned = tuple(source.scanned() for source in sources)
         first = scanned[0]
         table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
         columns, notes = prediction_columns(first.names, table.source, config, is_pair=is_pair, table=table)
-        if columns.id is None:
-            columns = replace(columns, id=next((name for name in first.names if name.lower() in IDS), None))
         read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}
         read |= {config.id_column: "--id_column"} if config.id_column else {}
         copied = {label: columns.labels[0]} if len(columns.labels) == 1 else {}
@@ -397,10 +375,7 @@ class InputRows:
         for place, first, end in ranges:
             before = sum(one.rows for one in self.sources[:place])
             for table in self.sources[place].blocks(first, end, wanted):
-                if columns.id is None:
-                    ids = ids_of(replace(table, first_row=before + table.first_row), None)
-                else:
-                    (ids,) = _copied(table, [columns.id])
+                ids = _ids(replace(table, first_row=before + table.first_row), columns.id)
                 pairs = None if columns.pair is None else table.texts(columns.pair)
                 texts = table.texts(columns.text)
                 yield TextRows(ids, texts, pairs, None, table.source, table.lines, kept=_copied(table, kept))

@@ -42,10 +42,7 @@ def is_url(path: str) -> bool:
 
 
 def find_files(pattern: str, endings: Collection[str]) -> list[StoredFile]:
-    """Return the files that a path, URL, folder, or pattern with `*`, `?`, `[...]` or `**` names, in order.
-
-    Of a folder these are the files directly in it with one of the endings, not those that begin with `.` or `_`.
-    """
+    """Return the files that a path, URL, folder, or pattern with `*`, `?`, `[...]` or `**` names, in order."""
     system, path = _file_system(pattern)
     with _reading(pattern):
         is_folder = system.isdir(path)
@@ -80,10 +77,7 @@ def read_if_there(path: str) -> bytes | None:
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[IO[bytes]]:
-    """Yield a stream of bytes that becomes this file when the block ends; an error writes nothing.
-
-    An object store shows an object only when all of it was sent, so it is made in a temporary file of this machine.
-    """
+    """Yield a stream that becomes this file when the block ends, in one piece also in an object store."""
     system, place = _file_system(path)
     is_local = "file" in system.protocol
     folder, name = Path(place).parent if is_local else Path(tempfile.gettempdir()), place.rsplit("/", 1)[-1]
@@ -110,7 +104,6 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system of a path or URL, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
