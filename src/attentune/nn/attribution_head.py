@@ -54,6 +54,7 @@ class AttributionHead(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.register_buffer("nothing_MO", torch.zeros(longest, outputs))
         self.explained_variance = 1.0  # of held-out texts' masked copies, by a fitted head
+        self.dropout = 0.0  # in training, before both layers
         self._folded: FoldedHead | None = None
 
     def forward(self, read: Sequence[Tensor]) -> Tensor:
@@ -62,7 +63,9 @@ class AttributionHead(nn.Module):
             return self._folded(read)
         dtype = self.dense.weight.dtype
         normed = [norm(hidden_BTD.to(dtype)) for norm, hidden_BTD in zip(self.norms, read, strict=True)]
-        return self.output(functional.gelu(self.dense(torch.cat(normed, dim=-1)))).float()
+        normed_BTF = functional.dropout(torch.cat(normed, dim=-1), self.dropout, self.training)
+        middle_BTW = functional.dropout(functional.gelu(self.dense(normed_BTF)), self.dropout, self.training)
+        return self.output(middle_BTW).float()
 
     @torch.no_grad()
     def fold(self) -> AttributionHead:
