@@ -55,7 +55,7 @@ COLA = "--task cola --data_dir cola --precision fp32"
 SST2 = "--task sst2 --data_dir sst2 --precision bf16"
 PAIRS = (
     "--train_file pairs-train.csv --validation_file pairs-dev.csv --precision fp32"
-    " --text sentence1 --text_pair_column sentence2 --label score --task_type regression"
+    " --text_column sentence1 --text_pair_column sentence2 --label score --task_type regression"
 )
 SETTINGS = "--model encoder --batch_size 16 --lr 3e-4"
 STEPS = "--seed 7 --epochs 2 --logging_steps 1 --save_steps 5"
@@ -200,8 +200,8 @@ def killed(folder: Path, flags: str) -> dict[str, Any]:
 
 def auto(folder: Path) -> dict[str, Any]:
     """Train three members; the limit is an hour, of which they need less than a minute, so that it decides nothing."""
-    portfolio = "--portfolio tfidf-linear,frozen-linear,bert-mean --cv_folds 2 --jobs 1 --time_limit 1h"
-    rows = "--train_file sst2/train.tsv --text sentence --label label --precision fp32"
+    portfolio = "--portfolio tfidf-linear,frozen-linear,bert-mean --folds 2 --jobs 1 --time_limit 1h"
+    rows = "--train_file sst2/train.tsv --text_column sentence --label label --precision fp32"
     out = run(folder, f"auto --output_dir best {rows} {portfolio} {SETTINGS} --seed 7 --epochs 2 --format json")
     run(folder, "predict best --input_file sst2/dev.tsv --text_column sentence --output_file auto.csv")
     return {**kept(json.loads(out)), "predictions": (folder / "auto.csv").read_text("utf-8").splitlines()}

@@ -72,7 +72,7 @@ def finished_folds(folder: Path) -> dict[str, bytes]:
 def delivered(tiny, tmp_path_factory) -> tuple[Path, str, str]:
     """A finished command: its folder's parent, and what it printed."""
     folder = tmp_path_factory.mktemp("auto")
-    flags = (*PORTFOLIO, *LONG, "--cv_folds", "3", "--jobs", "2")
+    flags = (*PORTFOLIO, *LONG, "--folds", "3", "--jobs", "2")
     status, out, err = finish(start(words(folder, tiny("bert"), *flags)))
     assert status == 0, err
     return folder, out, err
@@ -140,7 +140,7 @@ def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
     begun, before = tasks(folder), finished_folds(folder)
     assert len(before) == 5
     assert sorted(name for _, name in begun if "bert" in name) == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
-    flags = (*PORTFOLIO, *LONG, "--cv_folds", "3", "--jobs", "2", "--resume")
+    flags = (*PORTFOLIO, *LONG, "--folds", "3", "--jobs", "2", "--resume")
     status, out, err = attentune(*words(folder, tiny("bert"), *flags))
     assert status == 0, err
     assert tasks(folder) == begun
@@ -150,7 +150,7 @@ def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
 
 @pytest.mark.integration
 def test_ctrl_c_delivers_the_best_so_far_and_resume_trains_the_rest(tiny, tmp_path):
-    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "3", "--jobs", "1")
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--folds", "3", "--jobs", "1")
     line = words(tmp_path, tiny("bert"), *flags, *LONG, "--set", "training.num_train_epochs=200")
     line = [word for place, word in enumerate(line) if "--num_train_epochs" not in line[max(0, place - 1) : place + 1]]
     process = start(line)
@@ -190,7 +190,7 @@ def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, t
             second += " aa" if label and not similar else ""
             writer.writerow([first, second, "yes" if label else "no"])
     columns = ("--text_column", "first", "--text_pair_column", "second", "--label_column", "label")
-    members = ("--portfolio", "majority,tfidf-linear,cosine,bert,bi-encoder-cosine", "--cv_folds", "2", "--jobs", "1")
+    members = ("--portfolio", "majority,tfidf-linear,cosine,bert,bi-encoder-cosine", "--folds", "2", "--jobs", "1")
     given = ("--train_file", tmp_path / "train.csv", *columns, *members, *LONG, *SMALL)
     status, _, err = attentune(
         "auto", *given, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "best", "--quiet"
@@ -204,7 +204,7 @@ def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, t
 @pytest.mark.slow
 def test_a_command_that_is_killed_ten_times_delivers_what_an_undisturbed_one_does(tiny, tmp_path):
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
-    flags = (*PORTFOLIO, *LONG, "--cv_folds", "7", "--jobs", "2")
+    flags = (*PORTFOLIO, *LONG, "--folds", "7", "--jobs", "2")
     for folder in (disturbed, undisturbed):
         folder.mkdir()
     status, _, err = finish(start(words(undisturbed, tiny("bert"), *flags)))
@@ -239,7 +239,7 @@ def test_a_command_that_is_killed_ten_times_delivers_what_an_undisturbed_one_doe
 @pytest.mark.integration
 def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
     write_sentences(tmp_path / "more.csv", 200, 300)
-    flags = ("--portfolio", "majority,bert-mean-adapted", "--cv_folds", "3", "--jobs", "2")
+    flags = ("--portfolio", "majority,bert-mean-adapted", "--folds", "3", "--jobs", "2")
     process = start(words(tmp_path, tiny("bert"), *flags, *LONG, "--unlabeled_file", str(tmp_path / "more.csv")))
     adaptation = "bert-mean-adapted, fold 0"
 
@@ -285,7 +285,7 @@ def intents(folder: Path, encoder: Path, *flags: str, classes: int, rows: int) -
 @pytest.mark.integration
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
-    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "3", "--jobs", str(jobs), *LONG)
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--folds", "3", "--jobs", str(jobs), *LONG)
     line = intents(tmp_path, tiny("bert"), *flags, "--num_train_epochs", "200", classes=20, rows=400)
     process = start(line)
     wait_for(lambda: any(name == "bert-mean, fold 1" for _, name in tasks(tmp_path)), "first fold", process)
@@ -324,7 +324,7 @@ def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(delivery, step, interrupted)
     portfolio = ("bert-mean", "--deliver", "single") if step == "Distillation" else ("majority,tfidf-linear,bert-mean",)
-    flags = ("--cv_folds", "2", "--jobs", "1", *LONG, "--portfolio", *portfolio)
+    flags = ("--folds", "2", "--jobs", "1", *LONG, "--portfolio", *portfolio)
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
     assert calls
     assert status == 130, err
@@ -337,7 +337,7 @@ def test_ctrl_c_at_the_end_delivers_too(attentune, tiny, tmp_path, monkeypatch, 
 @pytest.mark.integration
 def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_path):
     """Out of time before that: the models of its folds are averaged."""
-    flags = ("--portfolio", "majority,tfidf-linear", "--cv_folds", "3", "--jobs", "1")
+    flags = ("--portfolio", "majority,tfidf-linear", "--folds", "3", "--jobs", "1")
     line = intents(tmp_path, tiny("bert"), *flags, classes=3, rows=90)
     status, _, err = attentune(*line, *LONG)
     assert status == 0, err
@@ -399,7 +399,7 @@ def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("encoders", [("bert",), ("bert", "roberta")])
 def test_fused_baselines_are_a_single_model_of_one_encoder(attentune, tiny, tmp_path, fuses_all, encoders):
-    flags = ("--portfolio", "tfidf-linear,frozen-linear", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    flags = ("--portfolio", "tfidf-linear,frozen-linear", "--folds", "2", "--jobs", "2", "--deliver", "single")
     named = ",".join(str(tiny(name)) for name in encoders)
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, "--encoders", named, *LONG))
     assert status == 0, err
@@ -429,7 +429,7 @@ def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivere
 
     monkeypatch.setattr(delivery, "Distillation", Scored)
     portfolio = "tfidf-linear,frozen-linear,bert-mean"
-    flags = ("--portfolio", portfolio, "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    flags = ("--portfolio", portfolio, "--folds", "2", "--jobs", "2", "--deliver", "single")
     line = words(tmp_path, tiny("bert"), *flags, *LONG)
     place = line.index("--test_file")  # without test rows
     status, out, err = attentune(*line[:place], *line[place + 2 :])
@@ -444,7 +444,7 @@ def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivere
 def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_path, monkeypatch):
     distillation = delivery.Distillation
     monkeypatch.setattr(delivery, "Distillation", lambda **given: distillation(**{**given, "left_s": lambda: 0.0}))
-    flags = ("--portfolio", "bert-mean", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    flags = ("--portfolio", "bert-mean", "--folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
     assert status == 0, err
     assert "No time was left to distil it into one encoder: give more with --time_limit and --resume." in out
@@ -455,7 +455,7 @@ def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_p
 @pytest.mark.integration
 def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_path):
     folder, _, _ = delivered
-    line = words(folder, tiny("bert"), *PORTFOLIO, *LONG, "--cv_folds", "3", "--resume")
+    line = words(folder, tiny("bert"), *PORTFOLIO, *LONG, "--folds", "3", "--resume")
     status, _, err = attentune(*line, "--weight_decay", "0.5")
     assert status == 2
     assert "cannot be resumed: the settings changed since it was begun" in err

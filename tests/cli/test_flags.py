@@ -168,8 +168,8 @@ ALIASES = {
     ("--lr", "1e-4", "--epochs", "2"): {"training.learning_rate": 1e-4, "training.num_train_epochs": 2.0},
     ("--batch-size", "8"): {"training.per_device_train_batch_size": 8},
     ("--model", "roberta-base"): {"model.name_or_path": "roberta-base"},
-    ("--text", "body", "--label", "stars"): {"data.text_column": "body", "data.label_column": "stars"},
-    ("reviews.csv", "--target", "stars"): {"data.train_file": "reviews.csv", "data.label_column": "stars"},
+    ("--text_col", "body", "--label", "stars"): {"data.text_column": "body", "data.label_column": "stars"},
+    ("reviews.csv", "--label_col", "stars"): {"data.train_file": "reviews.csv", "data.label_column": "stars"},
     ("--lr", "0.1", "reviews.csv"): {"data.train_file": "reviews.csv", "training.learning_rate": 0.1},
     ("reviews.csv", "--train_file", "reviews.csv"): {"data.train_file": "reviews.csv"},
 }

@@ -66,7 +66,7 @@ def test_seeds_of_a_method_in_a_table_with_files_and_figure(attentune: Command, 
     out_dir = tmp_path / "new" / "out"
     runs = ("seed-1", "trained", "seed-2")
     status, out, err = attentune(
-        "evaluate", "--suite", "hans", *runs, *DATA, "--labels", "bert, ours,bert", "--output-dir", out_dir
+        "evaluate", "--suite", "hans", *runs, *DATA, "--names", "bert, ours,bert", "--output-dir", out_dir
     )
     assert status == 0, err
     report = score_hans(runs, DATA[1], methods=["bert", "ours", "bert"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import attentune.cli
+from attentune.cli.flags import ALIASES
 from attentune.cli.main import COMMANDS, GROUPS
 
 _FOLDER = Path(attentune.cli.__file__).parent
@@ -78,6 +79,20 @@ def test_the_most_used_come_first(command: str) -> None:
     with pytest.raises(SystemExit):
         made.parse(["--help-all"])
     assert "--warmup_ratio" in made.format_help()
+
+
+def test_a_flag_has_one_meaning() -> None:
+    """What is a switch in one command takes no value in another; a flag and a setting of one name are the same."""
+    makes = [(name, ()) for name in COMMANDS]
+    makes += [("train", ("--adapt",)), ("evaluate", ("--suite", "hans")), ("explain", ("--fit",)), ("compare", "ab")]
+    kinds: dict[str, set[bool]] = {}
+    for command, arguments in makes:
+        for action in shown(command, *arguments):
+            kinds.setdefault(action.option_strings[-1], set()).add(action.nargs == 0)
+    assert not {flag for flag, found in kinds.items() if len(found) > 1}
+    assert not set(ALIASES) & {flag.removeprefix("--") for flag in kinds}
+    assert {"--method", "--format", "--folds"} <= set(kinds)
+    assert not {"--methods", "--cv_folds", "--output_format"} & set(kinds)
 
 
 def test_commands_are_in_four_groups(attentune) -> None:

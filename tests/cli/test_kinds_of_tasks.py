@@ -142,7 +142,7 @@ def run_of(kind: str, home: Path) -> Path:
     words += ["--text_column", "text", "--label_column", "label", "--output_dir", str(folder)]
     train, dev = (str(home / f"{folder.name}-{split}.csv") for split in ("train", "dev"))
     if kind in AUTO:
-        words += ["--portfolio", "majority,tfidf-linear,frozen-linear", "--cv_folds", "2", "--time_limit", "60s"]
+        words += ["--portfolio", "majority,tfidf-linear,frozen-linear", "--folds", "2", "--time_limit", "60s"]
         assert main(["auto", train, "--jobs", "1", *words, *AUTO[kind].split()]) == 0
         return folder
     words += ["--validation_file", dev, "--num_train_epochs", "1", "--baselines", "none", *TRAINED[kind].split()]

@@ -97,7 +97,7 @@ def test_the_page_reads_the_columns_of_the_run(home: Path) -> None:
 
 def test_python_reads_the_columns_of_the_run(home: Path) -> None:
     frame = pd.read_csv(home / "new.csv")
-    assert [one["prediction"] for one in library.predict(home / "run", frame)] == list(frame["category"])
+    assert list(library.predict(home / "run", frame)["prediction"]) == list(frame["category"])
     explained = library.explain_texts(home / "run", frame.head(2))
     assert [one.text for one in explained] == list(frame[TEXT][:2])
     with pytest.raises(DataError, match="no column 'What the customer wrote'.*Did you mean 'What the customers wrote'"):
@@ -124,7 +124,7 @@ def test_a_file_without_the_column_is_refused(home: Path, attentune: Command, wo
 
 @pytest.mark.integration
 def test_an_ensemble_reads_the_columns_that_auto_found(home: Path, attentune: Command, tmp_path: Path) -> None:
-    words = ("--portfolio", "majority,tfidf-linear", "--cv_folds", 2, "--time_limit", "60s", "--jobs", 1)
+    words = ("--portfolio", "majority,tfidf-linear", "--folds", 2, "--time_limit", "60s", "--jobs", 1)
     assert attentune("auto", home / "train.csv", *words, "--output_dir", tmp_path / "best")[0] == 0
     status, out, err = attentune("predict", tmp_path / "best", "--input_file", home / "new.csv")
     assert (status, err.splitlines()[1]) == (0, NOTE)

@@ -108,14 +108,14 @@ def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, 
     corpus = write_corpus(tmp_path / "corpus", 20)
     words = ["predict", run, "--input_file", f"{corpus}/[bc].*", "--text_column", "text"]
     tables = {}
-    for kind in ("parquet", "jsonl", "csv"):
+    for kind in ("parquet", "json", "csv"):
         out = tmp_path / kind
-        status, _, err = attentune(*words, "--output_dir", out, "--output_format", kind, "--keep_columns", "all")
+        status, _, err = attentune(*words, "--output_dir", out, "--format", kind, "--keep_columns", "all")
         assert status == 0, err
         (path,) = out.glob("part-*")
         if kind == "parquet":
             tables[kind] = pq.read_table(path).to_pylist()
-        elif kind == "jsonl":
+        elif kind == "json":
             tables[kind] = [json.loads(line) for line in path.read_text().splitlines()]
         else:
             with path.open(newline="") as file:
@@ -162,7 +162,7 @@ def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
     (own / "log.jsonl").write_text("")  # changes nothing
     status, _, err = attentune(*words, *given)
     assert (status, err.splitlines()[-1]) == (0, f"{out}/part-00001-of-00002.parquet is already written.")
-    assert "in output_format: now 'csv', before 'parquet'" in refused(*given, "--output_format", "csv")
+    assert "in format: now 'csv', before 'parquet'" in refused(*given, "--format", "csv")
     assert "in precision: now 'int8', before None" in refused(*given, "--precision", "int8")
     assert "in keep_columns: now ['all'], before []" in refused(*given, "--keep_columns", "all")
     assert "in explain: now True, before False" in refused(*given, "--explain")
@@ -202,7 +202,7 @@ def test_several_label_columns(tmp_path: Path, attentune: Command) -> None:
     words = ("predict", run, "--input_file", tmp_path / "new.csv", "--keep_columns", "late,rude,comment")
     status, _, err = attentune(*words, "--output_file", tmp_path / "o.csv")
     assert status == 0, err
-    status, _, err = attentune(*words, "--output_dir", tmp_path / "p", "--output_format", "csv")
+    status, _, err = attentune(*words, "--output_dir", tmp_path / "p", "--format", "csv")
     assert status == 0, err
     (part,) = parts(tmp_path / "p").values()
     whole = list(csv.reader((tmp_path / "o.csv").read_text().splitlines()))
@@ -296,7 +296,7 @@ def test_every_kind_of_run_predicts_as_without_parts(kind: str, tiny: Tiny, tmp_
     into = ["--keep_columns", "stars", "--output_dir"]
     status, plain, err = attentune("predict", *given)
     assert status == 0, err
-    assert attentune("predict", *given, *into, tmp_path / "csv", "--output_format", "csv")[0] == 0
+    assert attentune("predict", *given, *into, tmp_path / "csv", "--format", "csv")[0] == 0
     (part,) = (tmp_path / "csv").glob("part-*")
     with part.open(newline="") as file:
         found, expected = list(csv.DictReader(file)), list(csv.DictReader(plain.splitlines()))

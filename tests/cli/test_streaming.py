@@ -84,6 +84,21 @@ def test_parts_are_written_as_all_rows_at_once(
             assert [word["text"] for word in words[0]] == [word["text"] for word in words[1]]
 
 
+def test_json_has_the_cells_of_csv(run: Path, tmp_path: Path, attentune: Command, small_parts: None) -> None:
+    path, out = texts_file(tmp_path, *numbered(7)), tmp_path / "out.jsonl"
+    words = ("predict", run, "--input_file", path, "--keep_columns", "text", "--explain")
+    status, printed, _ = attentune(*words)
+    assert status == 0
+    assert attentune(*words, "--output_file", out)[0] == 0
+    cells, objects = list(csv.DictReader(printed.splitlines())), list(map(json.loads, out.read_text().splitlines()))
+    assert [list(one) for one in objects] == [list(one) for one in cells]
+    assert [one["p_bad"] for one in objects] == [float(one["p_bad"]) for one in cells]
+    for name in ("id", "label", "prediction", "text"):
+        assert [one[name] for one in objects] == [one[name] for one in cells]
+    (one,) = map(json.loads, attentune("predict", run, "--text", "so fine", "--format", "json")[1].splitlines())
+    assert one.keys() == {"id", "prediction", "p_bad", "p_good"}
+
+
 def test_a_carriage_return_in_an_id_is_quoted(run: Path, tmp_path: Path, attentune: Command, small_parts: None) -> None:
     status, out, _ = attentune("predict", run, "--input_file", texts_file(tmp_path, *numbered(6), '"i\rd",so'))
     assert status == 0

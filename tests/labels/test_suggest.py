@@ -103,14 +103,14 @@ def test_badge_uses_what_the_last_layer_is_applied_to(folders) -> None:
             np.testing.assert_allclose(logits_NC, predict_rows(saved, rows), atol=1e-4)
         else:
             np.testing.assert_array_equal(features_NF, load_run(folders[kind]).baseline.frozen.features(rows))
-        found = suggest_texts(saved, rows, count=3, method="badge", seed=5)
+        found = suggest_texts(saved, rows, count=3, strategy="badge", seed=5)
         assert len({one.row for one in found}) == 3
-        assert found == suggest_texts(saved, rows, count=3, method="badge", seed=5)
+        assert found == suggest_texts(saved, rows, count=3, strategy="badge", seed=5)
 
 
 def test_disagreement_compares_the_models_of_an_ensemble(folders) -> None:
     saved, rows = Predictor.load(folders["ensemble"]), rows_of(TEXTS)
-    found = suggest_texts(saved, rows, count=3, method="disagreement")
+    found = suggest_texts(saved, rows, count=3, strategy="disagreement")
     parts = list(saved.weighted_runs())
     by_model = np.stack([probabilities_of(predict_rows(run, rows), saved.label_space) for _, run in parts])
     expected = disagreement(by_model, [weight for weight, _ in parts])
@@ -128,11 +128,11 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "method"), REFUSALS)
-def test_what_does_not_work_is_refused(folders, kind: str, method: str) -> None:
+@pytest.mark.parametrize(("kind", "strategy"), REFUSALS)
+def test_what_does_not_work_is_refused(folders, kind: str, strategy: str) -> None:
     with pytest.raises(ConfigError) as error:
-        suggest_texts(Predictor.load(folders[kind]), rows_of(TEXTS), count=2, method=method)
-    assert REFUSALS[kind, method] in str(error.value)
+        suggest_texts(Predictor.load(folders[kind]), rows_of(TEXTS), count=2, strategy=strategy)
+    assert REFUSALS[kind, strategy] in str(error.value)
 
 
 def test_the_command_writes_rows_to_fill_in(attentune, folders, tmp_path: Path) -> None:

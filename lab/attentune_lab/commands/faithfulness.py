@@ -25,7 +25,7 @@ from attentune.explain.explanation import check_method_names
 SUMMARY = "measure the faithfulness of explanations"
 _EXAMPLES = """examples:
   attentune faithfulness runs/reviews --max_samples 200        (on the validation rows of its training)
-  attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --methods ssa,gradient,leave-one-out
+  attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --method ssa,gradient,leave-one-out
   attentune faithfulness runs/planted --demo                   (do methods find the words known to decide?)
   attentune faithfulness runs/sst2 --sanity --output_dir why
 
@@ -43,7 +43,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--methods", help="comma-separated, or all (default: all supported ones but lime, shap)")
+    made.add_argument("--method", help="comma-separated, or all (default: all supported ones but lime, shap)")
     made.add_argument("--erasures", help="comma-separated: mask, delete, attention (default: all three)")
     made.add_argument("--max_samples", help="use a stratified sample of this many rows (default: all)")
     made.add_argument("--demo", action="store_true", help="use 200 synthetic reviews with known ground truth")
@@ -72,8 +72,8 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(data_overrides))}.")
     config = config_from(parsed, problems)
     check_named(parsed)
-    if parsed.methods != "all":
-        check_method_names(names_in(parsed.methods))
+    if parsed.method != "all":
+        check_method_names(names_in(parsed.method))
 
     from attentune.inference.predictor import Predictor
     from attentune_lab.faithfulness.measure import measure_faithfulness, possible_methods
@@ -83,8 +83,8 @@ def run(arguments: Sequence[str]) -> int:
     measures = _measures(parsed, numbers)
     options = {"precision": parsed.precision, "progress": lambda what: print(f"{what} ...", file=sys.stderr)}
     methods: tuple[str, ...] | None = None
-    if parsed.methods is not None:
-        named = tuple(dict.fromkeys(names_in(parsed.methods)))
+    if parsed.method is not None:
+        named = tuple(dict.fromkeys(names_in(parsed.method)))
         methods = possible_methods(saved, expensive=True) if named == ("all",) else named
     result = measure_faithfulness(saved, rows, methods=methods, measures=measures, **options)
     options |= {"methods": tuple(result.ranked), "settings": measures.settings}

@@ -10,7 +10,7 @@ import pytest
 from attentune_lab.synthetic import write_files
 from helpers.interrupted import run as trained
 
-QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2, "--beam", 1, "--beam-tokens", 12)
+QUICK = ("--method", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2, "--beam", 1, "--beam-tokens", 12)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_json_and_the_folder_hold_the_same_report(run: Path, attentune, tmp_path
 
 
 def test_sanity_checks_come_beside(run: Path, attentune) -> None:
-    words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity")
+    words = ("--method", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity")
     status, out, _ = attentune("faithfulness", run, *words)
     assert status == 0
     assert "repeatability (Kendall's tau), 3 texts" in out
@@ -70,7 +70,7 @@ def test_sanity_checks_come_beside(run: Path, attentune) -> None:
 
 @pytest.mark.integration
 def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune, tmp_path: Path) -> None:
-    words = ("--demo", "--max-samples", 16, "--methods", "gradient", "--erasures", "mask", "--beam", 0)
+    words = ("--demo", "--max-samples", 16, "--method", "gradient", "--erasures", "mask", "--beam", 0)
     status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
     assert status == 0
     assert "ground-truth words, in correctly predicted texts" in out

@@ -10,7 +10,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(TRAINED, "token"), **ONE_MODEL, **dict.fromkeys(("ssa", "ssa multi-label", "ssa score"), ""),
     },
     "layers RUN": {**dict.fromkeys(TRAINED, "was trained without squeeze"), **ONE_MODEL, "sesame": ""},
-    "faithfulness RUN --max_samples 2 --methods gradient --beam 0": {
+    "faithfulness RUN --max_samples 2 --method gradient --beam 0": {
         **dict.fromkeys((k for k in TRAINED if "score" in k), "predicts a score"),
         **dict.fromkeys((k for k in TRAINED if "multi-label" in k), "several labels at once"),
         **ONE_MODEL,

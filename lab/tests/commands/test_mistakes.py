@@ -7,7 +7,7 @@ from helpers.interrupted import run as trained
 TABLE_2 = "reproduce ssa-table-2"
 # Command lines, and what the message must contain.
 MISTAKES = [
-    ("faithfulness RUN --methods sssa", "method: got 'sssa', expected one of fast-shap, ssa, "),
+    ("faithfulness RUN --method sssa", "method: got 'sssa', expected one of fast-shap, ssa, "),
     ("faithfulness RUN --erasures blur", "erasures: got 'blur', expected some of mask, delete, attention."),
     ("faithfulness RUN --max-samples 0", "--max_samples: got '0', expected a whole number of at least 1."),
     ("faithfulness RUN --demo --task cola", "--demo: uses synthetic reviews; leave out data.task."),

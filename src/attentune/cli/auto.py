@@ -26,7 +26,7 @@ Find and train the best model for labelled texts or pairs within a time limit.
 --unlabeled_file FILE  further texts without labels, to adapt encoders to, and for --deliver single to learn from
 --portfolio A,B  members to try (default: all that fit the rows)
 --exclude A,B  members to leave out
---cv_folds N>=2  number of folds (default: 5, fewer if time is short)
+--folds N>=2  number of folds on which members are scored (default: 5, fewer if time is short)
 --jobs N  worker processes (default: one per core on a CPU, else 1)
 --format text|json  output format of the leaderboard (default: text)
 {QUIET}
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
         result = auto(
             config,
             time_limit_s=seconds,
-            folds=parsed.cv_folds,
+            folds=parsed.folds,
             encoders=encoders,
             portfolio=parsed.portfolio,
             exclude=parsed.exclude or (),

@@ -55,7 +55,7 @@ RUN...  run folders or checkpoints
 --suite hans  the suite
 --data FILE  path of heuristics_evaluation_set.txt
 --data_dir DIR  folder of the built-in task hans (default: that of ATTENTUNE_DATA)
---labels NAME,NAME  one name per run; runs with equal names are averaged
+--names NAME,NAME  one name per run; runs with equal names are averaged
 --max_samples N  use a sample of this many rows, stratified by subcase
 --seed N>=0  random seed of the sample (default: 42)
 --output_dir DIR  also write hans.json, hans.png and predictions.txt here
@@ -64,10 +64,10 @@ RUN...  run folders or checkpoints
 
 examples:
   attentune evaluate runs/mnli --suite hans --data heuristics_evaluation_set.txt
-  attentune evaluate runs/bert-1 runs/bert-2 runs/ssa-1 runs/ssa-2 --suite hans --labels bert,bert,ssa,ssa
+  attentune evaluate runs/bert-1 runs/bert-2 runs/ssa-1 runs/ssa-2 --suite hans --names bert,bert,ssa,ssa
   attentune evaluate runs/rte --suite hans --data_dir hans --max_samples 3000 --format json
 
-HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same label are
+HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same name are
 averaged; +- is their standard deviation."""
 
 # Larger confusion tables are not printed.
@@ -190,8 +190,8 @@ def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
 
 def _hans(parsed: Any, problems: list[str]) -> int:
     """Score runs on HANS; return the exit status."""
-    if parsed.labels is not None and len(parsed.labels) != len(parsed.runs):
-        problems.append(f"--labels: got {','.join(parsed.labels)}, expected {len(parsed.runs)}: a name for each run.")
+    if parsed.names is not None and len(parsed.names) != len(parsed.runs):
+        problems.append(f"--names: got {','.join(parsed.names)}, expected {len(parsed.runs)}: a name for each run.")
     if parsed.data is not None and parsed.data_dir is not None:
         problems.append("--data: got --data and --data_dir, expected one of them: a file, or the folder that holds it.")
     if parsed.output_dir is not None and Path(parsed.output_dir).is_file():
@@ -206,7 +206,7 @@ def _hans(parsed: Any, problems: list[str]) -> int:
         parsed.runs,
         parsed.data,
         data_dir=parsed.data_dir,
-        methods=parsed.labels,
+        methods=parsed.names,
         max_samples=parsed.max_samples,
         seed=parsed.seed,
         precision=parsed.precision,

@@ -48,9 +48,9 @@ _OTHER_NAMES = {
     "per_device_eval_batch_size": "eval_batch_size",
     "num_train_epochs": "epochs num_epochs n_epochs max_epochs",
     "name_or_path": "model model_name model_id pretrained_model_name_or_path",
-    "text_column": "text text_col x_col text_column_name text_column_names",
-    "text_pair_column": "text_pair text_pair_column_name",
-    "label_column": "label label_col y_col target target_column label_column_name",
+    "text_column": "text_col x_col text_column_name text_column_names",
+    "text_pair_column": "text_pair_column_name",
+    "label_column": "label label_col y_col target_column label_column_name",
     "task": "task_name",
     "train_file": "train_path train_data",
     "validation_file": "val_file dev_file eval_file",
@@ -71,6 +71,7 @@ _OTHER_NAMES = {
 ALIASES = {name: setting for setting, names in _OTHER_NAMES.items() for name in names.split()}
 # What to write instead of flags that other tools have.
 _MEANT = {
+    "The columns are --text_column, --text_pair_column for pairs, and --label_column.": "text text_pair target",
     "A file is given as in `attentune train FILE`, one of the Hugging Face hub with --dataset_name.": "dataset",
     "A file is given as in `attentune train FILE`, a known task with --task and --data_dir.": "data data_path",
     "predict and explain take --text or --input_file; train takes the file as in `attentune train FILE`.": "input file",
@@ -115,7 +116,7 @@ _MEANT = {
     "There is no such flag here: progress goes to standard error; --quiet turns it off.": "verbose",
 }
 # Other names that the help shows.
-_SHORT = ("lr", "batch_size", "epochs", "model", "text", "label")
+_SHORT = ("lr", "batch_size", "epochs", "model", "label")
 # The settings that the help of commands that train shows; --help-all shows the others too.
 MOST_USED = (
     *("data.text_column", "data.text_pair_column", "data.label_column", "data.validation_file", "data.test_file"),
@@ -376,9 +377,11 @@ def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, fir
         such = "any setting, such as model.head.kind=mean"
         group.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=such)
     groups = {section: parser.add_argument_group(section) for section, _ in _SECTIONS}
+    own = {flag.removeprefix("--") for flag in parser._known()}  # such as --folds of auto
     for name, field in known.items():
         section = name.split(".")[0]
-        if field.metadata and name not in first and (only is None or {name, section} & set(only)):
+        is_shown = field.metadata and name not in first and field.name not in own
+        if is_shown and (only is None or {name, section} & set(only)):
             added = _add_flag(groups[section], section, field)
             parser.less_used += [added] if first else []
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}

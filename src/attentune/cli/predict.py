@@ -25,22 +25,23 @@ from attentune.errors import ConfigError
 _HELP = f"""
 attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
 
-Predict texts with a saved run: a CSV with id, label (if given), prediction and probabilities.
+Predict texts with a saved run: id, label (if given), prediction and probabilities of each text.
 
 RUN  a run folder or checkpoint
 {BEST}
 --output_file FILE  output file (default: standard output)
+--format csv|json|parquet  CSV, JSON (one object a line) or, with --output_dir, Parquet (csv if not given, json for an
+    --output_file .jsonl, parquet with --output_dir)
 {PREDICTION_PRECISION}
 --explain  add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)
 --keep_columns all|NAME,NAME  with --input_file: columns to copy to the output (none if not given)
 {TEXTS}
 --output_dir DIR  a folder or URL for the output, in files that are skipped once written
 --shard I/N  with --output_dir: predict the I-th of N parts of the rows (1/1 if not given)
---output_format parquet|jsonl|csv  with --output_dir: format of the parts (parquet if not given)
 
 examples:
   attentune predict runs/cola --text "The car honked its way down the road."
-  attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
+  attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat." --format json
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
   zcat new.csv.gz | attentune predict runs/mine --input_file -
   attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
@@ -50,8 +51,8 @@ examples:
 
 With --output_dir, --input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)."""
 
-# Endings of files that nobody would take for CSV.
-_NO_CSV = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
+# Endings of files that nobody would take for text.
+_NO_TEXT = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
 
 parser = parser_of("predict", _HELP, TEXT_SETTINGS)
 
@@ -63,10 +64,10 @@ def run(arguments: Sequence[str]) -> int:
     use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
-    if parsed.output_file is not None and Path(parsed.output_file).suffix.lower() in _NO_CSV:
+    ending = "" if parsed.output_file is None else Path(parsed.output_file).suffix.lower()
+    if ending in _NO_TEXT:
         problems.append(
-            f"--output_file: got {parsed.output_file}, but predictions are written as CSV. Name it .csv; --output_dir"
-            " writes Parquet, or JSON lines with --output_format jsonl."
+            f"--output_file: got {parsed.output_file}, expected .csv or .jsonl. --output_dir writes Parquet."
         )
     data = check_text_flags(parsed, problems)
     check_named(parsed)
@@ -92,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         row_bar(chunks.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,
     ):
         options = _explaining(saved, parsed, progress) if parsed.explain else {}
+        options["as_json"] = parsed.format == "json" or (parsed.format is None and ending == ".jsonl")
         for text in predictions_in_chunks(saved, chunks, precision=parsed.precision, progress=progress, **options):
             put(text)
     tell_cut_texts(saved)
@@ -104,8 +106,8 @@ def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
     """Check the flags of many rows; return the number of the part, from 1, and how many there are."""
     given = parsed.input_file
     if parsed.output_dir is None:
-        names = ("shard", "output_format")
-        problems += [f"--{name}: goes with --output_dir." for name in names if getattr(parsed, name) is not None]
+        problems += ["--shard: goes with --output_dir."] if parsed.shard is not None else []
+        problems += ["--format: parquet goes with --output_dir."] if parsed.format == "parquet" else []
         is_pattern = given is not None and re.search(r"[*?\[]", given) and not Path(given).expanduser().exists()
         if given is not None and ("://" in given or is_pattern):
             problems.append(
@@ -137,8 +139,8 @@ def _predict_part(
     saved = Predictor.load(parsed.run)
     config = saved.with_columns(data)
     sources = find_sources(parsed.input_file, FileOptions.of(config))
-    kind, folder = parsed.output_format or "parquet", parsed.output_dir.rstrip("/")
-    place = f"{folder}/part-{number:05d}-of-{parts:05d}.{kind}"
+    kind, folder = parsed.format or "parquet", parsed.output_dir.rstrip("/")
+    place = f"{folder}/part-{number:05d}-of-{parts:05d}.{'jsonl' if kind == 'json' else kind}"
     request = {
         "run": run_fingerprint(saved),
         "input": [f"{one.file.path}: {one.file.bytes} bytes, {one.file.modified}" for one in sources],
@@ -146,7 +148,7 @@ def _predict_part(
         "keep_columns": keep,
         "precision": parsed.precision,
         "explain": parsed.explain,
-        "output_format": kind,
+        "format": kind,
         "parts": parts,
     }
     check_same_parts(folder, request)

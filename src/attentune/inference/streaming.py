@@ -48,8 +48,9 @@ def predictions_in_chunks(
     progress: Progress | None = None,
     more: Sequence[str] = (),
     predict: Callable[[TextRows], Predicted] | None = None,
+    as_json: bool = False,
 ) -> Iterator[str]:
-    """Yield the text of `predictions_csv`, one piece per chunk; columns that are kept stand behind.
+    """Yield `predictions_csv`, or JSON lines with the same columns, one piece per chunk; kept columns stand behind.
 
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
@@ -59,6 +60,14 @@ def predictions_in_chunks(
     header = csv_header(saved.label_space, (*more, *chunks.kept))
     for rows in chunks.read():
         logits_NC, entries = predict(rows)
+        if as_json:
+            space, names = saved.label_space, (*more, *chunks.kept)
+            label = next(iter(_prediction_kinds(space))).replace("prediction", "label")
+            known = {} if rows.labels is None else {label: [_label_value(space, one) for one in rows.labels]}
+            columns = {"id": rows.ids, **known, **_prediction_values(space, logits_NC)}
+            columns |= dict(zip(names, (*entries, *rows.kept), strict=True))
+            yield _json_lines(columns, {**dict.fromkeys(columns, "text"), **_prediction_kinds(space)})
+            continue
         yield header + csv_rows(rows, logits_NC, saved.label_space, (*entries, *rows.kept))
         header = ""
 
@@ -115,6 +124,12 @@ def _prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, An
     return {"prediction": [space.names[int(one)] for one in predictions], **shares}
 
 
+def _label_value(space: LabelSpace, label: Any) -> Any:
+    if space.task_type == "regression":
+        return float(label)
+    return space.names_of(label) if space.is_multilabel else space.text_of(label)
+
+
 @contextlib.contextmanager
 def row_writer(
     stream: IO[bytes], file_format: str, kinds: Mapping[str, str]
@@ -141,15 +156,21 @@ def row_writer(
         stream.write(csv_text([kinds]).encode())
 
     def write_lines(columns: Mapping[str, Sequence[Any]]) -> None:
-        for row in zip(*(columns[name] for name in kinds), strict=True):
-            values = dict(zip(kinds, row, strict=True))
-            if file_format == "csv":
-                stream.write(csv_text([[_field(value, kinds[name]) for name, value in values.items()]]).encode())
-            else:
-                record = {name: _json_value(value, kinds[name]) for name, value in values.items()}
-                stream.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
+        if file_format == "csv":
+            rows = zip(*(columns[name] for name in kinds), strict=True)
+            fields = ([_field(value, kind) for value, kind in zip(row, kinds.values(), strict=True)] for row in rows)
+            stream.write(csv_text(fields).encode())
+        else:
+            stream.write(_json_lines(columns, kinds).encode())
 
     yield write_lines
+
+
+def _json_lines(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str:
+    """Format columns as JSON, one object a row."""
+    values = (map(partial(_json_value, kind=kind), columns[name]) for name, kind in kinds.items())
+    records = (dict(zip(kinds, row, strict=True)) for row in zip(*values, strict=True))
+    return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
 
 
 def _field(value: Any, kind: str) -> str:

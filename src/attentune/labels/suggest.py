@@ -19,7 +19,7 @@ from attentune.inference.scoring import classifier_features
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
 
-METHODS = ("margin", "badge", "disagreement")
+STRATEGIES = ("margin", "badge", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Suggestion:
     prediction: str  # what the run predicts
     probability: float  # of the most probable class
     margin: float  # the probability of the most probable class minus that of the second
-    disagreement: float | None  # with the method of that name, in nats; else None
+    disagreement: float | None  # with the strategy of that name, in nats; else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -42,19 +42,19 @@ class Suggestion:
 
 
 def suggest_texts(
-    saved: Predictor, rows: TextRows, *, count: int, method: str = "margin", seed: int = 0
+    saved: Predictor, rows: TextRows, *, count: int, strategy: str = "margin", seed: int = 0
 ) -> list[Suggestion]:
     """Choose the texts whose labels would probably help most, the first choice first.
 
     Of equal texts, only the first is considered.
     """
-    _check(saved, method)
+    _check(saved, strategy)
     if not len(rows):
         raise DataError(f"{rows.source}: got no rows, expected some to choose from.")
     distinct = _first_of_equal(rows)
     pool = rows.take(distinct)
     scores_M: np.ndarray | None = None
-    if method == "disagreement":
+    if strategy == "disagreement":
         assert isinstance(saved, EnsemblePredictor)
         parts = [(weight, run) for weight, run in saved.weighted_runs() if weight > 0]
         by_run = [probabilities_of(predict_rows(run, pool), saved.label_space) for _, run in parts]
@@ -63,7 +63,7 @@ def suggest_texts(
     probabilities_MC = probabilities_of(logits_MC, saved.label_space)
     if scores_M is not None:
         order = np.argsort(-scores_M, kind="stable")[:count]
-    elif method == "badge":
+    elif strategy == "badge":
         features_MF = last_features(saved, pool)
         order = badge(probabilities_MC, features_MF, count, numpy_generator("badge", seed))
     else:
@@ -71,10 +71,11 @@ def suggest_texts(
     return _suggestions(pool, distinct, order, logits_MC, probabilities_MC, saved.label_space, scores_M)
 
 
-def _check(saved: Predictor, method: str) -> None:
-    if method not in METHODS:
+def _check(saved: Predictor, strategy: str) -> None:
+    if strategy not in STRATEGIES:
         raise ConfigError(
-            f"--method: got {method!r}, expected one of {', '.join(METHODS)}.{did_you_mean(method, METHODS)}"
+            f"--strategy: got {strategy!r}, expected one of {', '.join(STRATEGIES)}."
+            f"{did_you_mean(strategy, STRATEGIES)}"
         )
     space = saved.label_space
     if space.task_type not in ("classification", "ordinal"):
@@ -82,14 +83,14 @@ def _check(saved: Predictor, method: str) -> None:
             f"suggest: got {saved.folder}, which predicts labels of the type {space.task_type}; expected a run that"
             " predicts one class a row (classification or ordinal)."
         )
-    if method == "disagreement" and not isinstance(saved, EnsemblePredictor):
+    if strategy == "disagreement" and not isinstance(saved, EnsemblePredictor):
         raise ConfigError(
-            f"--method: disagreement compares the models of an ensemble, which {saved.folder} is not ({saved.kind})."
+            f"--strategy: disagreement compares the models of an ensemble, which {saved.folder} is not ({saved.kind})."
             f" Use margin{' or badge' if _has_last_layer(saved) else ''}, or make an ensemble with attentune auto."
         )
-    if method == "badge" and not _has_last_layer(saved):
+    if strategy == "badge" and not _has_last_layer(saved):
         raise ConfigError(
-            f"--method: badge needs the last layer of one neural model, which {saved.folder} has not ({saved.kind})."
+            f"--strategy: badge needs the last layer of one neural model, which {saved.folder} has not ({saved.kind})."
             f" Use margin{' or disagreement' if isinstance(saved, EnsemblePredictor) else ''}."
         )
 
