@@ -105,6 +105,10 @@ def test_predictions_follow_the_load_of_the_machine():
     speed.load = 1.0
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5)
     assert speed.seconds(tfidf, WORK) == pytest.approx(busy_s / 5)  # by constants of a free machine
+    # The fits of a model on frozen vectors are not faster than those of none because the probe was slow.
+    assert speed.seconds(_member("majority"), WORK) < speed.seconds(frozen, WORK)
+    speed.load = 5.0
+    assert speed.seconds(_member("majority"), WORK) < speed.seconds(frozen, WORK)
     speed.observe(tfidf, WORK, 5.0, load=2.0)
     assert speed.seconds(tfidf, WORK) == pytest.approx(5.0)
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)

@@ -143,31 +143,30 @@ class SpeedModel:
         return statistics.median(alike) if alike else None
 
     def _uncorrected(self, member: Member, plan: BudgetPlan, load: float) -> float:
-        """Predict the seconds of one fold by the probe, or by constants of a free machine, at a load."""
+        """Predict the seconds of one fold at a load, before what finished runs correct."""
+        free_s, probed_s = self._parts(member, plan)
         measured = self.encoders[member.encoder].load if member.encoder is not None else 1.0
-        return self._as_probed(member, plan) * load / measured
+        return load * (free_s + probed_s / measured)
 
-    def _as_probed(self, member: Member, plan: BudgetPlan) -> float:
+    def _parts(self, member: Member, plan: BudgetPlan) -> tuple[float, float]:
+        """Return the seconds of one fold that constants of a free machine predict, and those that the probe does."""
         rows = plan.train_rows + plan.held_rows
         labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
         if member.is_baseline and member.encoder is None:
-            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels)
+            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels), 0.0
         speed = self.encoders[member.encoder or ""]
         row_s = plan.tokens_per_row / speed.predict_tokens_per_s
         if member.is_baseline:
             # Texts are encoded once for all folds and the fit on all rows; each has its part of that.
             encoded = min(plan.train_rows, speed.frozen_rows or plan.train_rows)
             texts = plan.held_rows * plan.folds if plan.folds > 1 else plan.held_rows + encoded
-            encode_s = texts * row_s / (plan.folds + 1)
-            return 0.2 + encode_s + (encoded + plan.held_rows) * _LINEAR_ROW_S * labels
+            return 0.2 + (encoded + plan.held_rows) * _LINEAR_ROW_S * labels, texts * row_s / (plan.folds + 1)
         tokens = plan.updates * plan.batch_size * plan.tokens_per_row
         epochs = math.ceil(plan.updates * plan.batch_size / max(1, plan.train_rows))
-        train_s = tokens / self.tokens_per_s(member)
-        passes_s = epochs * member.passes * plan.train_rows * row_s
-        if member.probed:
-            probed = min(plan.train_rows, PROBED_ROWS)
-            passes_s += probed * (row_s + _LINEAR_ROW_S * labels)
-        return train_s + passes_s + self.ending_seconds(member, plan) + rows * _ROW_S
+        probed = min(plan.train_rows, PROBED_ROWS) if member.probed else 0
+        predicted = epochs * member.passes * plan.train_rows + probed
+        train_s = tokens / self.tokens_per_s(member) + predicted * row_s + self.ending_seconds(member, plan)
+        return rows * _ROW_S + probed * _LINEAR_ROW_S * labels, train_s
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ TIME_MARGIN = 1.25
 # The share of the label in the target of a labelled row; the rest is the ensemble's out-of-fold prediction.
 _LABEL_SHARE = 0.5
 # Training settings that are the caller's; all others are those of the best neural member.
-_CALLERS = ("overwrite_output_dir", "resume", "seed", "precision", "use_cpu", "report_to", "logging_steps")
+_CALLERS = (
+    *("output_dir", "overwrite_output_dir", "resume", "seed", "precision", "use_cpu"),
+    *("report_to", "logging_steps", "metric_for_best_model"),
+)
 _FOLD = (
     "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it only"
     " through what the members predict for other rows"
@@ -203,53 +206,38 @@ def student_config(teacher: Predictor, config: Config) -> Config:
     """
     best = _best_model(teacher)
     base = config if best is None else best.config
-    kept = {name: getattr(config.training, name) for name in _CALLERS}
-    training = replace(base.training, **kept)
     training = replace(
-        training,
-        output_dir=config.training.output_dir,
+        base.training,
+        **{name: getattr(config.training, name) for name in _CALLERS},
         # The rows that compare the two models must not choose between weights.
         eval_strategy="no",
         eval_steps=None,
         load_best_model_at_end=False,
         early_stopping_patience=None,
-        metric_for_best_model=config.training.metric_for_best_model,
         calibrate="none",
         thresholds="none",
     )
-    plain = ObjectiveConfig()
     objective = replace(
         base.objective,
-        loss=plain.loss,
+        loss=ObjectiveConfig().loss,
         class_weights=None,
         label_smoothing=0.0,
         ordinal_prediction=teacher.label_space.ordinal_prediction,
     )
-    data = replace(
-        config.data,
-        max_length=base.data.max_length,
-        long_texts=base.data.long_texts,
-        stride=base.data.stride,
-        extra_train_files=None,
-        extra_train_weights=None,
-        calibration_share=None,
-        calibration_file=None,
-    )
+    read = {name: getattr(base.data, name) for name in ("max_length", "long_texts", "stride")}
+    data = replace(config.data, **read)
     return replace(base, data=data, objective=objective, training=training)
 
 
 def _best_model(teacher: Predictor) -> ModelPredictor | None:
     """Return the teacher's model with the largest weight, if it has models."""
-    if not isinstance(teacher, EnsemblePredictor):
-        return teacher if isinstance(teacher, ModelPredictor) else None
-    # Of a bag, whose runs have equal settings, the first.
-    best: tuple[float, ModelPredictor] | None = None
+    assert isinstance(teacher, EnsemblePredictor)
     weights = teacher.fusion.member_weights()
-    for member in teacher.members:
-        run = teacher.loaded.load(member.folders[0])
-        if isinstance(run, ModelPredictor) and (best is None or weights[member.name] > best[0]):
-            best = weights[member.name], run
-    return None if best is None else best[1]
+    for member in sorted(teacher.members, key=lambda member: -weights[member.name]):
+        run = teacher.loaded.load(member.folders[0])  # those of a bag have equal settings
+        if isinstance(run, ModelPredictor):
+            return run
+    return None
 
 
 def _held_out(data: TaskData) -> str | None:
