@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import (
     Subword,
     merge_subwords,
-    token_dicts,
-    token_json,
     word_spans,
     word_spans_by_character,
 )
@@ -142,21 +139,3 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
     if max_length == 128:
         expected = [*words_in(text), *words_in(pair)]
         assert [word.text for word in words] == expected
-
-
-@given(
-    st.lists(
-        st.builds(
-            Subword,
-            st.text(st.characters(codec="utf-8"), max_size=6),
-            st.integers(0, 99),
-            st.integers(0, 99),
-            st.floats(allow_nan=False, allow_infinity=False, width=32),
-            st.sampled_from(["text", "pair"]),
-        )
-    ),
-    st.booleans(),
-)
-def test_json_put_together_by_hand_is_json(pieces: list[Subword], is_pair: bool) -> None:
-    tokens = tuple(pieces)
-    assert token_json(tokens, is_pair=is_pair) == json.dumps(token_dicts(tokens, is_pair=is_pair), ensure_ascii=False)

@@ -30,12 +30,6 @@ def test_a_mask_is_a_function_of_the_key_alone() -> None:
     assert all(not np.array_equal(random_mask(features, 0, 0.3, *key), first) for key in others)
 
 
-def test_a_mask_does_not_depend_on_the_other_rows() -> None:
-    row = "s" + "o" * 30 + "s"
-    alone = random_mask(features_of(row), 0, 0.3, 42, 1)
-    assert np.array_equal(random_mask(features_of("ssoo", "o" * 9, row, "o"), 2, 0.3, 42, 1), alone)
-
-
 @given(st.integers(0, 60), st.floats(0, 5), st.integers(0, 2**40))
 def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
     copies = spread_copies(rows, ratio, seed)
@@ -45,13 +39,6 @@ def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
     counts = np.bincount(copies, minlength=rows)
     assert len(counts) == rows
     assert not rows or counts.max() - counts.min() <= 1
-
-
-def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
-    first = spread_copies(100, 0.6, 42, 0)
-    assert np.array_equal(spread_copies(100, 0.6, 42, 0), first)
-    assert not np.array_equal(spread_copies(100, 0.6, 42, 1), first)
-    assert np.array_equal(spread_copies(100, 2.0, 42, 0), np.repeat(np.arange(100), 2))
 
 
 def test_copies_of_a_row_are_numbered_from_zero() -> None:

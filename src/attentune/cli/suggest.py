@@ -67,9 +67,8 @@ def _lines(chosen: Sequence[Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the columns and rows of the output, with an empty label for a person to fill in."""
     lines = []
     for one in chosen:
-        values = one.to_dict()
-        pair = {} if one.pair is None else {"text_pair": values["pair"]}
-        facts = {name: values[name] for name in ("prediction", "probability", "margin")}
+        pair = {} if one.pair is None else {"text_pair": one.pair}
+        facts = {name: getattr(one, name) for name in ("prediction", "probability", "margin")}
         if one.disagreement is not None:
             facts["disagreement"] = one.disagreement
         lines.append({"row": one.row, "id": one.id, "text": one.text, **pair, "label": "", **facts})

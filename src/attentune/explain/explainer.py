@@ -43,7 +43,6 @@ from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import attention_by
-from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.compiled.memory import kept_memory
 
 
@@ -70,17 +69,6 @@ class BaseExplainer(ABC):
 
     def __init__(self, rows: TextRows, label_space: LabelSpace) -> None:
         self._rows, self._space = rows, label_space
-
-    @abstractmethod
-    def attributions(
-        self,
-        name: str,
-        *,
-        target: str | Sequence[str] | None = None,
-        settings: Settings | None = None,
-        progress: Progress | None = None,
-    ) -> list[Attribution]:
-        """Compute each row's scores by one method."""
 
     @abstractmethod
     def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
@@ -375,27 +363,23 @@ def default_method(saved: Predictor) -> str:
     """Return the method that is used if none is named: fast-shap if the run has a head that explains enough, else
     leave-one-out, which works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
     """
-    head = fitted_head(saved)
-    return "leave-one-out" if head is None or is_weak(head) else "fast-shap"
+    share = _share(saved)
+    return "leave-one-out" if share is None or share < LEAST_EXPLAINED else "fast-shap"
 
 
-def fitted_head(saved: Predictor) -> AttributionHead | None:
-    """Return the head of `explain --fit`, if the run has one."""
-    return saved.attribution_head if isinstance(saved, ModelPredictor) else None
-
-
-def is_weak(head: AttributionHead) -> bool:
-    """Whether a head explains too little to be used where it is not asked for."""
-    return head.explained_variance < LEAST_EXPLAINED
+def _share(saved: Predictor) -> float | None:
+    """The share of the variance that the fitted head of a run explains; None without one."""
+    head = saved.attribution_head if isinstance(saved, ModelPredictor) else None
+    return None if head is None else head.explained_variance
 
 
 def weak_head_note(saved: Predictor) -> str | None:
     """Say that the fitted head of a run is not used, if that is so."""
-    head = fitted_head(saved)
-    if head is None or not is_weak(head):
+    share = _share(saved)
+    if share is None or share >= LEAST_EXPLAINED:
         return None
     return (
-        f"The head that was fitted to {saved.folder} explains {max(0.0, head.explained_variance):.0%} of how"
+        f"The head that was fitted to {saved.folder} explains {max(0.0, share):.0%} of how"
         f" predictions change when tokens are masked, less than {LEAST_EXPLAINED:.0%}, so leave-one-out is the default."
         f" Use the head with --method fast-shap, or fit it on more texts: attentune explain {saved.folder} --fit"
         " --input_file texts.csv"

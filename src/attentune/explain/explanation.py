@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import unicodedata
 from bisect import bisect_right
@@ -186,8 +185,6 @@ def _kind(text: str, place: int, before: str) -> str:
 
 LEVELS = ("word", "token")
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -307,23 +304,13 @@ def _marked(token: Subword, largest: float) -> str:
     return f'<span style="{style}" title="{token.score:+.4g}">{html.escape(token.text)}</span>'
 
 
-def token_dicts(tokens: tuple[Subword, ...], *, is_pair: bool) -> list[dict[str, Any]]:
+def token_dicts(tokens: Sequence[Subword], *, is_pair: bool) -> list[dict[str, Any]]:
     """Convert tokens to JSON objects, with scores rounded to six digits."""
     return [
         {"text": token.text, "start": token.start, "end": token.end, "score": float(f"{token.score:.6g}")}
         | ({"in": token.within} if is_pair else {})
         for token in tokens
     ]
-
-
-def token_json(tokens: tuple[Subword, ...], *, is_pair: bool) -> str:
-    """Return `token_dicts` as JSON text, formatted directly, three times as fast; scores must be finite."""
-    inner = [
-        f'{{"text": {_quoted(token.text)}, "start": {token.start}, "end": {token.end},'
-        f' "score": {float(f"{token.score:.6g}")!r}' + (f', "in": "{token.within}"}}' if is_pair else "}")
-        for token in tokens
-    ]
-    return f"[{', '.join(inner)}]"
 
 
 @dataclass(frozen=True)

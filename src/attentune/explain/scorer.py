@@ -55,7 +55,6 @@ def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor
 
 
 def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_space: LabelSpace) -> int | None:
-    """Convert the name of the class to contrast with to its id."""
     if contrast is None:
         return None
     if label_space.task_type == "regression":
@@ -76,7 +75,6 @@ def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_
 
 
 def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows: int) -> np.ndarray:
-    """Convert the names of the classes to explain to ids."""
     if target is None:
         return np.full(rows, PREDICTED, dtype=np.int64)
     if label_space.task_type == "regression":
@@ -148,7 +146,6 @@ class Scorer(PredictionScorer):
     attribution_head: AttributionHead | None = None  # the head that was fitted to the model for fast-shap, if any
 
     def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        """Return these rows as a batch on the model's device."""
         batch = pad_batch(self.features, rows, pad_token_id=self.pad_token_id)
         return {name: tensor.to(self.accelerator.device) for name, tensor in batch.inputs.items()}
 
@@ -217,7 +214,6 @@ class MethodScores:
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
-    """Convert a tensor to a float32 array."""
     return tensor.detach().float().cpu().numpy()
 
 

@@ -28,14 +28,13 @@ from attentune.explain.explanation import (
     Subword,
     merge_subwords,
     token_dicts,
-    token_json,
 )
 from attentune.explain.fast_shap import FitFacts, fit_attribution_head, signed_scores
 from attentune.explain.fast_shap import Progress as FitProgress
 from attentune.explain.methods import METHODS, check_contrast, first_token_attention, score_unit
-from attentune.explain.scorer import PREDICTED, Scorer, Settings, class_ids, contrast_id, numpy_of
+from attentune.explain.scorer import PREDICTED, Settings, class_ids, contrast_id, numpy_of
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress, run_and_rows
-from attentune.inference.scoring import RowScores, score_rows
+from attentune.inference.scoring import score_rows
 from attentune.io.files import write_text
 from attentune.models.cpu_layers import attention_by
 from attentune.models.saving import save_attribution_head
@@ -319,20 +318,19 @@ def predict_explained(
         )
     predicted_N = np.full(len(rows), PREDICTED, dtype=np.int64)
     target_N = scorer.targets(scored.logits_NC, predicted_N) if len(rows) else predicted_N
-    by_row = _scores(scorer, scored, target_N)
+    if scored.attributions is None:
+        by_row = list(scored.token_scores or ())  # no rows, no scores
+    else:
+        by_row = signed_scores(scored, scorer, np.arange(len(rows)), target_N)
     names, method = saved.label_space.names or ("",), "ssa" if head is None else "fast-shap"
-    units = [json.dumps(score_unit(method, saved.label_space, name), ensure_ascii=False) for name in names]
-    is_finite = all(np.isfinite(scores).all() for scores in by_row)
+    units = [score_unit(method, saved.label_space, name) for name in names]
     column = []
     for row, scores in enumerate(by_row):
         pair = rows.pairs[row] if rows.pairs else None
         pieces = explainer.pieces(row, scores)
         words = merge_subwords(pieces, rows.texts[row], pair, signed=head is not None)
-        if is_finite:
-            tokens = token_json(words, is_pair=pair is not None)
-        else:
-            tokens = json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False)
-        column.append(f'{{"unit": {units[target_N[row]]}, "tokens": {tokens}}}')
+        content = {"unit": units[target_N[row]], "tokens": token_dicts(words, is_pair=pair is not None)}
+        column.append(json.dumps(without_nan(content), ensure_ascii=False))
     return scored.logits_NC, column
 
 
@@ -340,10 +338,3 @@ def scores_words(saved: Predictor) -> bool:
     """Whether a run scores words in the pass that predicts: by a fitted head that explains enough, or a token gate."""
     has_gate = isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
     return has_gate or default_method(saved) == "fast-shap"
-
-
-def _scores(scorer: Scorer, scored: RowScores, target_N: np.ndarray) -> list[np.ndarray]:
-    """Return each row's scores for its class, one for each token."""
-    if scored.attributions is None:
-        return list(scored.token_scores or ())  # no rows, no scores
-    return signed_scores(scored, scorer, np.arange(len(target_N)), target_N)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 from collections import Counter
@@ -29,7 +30,6 @@ from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import WordExplainer
 from attentune.io.files import write_text
 from attentune.metrics.metrics import probabilities_of
-from attentune.plugins import install_command
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
 
@@ -41,13 +41,11 @@ def check_ending(path: str, flag: str = "--output_file") -> None:
 
 
 def write_rows(path: str, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows; see `rows_text`."""
     check_ending(path)
     write_text(path, rows_text(names, lines, Path(path).suffix.lower()))
 
 
 def rows_text(names: Sequence[str], lines: Sequence[Mapping[str, Any]], ending: str) -> str:
-    """Format rows."""
     if ending == ".jsonl":
         return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
     buffer = io.StringIO()
@@ -84,23 +82,19 @@ def write_errors(path: str, check: LabelCheck) -> None:
     """Write the likely label errors as a file with an empty column `mark` for a person to fill."""
     has_pairs = any(suspect.pair is not None for suspect in check.suspects)
     names = _HEADER if has_pairs else _HEADER[:-1]
-    lines: list[dict[str, Any]] = []
-    for suspect in check.suspects:
-        values = {
+    lines = [
+        {
+            **vars(suspect),
             "mark": "",
             "row": str(suspect.row),
-            "id": suspect.id,
-            "where": suspect.where,
-            "label": suspect.label,
-            "suggested": suspect.suggested,
             "p_label": f"{suspect.label_probability:.4f}",
             "p_suggested": f"{suspect.suggested_probability:.4f}",
             "words": ", ".join(suspect.words or ()),
-            "text": suspect.text,
             "text_pair": suspect.pair or "",
         }
-        lines.append({name: values[name] for name in names})
-    write_rows(path, names, lines)
+        for suspect in check.suspects
+    ]
+    write_rows(path, names, [{name: line[name] for name in names} for line in lines])
 
 
 def read_marks(path: str, rows: TextRows, label_space: LabelSpace) -> list[Mark]:
@@ -139,10 +133,8 @@ def read_marks(path: str, rows: TextRows, label_space: LabelSpace) -> list[Mark]
                 f"suggested: got {label!r}, expected one of the labels: {', '.join(label_space.names)}."
                 f"{did_you_mean(label, label_space.names)}",
             )
-        if action == FIX:
-            marks.append(Mark(row, FIX, label))
-        elif action == REMOVE:
-            marks.append(Mark(row, REMOVE))
+        if action in (FIX, REMOVE):
+            marks.append(Mark(row, action, label if action == FIX else ""))
     if not marks:
         raise DataError(
             f"no row is marked. Write {FIX} in the column 'mark' of rows that get the suggested label, {REMOVE} of rows"
@@ -209,7 +201,8 @@ def _content(
         columns, _ = choose_columns(table.names, data, table.source, table=table)
         places = _places(rows, table)
         if places is not None and columns.label is not None:
-            if _is_json_lines(data.train_file) and table.lines is not None:
+            is_json = data.train_file.removesuffix(".gz").lower().endswith((".jsonl", ".ndjson"))
+            if is_json and table.lines is not None:
                 return table.names, _objects(data.train_file, table.lines), columns.label, places
             cells = [table.columns[name] for name in table.names]
             lines = [dict(zip(table.names, values, strict=True)) for values in zip(*cells, strict=True)]
@@ -234,10 +227,6 @@ def _places(rows: TextRows, table: Table) -> Sequence[int] | None:
     return [by_line[line] for line in rows.lines]
 
 
-def _is_json_lines(path: str) -> bool:
-    return Path(path.removesuffix(".gz")).suffix.lower() in (".jsonl", ".ndjson")
-
-
 def _objects(path: str, lines: Sequence[int]) -> list[dict[str, Any]]:
     """Return the objects at these lines as they are written, with numbers, where a table has texts."""
     with open_bytes(Path(path).expanduser(), is_packed=path.lower().endswith(".gz")) as stream:
@@ -253,37 +242,26 @@ def _like(before: Any, label: str) -> Any:
 
 
 FOLDS = 5
-# Rows that are encoded between two calls of `progress`.
-_CHUNK = 256
+# Rows that are encoded between two calls of `progress`; words that are shown for a row.
+_CHUNK, MOST_WORDS = 256, 3
+
+Report = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class LabelErrors:
-    """The rows whose labels are probably wrong."""
-
-    places: np.ndarray  # (K,) int64 indices of the rows, the least probable label first
-    suggested: np.ndarray  # (K,) int64 the most probable other class
-    given_probabilities: np.ndarray  # (K,) float64 the probability of the given class
-    suggested_probabilities: np.ndarray  # (K,) float64 that of the suggested class
-    share: Disagreement  # the disagreement among the most confident predictions
-    accuracy: float  # how often the most probable class is the given one, of all rows
-    majority: float  # the share of the most frequent class
-
-
-def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> LabelErrors:
-    """Find rows whose given label is probably wrong.
+def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find rows whose given label is probably wrong: their places, the least probable label first, and the most
+    probable other class of each.
 
     How many rows are flagged is the number of off-diagonal entries of confident learning's joint distribution of given
     and true classes; which, are those with the lowest probability of the given class.
 
-    Source:
-        Northcutt, Jiang and Chuang, "Confident learning", JAIR 70, 2021; `cleanlab.filter.find_label_issues`.
+    Source: Northcutt, Jiang and Chuang, "Confident learning", JAIR 70, 2021; `cleanlab.filter.find_label_issues`.
     """
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise ConfigError(
-            f"--labels: needs cleanlab, which is not installed; run: {install_command('labels')}"
+            "--labels: needs cleanlab, which is not installed; run: pip install 'attentune[labels]'"
         ) from None
     present, own_N = np.unique(labels, return_inverse=True)
     if len(present) < 2:
@@ -294,77 +272,34 @@ def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> Label
     # cleanlab counts classes from 0 without gaps; a class without rows cannot be the given one.
     shown_NP = np.maximum(probabilities_NC[:, present], 1e-12)
     shown_NP = shown_NP / shown_NP.sum(axis=1, keepdims=True)
-    is_flagged = find_label_issues(own_N, shown_NP, filter_by="low_self_confidence", n_jobs=1)
-    places = np.flatnonzero(is_flagged)
-    given_K = probabilities_NC[places, labels[places]]
-    places = places[np.argsort(given_K, kind="stable")]
+    places = np.flatnonzero(find_label_issues(own_N, shown_NP, filter_by="low_self_confidence", n_jobs=1))
+    places = places[np.argsort(probabilities_NC[places, labels[places]], kind="stable")]
     others_KC = probabilities_NC[places].copy()
     others_KC[np.arange(len(places)), labels[places]] = -1.0
-    suggested = others_KC.argmax(axis=1)
-    return LabelErrors(
-        places=places.astype(np.int64),
-        suggested=suggested.astype(np.int64),
-        given_probabilities=probabilities_NC[places, labels[places]],
-        suggested_probabilities=probabilities_NC[places, suggested],
-        share=disagreement(labels, probabilities_NC),
-        accuracy=float((probabilities_NC.argmax(axis=1) == labels).mean()),
-        majority=float(np.bincount(labels).max() / len(labels)),
-    )
-
-
-@dataclass(frozen=True)
-class LinearFolds:
-    """A linear model on a frozen encoder for each fold, fitted on the rows of the other folds."""
-
-    models: tuple[FrozenLinear, ...]  # one per fold
-    fold_N: np.ndarray  # (N,) the fold of each row, an index of `models`
-
-    def probabilities(self, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
-        """Predict the rows that the models were made for, each with the model that has not seen it: (N, C)."""
-        found_NC = np.zeros((len(rows), label_space.num_labels))
-        for number, model in enumerate(self.models):
-            places = np.flatnonzero(self.fold_N == number)
-            found_NC[places] = probabilities_of(model.logits(rows.take(places)), label_space)
-        return found_NC
+    return places, others_KC.argmax(axis=1)
 
 
 def fit_folds(
-    rows: TextRows,
-    label_space: LabelSpace,
-    *,
-    frozen: FrozenEncoder,
-    seed: int,
-    folds: int = FOLDS,
-    progress: Callable[[int], None] | None = None,
-) -> LinearFolds:
-    """Fit frozen-linear on folds of labelled rows; rows with equal texts share a fold."""
+    rows: TextRows, label_space: LabelSpace, frozen: FrozenEncoder, seed: int, report: Report
+) -> tuple[list[FrozenLinear], np.ndarray, np.ndarray]:
+    """Fit a linear model on the frozen encoder for each fold, on the rows of the others; equal texts share a fold.
+
+    Returns the models, the fold of each row, and the probabilities (N, C) by the model that has not seen the row.
+    """
     if rows.labels is None or len(rows) < 2:
         count = 0 if rows.labels is None else len(rows)
         raise DataError(f"{rows.source}: got {count} labelled rows, expected at least two.")
     for start in range(0, len(rows), _CHUNK):
         part = rows.take(range(start, min(start + _CHUNK, len(rows))))
         frozen.vectors((*part.texts, *(part.pairs or ())))
-        if progress is not None:
-            progress(len(part))
-    numbers = np.unique(make_folds(rows, label_space, folds=folds, seed=seed), return_inverse=True)[1]
-    models = tuple(
-        FrozenLinear(frozen, seed=seed).fit(rows.take(np.flatnonzero(numbers != number)), label_space)
-        for number in range(int(numbers.max()) + 1)
-    )
-    return LinearFolds(models, numbers)
-
-
-def probabilities_of_run(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
-    """Return the out-of-fold probabilities of a run of `attentune auto`, (N, C); NaN in rows that no model predicts."""
-    logits_NC = read_out_of_fold(folder, rows, label_space)
-    probabilities_NC = np.full(logits_NC.shape, np.nan)
-    known = ~np.isnan(logits_NC).any(axis=1)
-    probabilities_NC[known] = probabilities_of(logits_NC[known], label_space)
-    return probabilities_NC
-
-
-# Words that are shown for a row.
-MOST_WORDS = 3
+        report("encoded", len(part), len(rows))
+    fold_N = np.unique(make_folds(rows, label_space, folds=FOLDS, seed=seed), return_inverse=True)[1]
+    models, found_NC = [], np.zeros((len(rows), label_space.num_labels))
+    for number in range(int(fold_N.max()) + 1):
+        own = fold_N == number
+        models.append(FrozenLinear(frozen, seed=seed).fit(rows.take(np.flatnonzero(~own)), label_space))
+        found_NC[own] = probabilities_of(models[-1].logits(rows.take(np.flatnonzero(own))), label_space)
+    return models, fold_N, found_NC
 
 
 @dataclass(frozen=True)
@@ -374,9 +309,8 @@ class SuspectLabel:
     row: int  # its number among the rows, from 0
     id: str
     where: str  # its file and line, where known
-    # text, pair: its texts; `pair` is None for single texts.
     text: str
-    pair: str | None
+    pair: str | None  # the second text; None for single texts
     label: str  # the given label
     suggested: str  # the most probable other label
     label_probability: float  # out-of-fold probability of the given label
@@ -389,8 +323,8 @@ class AlikeTexts:
     """Two rows with nearly equal texts and other labels."""
 
     rows: tuple[int, int]  # their numbers, from 0
-    labels: tuple[str, str]  # their labels
-    texts: tuple[str, str]  # their (first) texts
+    labels: tuple[str, str]
+    texts: tuple[str, str]  # the first ones of pairs
     differences: tuple[list[str], list[str]]  # the words that only the first, and only the second has
     similarity: float  # the share of common words
 
@@ -419,7 +353,7 @@ def check_labels(
     config: Config,
     run: str | Path | None = None,
     explained: int = 50,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Report | None = None,
 ) -> LabelCheck:
     """Find labels that are probably wrong.
 
@@ -433,91 +367,60 @@ def check_labels(
         )
     report = progress or (lambda name, done, total: None)
     frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu)
-    made: LinearFolds | None = None
-
-    def folds() -> LinearFolds:
-        nonlocal made
-        if made is None:
-            made = fit_folds(
-                rows,
-                label_space,
-                frozen=frozen,
-                seed=config.training.seed,
-                progress=lambda done: report("encoded", done, len(rows)),
-            )
-        return made
-
+    fit = functools.cache(lambda: fit_folds(rows, label_space, frozen, config.training.seed, report))
     if run is None:
-        source = f"a linear model on the frozen encoder, in {len(folds().models)} folds"
-        probabilities_NC = folds().probabilities(rows, label_space)
+        models, _, probabilities_NC = fit()
+        source = f"a linear model on the frozen encoder, in {len(models)} folds"
     else:
         source = f"the out-of-fold predictions of {run}"
-        probabilities_NC = probabilities_of_run(run, rows, label_space)
+        probabilities_NC = probabilities_of(read_out_of_fold(run, rows, label_space), label_space)
+    # A run has no predictions (NaN) for rows that no model was tested on.
     judged = np.flatnonzero(~np.isnan(probabilities_NC).any(axis=1))
     assert rows.labels is not None
-    errors = find_label_errors(rows.labels[judged], probabilities_NC[judged])
-    places = judged[errors.places]
-    words = (
-        _words_for(rows, places[:explained], errors.suggested, label_space, folds(), config, report)
-        if explained and len(places)
-        else []
-    )
+    labels, shares_NC = rows.labels[judged], probabilities_NC[judged]
+    places, suggested = find_label_errors(labels, shares_NC)
+    suspects = []
+    for number, (place, other) in enumerate(zip(places.tolist(), suggested.tolist(), strict=True)):
+        row, words = int(judged[place]), None
+        if number < explained:
+            models, fold_N, _ = fit()
+            saved = BaselinePredictor(Path(), config, label_space, models[int(fold_N[row])])
+            words = _words_for(saved, rows.take([row]), label_space.names[other])
+            report("explained", 1, min(explained, len(places)))
+        suspects.append(
+            SuspectLabel(
+                row=row,
+                id=rows.ids[row],
+                where=rows.where(row),
+                text=rows.texts[row],
+                pair=None if rows.pairs is None else rows.pairs[row],
+                label=label_space.names[int(labels[place])],
+                suggested=label_space.names[other],
+                label_probability=round(float(shares_NC[place, labels[place]]), 6),
+                suggested_probability=round(float(shares_NC[place, other]), 6),
+                words=words,
+            )
+        )
     return LabelCheck(
         rows=len(judged),
         source=source,
-        share=errors.share,
-        accuracy=errors.accuracy,
-        majority=errors.majority,
-        suspects=_suspects(rows, places, errors, label_space, words),
+        share=disagreement(labels, shares_NC),
+        accuracy=float((shares_NC.argmax(axis=1) == labels).mean()),
+        majority=float(np.bincount(labels).max() / len(labels)),
+        suspects=tuple(suspects),
         alike=_alike(rows, label_space),
     )
 
 
-def _suspects(
-    rows: TextRows, places: np.ndarray, errors: LabelErrors, space: LabelSpace, words: list[tuple[str, ...]]
-) -> tuple[SuspectLabel, ...]:
-    assert rows.labels is not None
-    return tuple(
-        SuspectLabel(
-            row=place,
-            id=rows.ids[place],
-            where=rows.where(place),
-            text=rows.texts[place],
-            pair=None if rows.pairs is None else rows.pairs[place],
-            label=space.names[int(rows.labels[place])],
-            suggested=space.names[int(errors.suggested[number])],
-            label_probability=round(float(errors.given_probabilities[number]), 6),
-            suggested_probability=round(float(errors.suggested_probabilities[number]), 6),
-            words=words[number] if number < len(words) else None,
-        )
-        for number, place in enumerate(places.tolist())
-    )
-
-
-def _words_for(
-    rows: TextRows,
-    places: np.ndarray,
-    suggested: np.ndarray,
-    space: LabelSpace,
-    folds: LinearFolds,
-    config: Config,
-    report: Callable[[str, int, int], None],
-) -> list[tuple[str, ...]]:
-    """The words that speak for the suggested label of each of these rows, by the model that has not seen the row."""
-    found = []
-    for number, place in enumerate(places.tolist()):
-        model = folds.models[int(folds.fold_N[place])]
-        explainer = WordExplainer(BaselinePredictor(Path(), config, space, model), rows.take([place]))
-        target = space.names[int(suggested[number])]
-        (explanation,) = explainer.explanations(
-            "leave-one-out", "word", explainer.attributions("leave-one-out", target=target)
-        )
-        scored = sorted((word for word in explanation.words if word.score > 0), key=lambda word: -word.score)
-        # Punctuation decides now and then, but tells a reader nothing.
-        readable = [word.text for word in scored if any(sign.isalnum() for sign in word.text)]
-        found.append(tuple(dict.fromkeys(readable))[:MOST_WORDS])
-        report("explained", 1, len(places))
-    return found
+def _words_for(saved: BaselinePredictor, row: TextRows, label: str) -> tuple[str, ...]:
+    """The words of a row that speak most for a label."""
+    explainer = WordExplainer(saved, row)
+    attributions = explainer.attributions("leave-one-out", target=label)
+    (explanation,) = explainer.explanations("leave-one-out", "word", attributions)
+    scored = sorted((word for word in explanation.words if word.score > 0), key=lambda word: -word.score)
+    # Punctuation decides now and then, but tells a reader nothing.
+    readable = [word.text for word in scored if any(sign.isalnum() for sign in word.text)]
+    return tuple(dict.fromkeys(readable))[:MOST_WORDS]
 
 
 def _alike(rows: TextRows, space: LabelSpace) -> tuple[AlikeTexts, ...]:

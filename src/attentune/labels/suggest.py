@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from attentune.baselines.frozen import FrozenLinear
 from attentune.baselines.registry import BaselinePredictor
 from attentune.config.parse import did_you_mean
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
@@ -36,10 +36,6 @@ class Suggestion:
     margin: float  # the probability of the most probable class minus that of the second
     disagreement: float | None  # with the strategy of that name, in nats; else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
-
 
 def suggest_texts(
     saved: Predictor, rows: TextRows, *, count: int, strategy: str = "margin", seed: int = 0
@@ -51,7 +47,10 @@ def suggest_texts(
     _check(saved, strategy)
     if not len(rows):
         raise DataError(f"{rows.source}: got no rows, expected some to choose from.")
-    distinct = _first_of_equal(rows)
+    first: dict[tuple[str, str], int] = {}
+    for row, text in enumerate(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True)):
+        first.setdefault(text, row)
+    distinct = np.array(list(first.values()), dtype=np.int64)
     pool = rows.take(distinct)
     scores_M: np.ndarray | None = None
     if strategy == "disagreement":
@@ -68,7 +67,20 @@ def suggest_texts(
         order = badge(probabilities_MC, features_MF, count, numpy_generator("badge", seed))
     else:
         order = np.argsort(margins(probabilities_MC), kind="stable")[:count]
-    return _suggestions(pool, distinct, order, logits_MC, probabilities_MC, saved.label_space, scores_M)
+    predictions, margins_M = predictions_of(logits_MC, saved.label_space), margins(probabilities_MC)
+    return [
+        Suggestion(
+            row=int(distinct[place]),
+            id=pool.ids[place],
+            text=pool.texts[place],
+            pair=None if pool.pairs is None else pool.pairs[place],
+            prediction=saved.label_space.text_of(predictions[place]),
+            probability=round(float(probabilities_MC[place].max()), 6),
+            margin=round(float(margins_M[place]), 6),
+            disagreement=None if scores_M is None else round(float(scores_M[place]), 6),
+        )
+        for place in order.tolist()
+    ]
 
 
 def _check(saved: Predictor, strategy: str) -> None:
@@ -101,16 +113,8 @@ def _has_last_layer(saved: Predictor) -> bool:
     return isinstance(saved, ModelPredictor)
 
 
-def _first_of_equal(rows: TextRows) -> np.ndarray:
-    texts = list(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
-    first: dict[tuple[str, str], int] = {}
-    for row, text in enumerate(texts):
-        first.setdefault(text, row)
-    return np.array(sorted(first.values()), dtype=np.int64)
-
-
 def last_features(saved: Predictor, rows: TextRows) -> np.ndarray:
-    """Return what a run's last layer is applied to, (N, F) float32."""
+    """Return the inputs of a run's last layer, (N, F) float32."""
     if isinstance(saved, BaselinePredictor):
         assert isinstance(saved.baseline, FrozenLinear)
         return saved.baseline.frozen.features(rows)
@@ -183,28 +187,3 @@ def badge(
         drawn = generator.choice(rows, p=nearest_N / total) if total > 0 else generator.choice(left)
         chosen.append(int(drawn))
     return np.array(chosen[:count], dtype=np.int64)
-
-
-def _suggestions(
-    pool: TextRows,
-    distinct: np.ndarray,
-    order: np.ndarray,
-    logits_MC: np.ndarray,
-    probabilities_MC: np.ndarray,
-    space: LabelSpace,
-    scores_M: np.ndarray | None,
-) -> list[Suggestion]:
-    predictions, margins_M = predictions_of(logits_MC, space), margins(probabilities_MC)
-    return [
-        Suggestion(
-            row=int(distinct[place]),
-            id=pool.ids[place],
-            text=pool.texts[place],
-            pair=None if pool.pairs is None else pool.pairs[place],
-            prediction=space.text_of(predictions[place]),
-            probability=round(float(probabilities_MC[place].max()), 6),
-            margin=round(float(margins_M[place]), 6),
-            disagreement=None if scores_M is None else round(float(scores_M[place]), 6),
-        )
-        for place in order.tolist()
-    ]
