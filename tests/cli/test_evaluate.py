@@ -49,6 +49,28 @@ def test_scores_classes_and_worst_errors(runs, attentune, tmp_path):
         assert [name, *map(str, counts)] in [line.split() for line in out.splitlines()]
 
 
+@pytest.mark.integration
+def test_of_many_classes_the_worst_and_the_most_confused_pairs_are_listed(attentune, tmp_path):
+    """Texts of "twin" are those of "c00": the model confuses the two, and no other classes."""
+    names = [f"c{number:02d}" for number in range(24)]
+    rows = [(f"word{name} {part}", name) for name in names for part in "abcdefgh"]
+    rows += [(f"wordc00 {part}", "twin") for part in "ijk"]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"{text},{name}\n" for text, name in rows))
+    files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv")
+    assert attentune("train", *files, "--preset", "tfidf-linear", "--output_dir", tmp_path / "run")[0] == 0
+    status, out, err = attentune("evaluate", tmp_path / "run")
+    assert status == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line[:1] == ["class"])
+    assert f"195 rows by class, the 20 worst of {len(names) + 1}" in out
+    listed = lines[start + 2 : start + 22]
+    assert {listed[0][0], listed[1][0]} == {"twin", "c00"}
+    assert [float(line[3]) for line in listed] == sorted(float(line[3]) for line in listed)
+    start = next(number for number, line in enumerate(lines) if line[:2] == ["true", "class"])
+    assert lines[start + 2] in (["twin", "c00", "3"], ["c00", "twin", "8"])
+
+
 def test_json_has_the_scores_and_on_request_the_rest(runs, attentune):
     status, plain, _ = attentune("evaluate", runs[0], "--format", "json")
     assert (status, list(json.loads(plain))) == (0, ["validation"])

@@ -71,6 +71,7 @@ HANS has two classes: every class of a model but entailment counts as non-entail
 averaged; +- is their standard deviation."""
 
 # Larger confusion tables are not printed.
+_MOST_LISTED = 20
 _MOST_CLASSES = 12
 
 
@@ -126,15 +127,28 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
     ]
     yield table(("split", "metric", "value", "95 % interval"), scores, right=(2,))
     for split, one in found.items():
+        many = len(one.classes) > _MOST_CLASSES
         if one.classes:
+            classes = sorted(one.classes, key=lambda c: c.f1)[:_MOST_LISTED] if many else one.classes
             by_class = [
                 (c.name, number(c.precision), number(c.recall), number(c.f1), f"{c.rows:,}", f"{c.predicted:,}")
-                for c in one.classes
+                for c in classes
             ]
             header = ("class", "precision", "recall", "f1", "rows", "predicted")
-            yield f"\n{split}: {one.rows:,} rows by class\n\n{table(header, by_class, right=range(1, 6))}"
-        if one.confusion is not None and len(one.classes) <= _MOST_CLASSES:
-            names = [c.name for c in one.classes]
+            which = f", the {len(classes)} worst of {len(one.classes)}" if many else ""
+            yield f"\n{split}: {one.rows:,} rows by class{which}\n\n{table(header, by_class, right=range(1, 6))}"
+        names = [c.name for c in one.classes]
+        if one.confusion is not None and many:
+            pairs = [
+                (count, names[label], names[predicted])
+                for label, counts in enumerate(one.confusion)
+                for predicted, count in enumerate(counts)
+                if count and label != predicted
+            ]
+            pairs = sorted(pairs, key=lambda pair: -pair[0])[:_MOST_LISTED]
+            rows = [(true, predicted, f"{count:,}") for count, true, predicted in pairs]
+            yield f"\nThe most confused pairs\n\n{table(('true class', 'predicted as', 'rows'), rows, right=(2,))}"
+        elif one.confusion is not None:
             rows = [(name, *map(str, counts)) for name, counts in zip(names, one.confusion, strict=True)]
             yield f"\n{table(('true class, predicted as', *names), rows, right=range(1, len(names) + 1))}"
         if one.calibration_error is not None:
