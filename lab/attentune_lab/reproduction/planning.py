@@ -18,10 +18,11 @@ from attentune.execution.executor import ExecutorOptions, default_slots
 from attentune.report.document import Table
 from attentune.runs.compare import CompareSettings
 from attentune.runs.grid import Method, methods_from
-from attentune.runs.progress import ComparisonProgress, planned_runs, time_left
-from attentune.runs.search import SearchSettings, plan_search, search
+from attentune.runs.progress import ComparisonProgress
+from attentune.runs.search import SearchSettings, search
 from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
+from attentune_lab.reproduction.timing import plan_search, planned_runs, time_left
 
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
 _FEWEST = 64

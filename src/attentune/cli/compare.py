@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attentune.cli.flags import (
     EXECUTOR,
@@ -26,10 +26,6 @@ from attentune.cli.output import csv_text, number, short, stopped, table
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError
 
-if TYPE_CHECKING:
-    from attentune.runs.grid import RunGrid
-    from attentune.runs.progress import ComparisonProgress
-
 _HELP = f"""
 attentune compare --presets NAME,NAME --output_dir DIR [flags]
 
@@ -40,7 +36,6 @@ Train every preset on every task with every seed, in parallel, and write one rec
 --settings FILE  a YAML file of methods: presets with further settings
 --seeds VALUE  their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (1 if not given)
 --train_size N,N  numbers of training rows, such as 250,1000,all
---plan  print the number of runs and the expected hours, and end
 --retry_failed  repeat runs that are recorded as failed
 --keep_runs  keep the folders of finished runs, with their weights
 --keep_best  keep the folder of each preset's best run, for attentune predict --best and others
@@ -107,13 +102,9 @@ def run(arguments: Sequence[str]) -> int:
     check_files_of_rows(options["overrides"])
     check_output_folder(folder, "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
-    from attentune.runs.compare import CompareSettings, ComparisonStopped, compare
+    from attentune.runs.compare import ComparisonStopped, compare
     from attentune.runs.progress import ComparisonProgress
 
-    display = ComparisonProgress(quiet=parsed.quiet)
-    if parsed.plan:
-        print(_plan_text(folder, CompareSettings(**options).grid(folder), where.jobs, display), end="")
-        return 0
     try:
         records = compare(
             folder,
@@ -121,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
             keep_runs=parsed.keep_runs,
             keep_best=parsed.keep_best,
             retry_failed=parsed.retry_failed,
-            display=display,
+            display=ComparisonProgress(quiet=parsed.quiet),
             **options,
         )
     except ComparisonStopped as stop:
@@ -136,22 +127,6 @@ def run(arguments: Sequence[str]) -> int:
         )
         return 2
     return 0
-
-
-def _plan_text(folder: str, grid: RunGrid, jobs: int | None, display: ComparisonProgress) -> str:
-    """Format the planned runs of each task, size and method, with their expected time."""
-    from attentune.execution.executor import default_slots
-    from attentune.runs.progress import planned_runs, time_left
-
-    planned = planned_runs(Path(folder), grid, display.info)
-    rows = [
-        (one.task, one.size, one.method, str(one.runs), str(one.done), f"{one.seconds:,.0f}", f"{one.hours:,.2f}")
-        for one in planned
-    ]
-    header = ("task", "rows", "preset", "runs", "done", "seconds", "hours left")
-    flat = [one for by_task in grid.configs.values() for one in by_task.values()]
-    left = time_left(planned, default_slots(flat, jobs).count)
-    return f"{table(header, rows, right=range(3, 7))}\n\n{left}\n"
 
 
 def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:

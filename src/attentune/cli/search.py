@@ -14,9 +14,7 @@ from attentune.config import Config, to_flat
 from attentune.config.parse import did_you_mean
 
 if TYPE_CHECKING:
-    from attentune.execution.executor import ExecutorOptions
     from attentune.runs.search import SearchResult
-    from attentune.runs.search_settings import SearchSettings
     from attentune.runs.trials import TrialOutcome
 
 _HELP = f"""
@@ -37,7 +35,6 @@ Search hyper-parameters on a task, in parallel, and train a model with the best 
 --search_share X  share of train that is held out to score on (default: 0.2)
 --pruner none|median  stop trials that score worse than others (default: median with tpe, else none)
 --startup N  finished trials before tpe models and the median pruner prunes (default: 5)
---plan  print the number of runs and the expected hours, and end
 --retry_failed  repeat trials that are recorded as failed
 --settings_only  write the best settings, but do not train a model with them
 {EXECUTOR}
@@ -69,8 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     check(problems)
     check_files_of_rows(options["overrides"])
     check_output_folder(folder, "search.json", "search")
-    settings = SearchSettings(**options)
-    checked = check_search(settings)
+    checked = check_search(SearchSettings(**options))
     check_data(checked.config({}).data, seed=checked.seed)
     # Imported late, so that errors in flags are reported without delay.
     from attentune.results import to_json
@@ -78,17 +74,13 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.runs.search import ComparisonStopped, search
     from attentune.training.run_folder import Interrupted
 
-    display = ComparisonProgress(quiet=parsed.quiet)
-    if parsed.plan:
-        print(_plan_text(folder, settings, where, display), end="")
-        return 0
     try:
         result = search(
             folder,
             executor=where,
             retry_failed=parsed.retry_failed,
             train_best=not parsed.settings_only,
-            display=display,
+            display=ComparisonProgress(quiet=parsed.quiet),
             **options,
         )
     except ComparisonStopped as stop:
@@ -123,21 +115,6 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
              "preset", "config")  # fmt: skip
     vary = [dimension for dimension in dimensions if dimension is not None]
     return {**{name: getattr(parsed, name) for name in names}, "vary": vary, "overrides": overrides}
-
-
-def _plan_text(folder: str, settings: SearchSettings, where: ExecutorOptions, display: Any) -> str:
-    """Format the number of runs and their expected time."""
-    from attentune.execution.executor import default_slots
-    from attentune.runs.progress import time_left
-    from attentune.runs.search import plan_search
-
-    planned = plan_search(folder, settings, display.info)
-    jobs = default_slots([dict(settings.overrides or {})], where.jobs).count
-    trials = f"{len(planned)} trials with {settings.seeds} seed{'s' * (settings.seeds > 1)} each"
-    return (
-        f"{trials}, {sum(one.done for one in planned)} of their runs recorded.\n{time_left(planned, jobs)} So does the"
-        " model with the best settings; pruned trials take less.\n"
-    )
 
 
 def _text(result: SearchResult) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,15 @@ from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE
 from attentune.runs.driver import ComparisonStopped, Driver, only_driver
 from attentune.runs.grid import (
     MAY_DIFFER,
-    RunGrid,
     fingerprint_encoders,
     fingerprint_rows,
     first_of,
     make_folder,
     read_manifest_file,
 )
-from attentune.runs.progress import ComparisonProgress, PlannedRuns, planned_runs
+from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search_settings import Search, SearchSettings, check_search
-from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, importance, next_point, optuna_study, rows_of
+from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, importance, optuna_study, rows_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
@@ -61,11 +59,9 @@ class SearchResult:
 
     @property
     def best(self) -> TrialOutcome | None:
-        """The best trial; None if none is done."""
         return self.trials[0] if self.trials and self.trials[0].value is not None else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in self.trials]
         search, options = self.search, self.search.options
         return {
@@ -116,7 +112,7 @@ def search(
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
         Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
-    checked, content = _set_up(SearchSettings(**settings))
+    checked, content = set_up(SearchSettings(**settings))
     where = executor or ExecutorOptions(jobs=jobs)
     where.check()
     display, folder = display or ComparisonProgress(), Path(output_dir)
@@ -146,7 +142,7 @@ def search(
 # Before the first trial.
 
 
-def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
+def set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
     """Check everything, and read the data once; return the search, and its description as a flat mapping.
 
     The description must stay the same when the search is resumed.
@@ -187,7 +183,6 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
 
 
 def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPlan:
-    """Create a search in its folder, or continue the existing one."""
     file = folder / SEARCH_FILE
     manifest: dict[str, Any] = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content, "trials": []}
 
@@ -235,7 +230,6 @@ def _result(plan: SearchPlan) -> SearchResult:
 
 
 def _best_config(plan: SearchPlan, best: TrialOutcome) -> Config:
-    """Return the settings of the best trial, for a run on all training rows in the search's folder."""
     run_settings = {"training.output_dir": os.fspath(plan.folder / BEST_FOLDER), "training.seed": plan.search.seed}
     return plan.search.config({**best.settings, **run_settings})
 
@@ -293,18 +287,3 @@ def train_in_worker(flat: dict[str, object], *, stop: StopRequest) -> bool:
     except Interrupted:
         return False
     return True
-
-
-def plan_search(output_dir: str | Path, settings: SearchSettings, info: Callable[[str], None]) -> list[PlannedRuns]:
-    """Predict the time of a search's trials, sampled as if none had ended; a trial that is pruned takes less."""
-    search, _ = _set_up(settings)
-    trials: list[TrialOutcome] = []
-    while (point := next_point(search, trials)) is not None:
-        trials.append(TrialOutcome(f"trial-{len(trials) + 1:04d}", point, search.space.settings_of(point)))
-    grids = []
-    for trial in trials:
-        with contextlib.suppress(ConfigError):  # such a trial fails before it trains
-            grids.append(search.grid(trial.name, trial.settings))
-    runs = tuple(run for grid in grids for run in grid.runs)
-    configs = {name: config for grid in grids for name, config in grid.configs.items()}
-    return planned_runs(Path(output_dir), RunGrid(runs, configs, {}), info, alike=True)

@@ -1,4 +1,4 @@
-"""The expected time of a comparison's runs, before they start."""
+"""The expected time of runs, before they start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import pytest
 import torch
 
 from attentune.runs.grid import Method, plan_grid
-from attentune.runs.progress import RowSize, epochs_of, planned_runs, seconds_per_token, size_of
 from attentune.runs.records import RecordStore
-from attentune.runs.search import plan_search
 from attentune.runs.search_settings import SearchSettings
 from attentune.training.run import train
-from helpers.comparisons import command
+from attentune_lab.reproduction.timing import (
+    RowSize,
+    epochs_of,
+    plan_search,
+    planned_runs,
+    seconds_per_token,
+    size_of,
+)
 from helpers.samples import settings
 from helpers.tasks import small_record
 
@@ -35,7 +40,7 @@ def test_recorded_runs_say_how_long_further_ones_take_and_others_are_predicted(t
     for run in grid.runs[:1]:
         record = replace(small_record(run, seconds=36.0), config={"baseline": None})
         RecordStore(folder).write(record, folder)
-    monkeypatch.setattr("attentune.runs.progress.seconds_per_token", lambda flat: 0.25)
+    monkeypatch.setattr("attentune_lab.reproduction.timing.seconds_per_token", lambda flat: 0.25)
     found = {one.method: one for one in planned_runs(folder, grid, timed.append)}
     bert, sesame, majority = found["bert"], found["sesame"], found["majority"]
     assert (bert.runs, bert.done, bert.seconds, bert.is_measured) == (3, 1, 36.0, True)
@@ -66,20 +71,7 @@ def test_methods_are_timed_on_the_threads_of_a_run(tiny, tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
-def test_the_plan_is_printed_and_nothing_is_written(attentune, tiny, tmp_path):
-    words = command(tmp_path, tiny("bert"), "--presets", "bert,majority", "--seeds", "4", "--plan", "--jobs", "3")
-    status, out, err = attentune(*words)
-    assert status == 0, err
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["task", "rows", "preset", "runs", "done", "seconds", "hours", "left"]
-    assert [line[:5] for line in lines[2:4]] == [["train.csv", "all", name, "4", "0"] for name in ("bert", "majority")]
-    assert "8 runs are left, about 0.0" in out
-    assert "hours with 3 at a time, by short runs on this machine" in out
-    assert not (tmp_path / "comparison").exists()
-
-
-@pytest.mark.integration
-def test_the_plan_of_a_search_and_of_what_is_recorded(attentune, tiny, tmp_path):
+def test_trials_of_a_search_that_differ_in_training_only_are_timed_once(tiny, tmp_path):
     values = settings(tmp_path, tiny("bert"), training__num_train_epochs=1)
     for name in ("training.output_dir", "training.num_train_epochs", "training.learning_rate"):
         values.pop(name)  # a setting with a fixed value is not searched
@@ -91,10 +83,3 @@ def test_the_plan_of_a_search_and_of_what_is_recorded(attentune, tiny, tmp_path)
     assert seconds == pytest.approx([seconds[0]] * 2 + [4 * seconds[0]] * 2)
     assert len(said) == 1
     assert not (tmp_path / "search").exists()
-    flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    flags += ["--search", "training.num_train_epochs=1,2", "--output_dir", str(tmp_path / "search"), "--jobs", "1"]
-    assert attentune("search", *flags, "--quiet")[0] == 0
-    status, out, err = attentune("search", *flags, "--plan", "--quiet")
-    assert status == 0, err
-    assert out.startswith("2 trials with 1 seed each, 2 of their runs recorded.\n0 runs are left")
-    assert "by the recorded runs" in out
