@@ -1,4 +1,4 @@
-"""`attentune report`: run folders together, packed records, and the texts of rows, read from unchanged data files."""
+"""`attentune report`: run folders together, and the texts of rows, read from unchanged data files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import attentune.cli.report as module
 from attentune.cli.report import texts_of
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.errors import CheckpointError
 from attentune.report.load import RecordedRun, collect
-from attentune.runs.grid import RunGrid, open_comparison
 from attentune.training.run import train
-from helpers.made_records import Run, predictions, write_comparison, write_record
+from helpers.made_records import Run, predictions, write_record
 from helpers.samples import settings
 
 
@@ -53,18 +51,6 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
     facts = json.loads((folders[0] / "run.json").read_text())["train"]
     assert facts["parameters"] > facts["added_parameters"] > 0
     assert f"{facts['parameters']:,}" in (tmp_path / "r.md").read_text()
-
-
-def test_a_comparison_is_packed_and_then_only_read(attentune, tmp_path):
-    write_comparison(tmp_path / "c", {"bert": 0.6, "sesame": 0.8})
-    status, out, err = attentune("report", tmp_path / "c", "--pack", tmp_path / "p")
-    assert (status, out, err) == (0, "", f"6 runs packed into {tmp_path / 'p'}\n")
-    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["predictions.jsonl.gz", "runs.jsonl.gz"]
-    for name in ("c", "p"):
-        assert attentune("report", tmp_path / name, "--output_file", tmp_path / f"{name}.csv")[0] == 0
-    assert (tmp_path / "c.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
-    with pytest.raises(CheckpointError, match="holds a packed comparison, which is read only"):
-        open_comparison(tmp_path / "p", RunGrid(configs={}, own={}, of_tasks=(), runs=()))
 
 
 ROWS = [("a fine film", "yes"), ("a dull film", "no"), ("fine again", "yes"), ("dull again", "no")]

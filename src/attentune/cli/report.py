@@ -65,13 +65,11 @@ DIR...  folders of comparisons or runs
 --figures DIR  also write each figure as SVG, PNG and PDF to this folder
 --baseline NAME  the method that the others are compared with (default: the first one)
 --no_texts  a page without texts of rows; by default they are read from the data files, if these are unchanged
---pack DIR  also pack the records into runs.jsonl.gz and predictions.jsonl.gz, which this command reads
 
 examples:
   attentune report comparisons/first --output_file report.html
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
-  attentune report comparisons/first --pack results/first                 (an archive of two files; no report)
 
 DIR is the folder of a comparison, which may still be in progress, or of a run. Several run folders are compared by
 preset and seed. The page is a single file and needs no network."""
@@ -82,31 +80,23 @@ parser = parser_of("report", _HELP)
 def run(arguments: Sequence[str]) -> int:
     """Write the report; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    if parsed.output_file is None and parsed.figures is None and parsed.pack is None:
+    if parsed.output_file is None and parsed.figures is None:
         problems.append("--output_file: is missing; name the report: --output_file report.html")
     if parsed.output_file is not None and Path(parsed.output_file).is_dir():
         problems.append(f"--output_file: {parsed.output_file} is a folder, expected a file; choose another name.")
     if parsed.figures is not None and Path(parsed.figures).is_file():
         problems.append(f"--figures: {parsed.figures} is a file, expected a folder; choose another name.")
-    if parsed.pack is not None and len(parsed.dirs) > 1:
-        problems.append(f"--pack: got {len(parsed.dirs)} folders, expected one comparison; pack each one separately.")
     check(problems)
 
     from attentune.report.charts import check_figure_file
     from attentune.report.contents import make_report
     from attentune.report.load import collect
     from attentune.report.writing import check_report_file, write_figures, write_report
-    from attentune.runs.records import pack_records
 
     if parsed.output_file is not None:
         check_report_file(parsed.output_file)
     if parsed.figures is not None:
         check_figure_file(Path(parsed.figures) / "figure.png")
-    if parsed.pack is not None:
-        runs = pack_records(Path(parsed.dirs[0]), Path(parsed.pack))
-        tell([f"{runs} runs packed into {parsed.pack}"])
-    if parsed.output_file is None and parsed.figures is None:
-        return 0
     data = collect(parsed.dirs)
     if not parsed.no_texts and str(parsed.output_file or "").lower().endswith(".html"):
         data = dataclasses.replace(data, texts=texts_of(data.runs))

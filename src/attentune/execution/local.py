@@ -94,7 +94,6 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the worker processes."""
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
     def room(self, expected_bytes: int) -> int:
@@ -117,7 +116,6 @@ class LocalExecutor:
         return futures
 
     def _start_waiting(self) -> None:
-        """Give waiting tasks to free slots."""
         for slot in self._slots:
             while slot.is_free and self._waiting:
                 function, call, outer = self._waiting.popleft()
@@ -237,7 +235,6 @@ def _start_worker(setup: _WorkerSetup) -> None:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in values}
     os.environ |= values
     try:
@@ -266,7 +263,6 @@ def _end_with_parent() -> None:
 
 
 def _call(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    """Execute a task in a worker process."""
     _IS_BUSY.set()
     try:
         return function(*call, stop=_STOP)

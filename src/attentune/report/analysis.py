@@ -42,7 +42,6 @@ class Cell:
 
     @property
     def done(self) -> list[RunRecord]:
-        """The records of the finished runs."""
         return [run.record for run in self.recorded if run.record.is_done]
 
     @property
@@ -52,7 +51,6 @@ class Cell:
 
     @property
     def size_text(self) -> str:
-        """Return the size as text: "250", "1,000" or "all"."""
         return self.size if self.size == "all" else f"{int(self.size):,}"
 
     @property
@@ -129,7 +127,6 @@ class Verdicts:
         return next((one for one in self.comparisons if (one.task, one.metric, one.method) == key), None)
 
     def title(self, cell: Cell) -> str:
-        """Return the cell's task, with the training set size if there are several."""
         several_sizes = len({other.size for other in self.cells}) > 1
         return f"{cell.task}, {cell.size_text} rows" if several_sizes else cell.task
 
@@ -206,7 +203,6 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
 
 
 def _leads(cells: Iterable[Cell]) -> tuple[Lead, ...]:
-    """Return the best model of each task and size that has a score."""
     ranked = [
         sorted(
             [cell.scored for cell in column if not cell.scored.learnt_nothing] or [cell.scored for cell in column],
@@ -265,7 +261,6 @@ def _comparable(runs: Sequence[Runs | None], baseline: str, notes: list[str]) ->
 
 
 def _cells(recorded: Sequence[RecordedRun], methods: Sequence[str], name_sizes: bool, notes: list[str]) -> list[Cell]:
-    """Return the cells of one task."""
     task = recorded[0].record.run.task
     metric = next((run.record.metric for run in recorded if run.record.metric), None)
     groups: dict[tuple[bool, int, int], list[RecordedRun]] = {}
@@ -367,7 +362,6 @@ class BestRun:
 
 
 def tasks_of(folder: str | Path) -> tuple[str, ...]:
-    """Return the tasks of a comparison or search in the order of their names."""
     return tuple(dict.fromkeys(record.run.task for record in _records(Path(folder))))
 
 
@@ -436,7 +430,6 @@ def _by_score(record: RunRecord) -> float:
 
 
 def _means(folder: Path, records: Sequence[RunRecord]) -> dict[str, float]:
-    """Return the mean score of each method that has one, best first."""
     scored: dict[str, list[RunRecord]] = {}
     for record in records:
         if record.is_done and record.score is not None:
@@ -448,7 +441,6 @@ def _means(folder: Path, records: Sequence[RunRecord]) -> dict[str, float]:
 
 
 def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRecord:
-    """Return the best run of a method whose folder was kept."""
     done = [one for one in records if one.run.method == method and one.is_done and one.score is not None]
     done.sort(key=lambda record: (_by_score(record), record.run.seed))
     for record in done:
@@ -462,7 +454,6 @@ def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRec
 
 
 def _best_trial(folder: Path, records: Sequence[RunRecord]) -> BestRun:
-    """Return the model of a search's best trial."""
     file, run = folder / TRIALS_FILE, folder / BEST_FOLDER
     try:
         content = read_json(file)

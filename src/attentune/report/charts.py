@@ -58,7 +58,6 @@ def new_figure(width_in: float, height_in: float, **options: Any) -> Any:
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure in the format of the path's extension."""
     write_bytes(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
 
 
@@ -85,7 +84,6 @@ def short(text: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def set_text(text: Any, words: str) -> None:
-    """Set a Matplotlib text literally, without reading $ as mathematics."""
     text.set(parse_math=False, text=words)
 
 
@@ -122,7 +120,6 @@ def _panels(panels: Iterable[str], width_in: float, height_in: float, names: Seq
 
 
 def _wrapped(title: str, width_in: float) -> str:
-    """Return a title in at most three lines of this width."""
     characters = max(8, int(width_in / 0.082))
     return "\n".join(textwrap.wrap(short(title, 3 * characters), characters)[:3])
 
@@ -185,7 +182,6 @@ def bars_figure(
 
 
 def _draw_bars(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:
-    """Draw one panel, and return its handles for the legend."""
     handles: list[Any] = []
     share = 0.8 / len(bars)
     for number, series in enumerate(bars.values()):

@@ -34,6 +34,7 @@ from attentune.report.tables import (
     differences_table,
     failed_table,
     floor_rows,
+    model_interval,
     others_table,
     ranking_tables,
     ranks_table,
@@ -132,7 +133,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _versions_sentence(records: Sequence[RunRecord]) -> str:
-    """Return the versions of the software with which the runs were made."""
     by_name: dict[str, dict[str, None]] = {}
     for record in records:
         for name, version in record.versions.items():
@@ -205,7 +205,6 @@ def _collapsed_sentence(verdicts: Verdicts) -> str:
 
 
 def _lead_sentence(lead: Lead) -> str:
-    """Return the best model, its score, its distance to the next best one, and whether that is shown."""
     best, score = lead.best, _score(lead.best)
     if best.learnt_nothing and best.majority_score is not None:
         floor = format_score(best.majority_score, best.metric)
@@ -238,7 +237,6 @@ def _lead_sentence(lead: Lead) -> str:
 
 
 def _counted(verdicts: Verdicts) -> str:
-    """Return on how many tasks and sizes each model is best, the most frequent one first."""
     leads = verdicts.leads
     places = "tasks" if len({cell.task for cell in verdicts.cells}) == len(leads) else "tasks and sizes"
     names = ["no model" if lead.best.learnt_nothing else lead.best.method for lead in leads]
@@ -263,7 +261,6 @@ def _score(runs: Runs) -> str:
 
 
 def _baseline_sentence(verdicts: Verdicts) -> str:
-    """Return which differences to the chosen baseline are shown, with the two largest ones."""
     total = len(verdicts.comparisons)
     if total < 2 or all(one.seeds < 2 for one in verdicts.comparisons):
         return ""
@@ -307,10 +304,9 @@ def _open_sentence(open_ones: Sequence[Comparison]) -> str:
 
 
 def _single_answer(cell: Cell) -> list[str]:
-    """Return the score of the only model, and how it compares with the best baseline."""
     runs, rows = cell.scored, floor_rows(cell)
-    summary, own = cell.summary, next((row for row in rows if row.is_model), None)
-    low, high = (summary.low, summary.high) if own is None or math.isfinite(summary.low) else (own.low, own.high)
+    own = next((row for row in rows if row.is_model), None)
+    low, high = model_interval(cell) if own is None or math.isfinite(cell.summary.low) else (own.low, own.high)
     text = f"{cell.method} is the only model for {runs.task}: {_score(runs)}{_interval(low, high, runs.metric)}."
     floor = [row for row in rows if not row.is_model and math.isfinite(row.score)]
     if not floor or cell.is_constant:
@@ -376,7 +372,6 @@ def _seeds_figures(verdicts: Verdicts) -> list[Figure]:
 
 
 def _by_task(verdicts: Verdicts) -> dict[str, list[list[Cell]]]:
-    """Return the columns of each task, by size."""
     by_task: dict[str, list[list[Cell]]] = {}
     for cells in verdicts.columns:
         by_task.setdefault(cells[0].task, []).append(cells)
@@ -418,13 +413,11 @@ def _size_figures(verdicts: Verdicts) -> list[Figure]:
 
 
 def _train_rows(cell: Cell) -> float:
-    """Return the number of rows on which the cell's runs were trained."""
     known = [float(rows) for record in cell.done if (rows := record.train.get("rows"))]
     return known[0] if known else float(cell.size) if cell.size != "all" else math.nan
 
 
 def _mean_line(points: Sequence[tuple[float, Cell]], number: int) -> Line:
-    """Return the line of the means of cells with scores, at these positions."""
     found = []
     for x, cell in sorted(points, key=lambda pair: pair[0]):
         one, factor = cell.summary, points_factor(cell.scored.metric)

@@ -69,7 +69,6 @@ def confusion_counts(cells: Sequence[Cell]) -> tuple[dict[str, np.ndarray], tupl
 
 
 def _classes_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[str]) -> Table:
-    """List the classes with the lowest F1 first."""
     right_C, labelled_C, given_C = counts_CC.diagonal(), counts_CC.sum(axis=1), counts_CC.sum(axis=0)
     f1_C = 2 * right_C / np.maximum(1, labelled_C + given_C)
     order = [int(number) for number in np.argsort(f1_C, kind="stable") if labelled_C[number] + given_C[number]]
@@ -94,7 +93,6 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[str]) -> Table:
-    """List the most frequent confusions of a label with a prediction."""
     wrong_CC = counts_CC * (1 - np.eye(len(names), dtype=np.int64))
     order = np.argsort(-wrong_CC, axis=None, kind="stable")[:_CONFUSED_PAIRS]
     rows = []
@@ -244,7 +242,6 @@ def _label(one: Predictions, value: np.ndarray) -> str:
 
 
 def _given(predicted: Mapping[str, Sequence[Predictions]], number: int) -> str:
-    """Return the predictions of all runs, the most frequent first, such as "yes (40), no (20)"."""
     counts = Counter(_label(one, one.predictions_N[number]) for runs in predicted.values() for one in runs)
     if len(counts) == 1:
         return next(iter(counts))
@@ -252,7 +249,6 @@ def _given(predicted: Mapping[str, Sequence[Predictions]], number: int) -> str:
 
 
 def _who(predicted: Mapping[str, Sequence[Predictions]], right_M: np.ndarray) -> str:
-    """Return which methods are right in most and in fewest seeds."""
     parts = []
     for share, among_seeds, alone in (
         (right_M.max(), "most often right", "right"),
@@ -280,7 +276,6 @@ def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section |
 
 
 def _with_probabilities(cell: Cell) -> Iterator[tuple[Predictions, np.ndarray]]:
-    """Yield the predictions and (N, C) probabilities of each finished run that has both."""
     for run in cell.recorded:
         predictions = run.predictions() if run.record.is_done else None
         if predictions is not None and predictions.probabilities_NC.size and predictions.labels_N.ndim == 1:
@@ -312,7 +307,6 @@ def _calibration_figure(task: str, pooled: Sequence[tuple[Predictions, np.ndarra
 
 
 def _confident_errors(task: str, one: Predictions, probabilities_NC: np.ndarray, texts: TaskTexts) -> Table | None:
-    """List the wrong rows of one run with the highest probability of the prediction."""
     given_N = probabilities_NC[np.arange(len(one.ids)), one.predictions_N]
     wrong = np.flatnonzero(one.labels_N != one.predictions_N)
     order = wrong[np.argsort(-given_N[wrong], kind="stable")][:MOST_ROWS]

@@ -92,7 +92,6 @@ class Report:
     warnings: tuple[str, ...] = ()  # what makes the answer doubtful
 
     def figures(self) -> Iterator[Figure]:
-        """Yield all figures in order."""
         for section in self.sections:
             yield from (part for part in section.parts if isinstance(part, Figure))
 
@@ -113,7 +112,6 @@ def format_score(value: float | None, metric: str, *, sign: bool = False) -> str
 
 
 def format_interval(low: float, high: float, metric: str) -> str:
-    """Format an interval, such as "49.1 to 55.5"."""
     return NOTHING if not math.isfinite(low) else f"{format_score(low, metric)} to {format_score(high, metric)}"
 
 
@@ -131,7 +129,6 @@ def format_median(values: Sequence[float], digits: int = 1) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric's name in words."""
     return _METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
@@ -141,7 +138,6 @@ def axis_label(metric: str) -> str:
 
 
 def slug(*parts: str) -> str:
-    """Join parts into a file name of letters, digits and hyphens."""
     return "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") or "x" for part in parts)
 
 

@@ -114,7 +114,6 @@ def _recorded(folder: Path) -> list[RecordedRun]:
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:
-    """Read the records, with methods and tasks in the order of the comparison's manifest."""
     runs = recorded_runs(folder, [record for record, _ in read_records(folder)])
     try:
         manifest_methods = read_json(folder / MANIFEST_FILE)["methods"]

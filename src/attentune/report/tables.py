@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from attentune.config import Config, flatten, to_flat
+from attentune.metrics.intervals import score_interval
+from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import (
     NOTHING,
@@ -91,7 +93,6 @@ def ranking_tables(verdicts: Verdicts) -> list[Table]:
 
 
 def _behind(one: Comparison | None) -> tuple[str, str, str]:
-    """Return how far a model is behind the best one, with its interval, and whether that is shown."""
     if one is None:
         return NOTHING, NOTHING, NOTHING
     size = format_score(-one.difference, one.metric)
@@ -334,6 +335,17 @@ def floor_rows(cell: Cell) -> list[FloorRow]:
     return rows
 
 
+def model_interval(cell: Cell) -> tuple[float, float]:
+    """Return the interval of a model's score over seeds; for one run without a recorded interval, over rows."""
+    summary, scored = cell.summary, cell.scored
+    predictions = cell.recorded[0].predictions() if len(cell.recorded) == 1 and not scored.learnt_nothing else None
+    if math.isfinite(summary.low) or predictions is None:
+        return summary.low, summary.high
+    # NumPy's generator with a fixed seed: attentune.seeding imports PyTorch.
+    draw, columns = np.random.default_rng(2006), (predictions.labels_N, predictions.predictions_N)
+    return score_interval(METRICS[scored.metric], *columns, generator=draw)[1:]
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
@@ -345,7 +357,7 @@ def baselines_table(verdicts: Verdicts) -> Table | None:
     for cell in sorted(verdicts.cells, key=lambda cell: cell.method in verdicts.models):
         floor = [row for row in floor_rows(cell) if not row.is_model or alone]
         if floor and alone and not any(row.is_model for row in floor) and not cell.is_constant:
-            floor.append(FloorRow(cell.method, cell.summary.mean, cell.summary.low, cell.summary.high, True))
+            floor.append(FloorRow(cell.method, cell.summary.mean, *model_interval(cell), True))
         for row in floor:
             metric = cell.scored.metric
             score = format_score(row.score, metric), format_interval(row.low, row.high, metric)

@@ -158,7 +158,6 @@ def inline_svg(figure: Figure) -> Markup:
 
 
 def _opening(found: re.Match[str], label: str) -> str:
-    """Return the first tag of a figure, with its size in pixels."""
     width, height = (round(float(number) * 4 / 3) for number in found[1].split('"')[1].split()[2:])
     return f'<svg {found[1]} width="{width}" height="{height}" role="img" aria-label="{label}">'
 
@@ -298,7 +297,6 @@ def _header_lines(text: str) -> list[str]:
 
 
 def _stacked(text: str, left: bool) -> str:
-    """Return a column's name in short lines, one above the other."""
     lines = [escape_latex(line) for line in _header_lines(text)]
     if len(lines) < 2:
         return "".join(lines)

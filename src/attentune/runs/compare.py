@@ -133,7 +133,6 @@ def compare(
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
-    """Return the seeds of the runs; with folds, one seed for each fold."""
     if folds is None:
         number = 5 if seeds is None else seeds
         return list(range(1, number + 1)) if isinstance(number, int) else list(number)

@@ -268,7 +268,6 @@ class Driver:
     # Runs that wait.
 
     def _add(self, runs: Sequence[Run]) -> None:
-        """Take up runs: as recorded, as executed elsewhere, or as waiting."""
         for run in runs:
             if self.record_store.has(run):
                 self._tidy(run)
@@ -286,7 +285,6 @@ class Driver:
                     self.record_store.tidy(run, keep=self.keep_runs, keep_best=self.keep_best)
 
     def _look_elsewhere(self) -> None:
-        """Take over runs that no other process executes any more."""
         for run in [run for run in self._elsewhere if not self.record_store.lock(run).is_held()]:
             self._elsewhere.remove(run)
             self._take_over(run)
@@ -313,7 +311,6 @@ class Driver:
         return self._waiting[group].popleft()
 
     def _submit(self) -> None:
-        """Submit as many runs as the executor has room for."""
         room = self.executor.room(self._peak_bytes) if self._count_waiting() else 0
         runs = [run for _ in range(room) if (run := self._next()) is not None]
         if not runs:
@@ -325,7 +322,6 @@ class Driver:
     # Runs that ended.
 
     def _ended(self, run: Run, future: Future[RunRecord | None]) -> None:
-        """Record a run, or let it wait again if it can be repeated."""
         del self._since[run]
         try:
             record = future.result()
@@ -370,7 +366,6 @@ class Driver:
         self.display.ended(record, self._done, self._total(), self._seconds_left())
 
     def _note(self, record: RunRecord) -> None:
-        """Learn from a record."""
         self._done += 1
         self._failed += record.status == "failed"
         self._times.add(record)
@@ -396,7 +391,6 @@ class Driver:
         return self._times.left(waiting, running, self.executor.size)
 
     def _save_running(self) -> None:
-        """Have all workers save, and end those that take too long."""
         self.executor.request_stop()
         until = time.monotonic() + self.plan.save_s
         while self._running and time.monotonic() < until:

@@ -53,7 +53,6 @@ class Method:
 
 
 def read_methods(file: str | Path) -> dict[str, Method]:
-    """Read methods from a YAML file that maps names to `preset`, `set` and `tasks`."""
     return methods_from(read_yaml(file), str(file))
 
 
@@ -230,7 +229,6 @@ def _names(value: Any) -> list[str]:
 
 
 def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
-    """Return the tasks' canonical names."""
     task_names = []
     for task in given:
         try:
@@ -248,7 +246,6 @@ def _resolved(
     common: Mapping[str, Any],
     by_task: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return all settings by method, task and name."""
     configs: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
     problems: dict[str, list[str]] = {}
     for method in methods:
@@ -337,7 +334,6 @@ def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config])
 
 
 def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
-    """Return the fingerprints of a task's rows, by split."""
     prints = data.fingerprint()
     return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != ORIGINAL_TRAIN}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import gzip
 import io
 import json
 import platform
@@ -37,7 +36,7 @@ from attentune.io.files import (
     write_text,
 )
 from attentune.metrics.metrics import METRICS
-from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions, without_nan
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, versions
 from attentune.training.run_folder import Pruned
 
 # The task of custom data in the names of folders and in settings files; people read `RunRecord.task_name`.
@@ -56,10 +55,10 @@ PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.
 # The methods, settings and tasks of a comparison.
 MANIFEST_FILE = "compare.json"
 _AGAIN = "Delete it, and its predictions if there are any; the same command makes it again."
-_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_PACK_AGAIN = "Make it again: python -m attentune_lab.pack COMPARISON FOLDER."
 _NOT_PACKED = (
-    "A report needs the folder of a comparison, or one that attentune report COMPARISON --pack FOLDER wrote; other"
-    " records can be read as JSON lines."
+    "A report needs the folder of a comparison, or one that python -m attentune_lab.pack COMPARISON FOLDER wrote;"
+    " other records can be read as JSON lines."
 )
 
 
@@ -74,7 +73,6 @@ class Run:
 
     @property
     def size(self) -> str:
-        """The training size as text."""
         return "all" if self.train_size is None else str(self.train_size)
 
     @property
@@ -102,7 +100,6 @@ class RunRecord(RunResult):
 
     @property
     def is_done(self) -> bool:
-        """Whether the run finished and has scores."""
         return self.status == "done"
 
     @property
@@ -116,12 +113,10 @@ class RunRecord(RunResult):
         return next((split for split in self.scores if split.startswith("validation")), None)
 
     def to_json(self) -> str:
-        """Return the record as JSON; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
     def load(cls, file: str | Path) -> RunRecord:
-        """Read the record of one run."""
         try:
             text = read_text(Path(file))
         except (OSError, ValueError) as error:
@@ -234,15 +229,12 @@ class RecordStore:
         self.folder = folder
 
     def file(self, run: Run) -> Path:
-        """Return the path of a run's record."""
         return record_file(self.folder, run)
 
     def run_folder(self, run: Run) -> Path:
-        """Return the folder in which a run is trained."""
         return self.folder / "runs" / run.name
 
     def lock(self, run: Run) -> FileLock:
-        """Return the lock that the process executing this run holds."""
         return FileLock(self.folder / LOCKS / "runs" / f"{run.name}.lock")
 
     @contextlib.contextmanager
@@ -257,11 +249,9 @@ class RecordStore:
                 lock.free()
 
     def has(self, run: Run) -> bool:
-        """Return whether the run is recorded, done or failed."""
         return self.file(run).exists()
 
     def load(self, run: Run) -> RunRecord:
-        """Read a run's record."""
         return RunRecord.load(self.file(run))
 
     def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
@@ -339,7 +329,6 @@ class RecordStore:
         return record.score if METRICS[record.metric].greater_is_better else -record.score, -run.seed
 
     def _kept_as_best(self, run: Run) -> list[Path]:
-        """Return the folders of other runs of the same task, size and method that are kept as the best."""
         folder = self.run_folder(run)
         return [
             kept.parent
@@ -348,7 +337,6 @@ class RecordStore:
         ]
 
     def _remove(self, folder: Path) -> None:
-        """Remove a run folder, and the folders above it that are empty then."""
         shutil.rmtree(folder, ignore_errors=True)
         for parent in list(folder.parents)[:4]:
             try:
@@ -358,22 +346,18 @@ class RecordStore:
 
 
 def _seed(folder: Path) -> int:
-    """Return the seed of a run from the name of its folder."""
     return int(folder.name.removeprefix("seed-"))
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
 def is_packed(folder: Path) -> bool:
-    """Return whether this folder holds a packed comparison."""
     return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
 
 
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed."""
     if is_packed(folder):
         records = list(_packed_records(folder / PACKED_RUNS_FILE))
     else:
@@ -446,64 +430,6 @@ def read_predictions(file: Path) -> Predictions:
         return Predictions(columns[0], names, labels_N, predictions_N, probabilities_NC)
     except (ValueError, KeyError) as error:
         raise no_predictions(file, error) from error
-
-
-def pack_records(folder: Path, target: Path) -> int:
-    """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
-
-    `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
-    rows that several runs share are stored once. Class probabilities and other splits are omitted. Of
-    `compare.json` the order of methods is kept.
-    """
-    records = [record for record, _ in read_records(folder)]
-    if not records:
-        raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
-    if (target / "records").exists():
-        raise CheckpointError(f"{target}: is the folder of a comparison. Name another folder with --pack.")
-    lines: list[dict[str, Any]] = []
-    known: dict[str, int] = {}
-    packed = read_packed_predictions(folder) if is_packed(folder) else {}
-    for record in records:
-        predictions, name = packed.get(record.run), record.predictions.get(record.split or "")
-        if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
-            predictions = read_predictions(file)
-        if predictions is None:
-            continue
-        rows = {"names": predictions.names, "ids": predictions.ids, "labels": predictions.labels_N.tolist()}
-        key = _line(rows)
-        if key not in known:
-            lines.append({"rows": len(known), **rows})
-        number = known.setdefault(key, len(known))
-        run = dataclasses.asdict(record.run)
-        lines.append({"run": run, "rows": number, "predictions": predictions.predictions_N.tolist()})
-    manifest = folder / MANIFEST_FILE
-    order = _order_of_methods(manifest.read_bytes()) if manifest.is_file() else None
-    with storage_errors(target):
-        target.mkdir(parents=True, exist_ok=True)
-    write_bytes(target / PACKED_PREDICTIONS_FILE, _compressed(lines))
-    if order is not None:
-        write_bytes(target / MANIFEST_FILE, order)
-    # Written last: this file marks the packed comparison as complete.
-    lines = [{"format": _FORMAT, **dataclasses.asdict(record)} for record in records]
-    write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
-    return len(records)
-
-
-def _order_of_methods(manifest: bytes) -> bytes:
-    """Keep of a manifest the names of methods and their tasks, by which a report is ordered."""
-    try:
-        methods = json.loads(manifest)["methods"]
-        return _line({"methods": {name: {"tasks": list(one["tasks"])} for name, one in methods.items()}}).encode()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return manifest
-
-
-def _compressed(lines: list[dict[str, Any]]) -> bytes:
-    return gzip.compress("".join(map(_line, lines)).encode(), mtime=0)
-
-
-def _line(value: Any) -> str:
-    return json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:

@@ -110,11 +110,9 @@ class Search:
 
     @property
     def seeds(self) -> range:
-        """The seeds of each trial's runs."""
         return range(self.seed, self.seed + self.options.seeds)
 
     def grid(self, name: str, settings: Mapping[str, Any]) -> RunGrid:
-        """Return the runs of one trial."""
         config, task = self.config(settings), self.task
         runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in self.seeds)
         return RunGrid(runs, {name: {task: to_flat(config)}}, {})
@@ -168,7 +166,6 @@ def check_search(options: SearchSettings) -> Search:
 
 
 def _named_space(space: str | Path | Mapping[str, Any] | None) -> Space:
-    """Return the space of a name, file or mapping; an empty one for None."""
     if isinstance(space, Mapping):
         return space_from(space if "space" in space else {"space": space}, "space")
     return Space() if space is None else load_space(str(space))
@@ -195,7 +192,6 @@ def _without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, l
 
 
 def _whole_space(space: Space, vary: Sequence[Dimension], fixed: Mapping[str, Any]) -> tuple[Space, list[str]]:
-    """Return a named space with more dimensions, and notes on the dimensions that were omitted."""
     names = [name for dimension in vary for name in dimension.setting_names]
     problems = [f"--search {name}: is given more than once." for name in set(names) if names.count(name) > 1]
     problems += [f"--search {name}: has a value of its own too; give one of both." for name in names if name in fixed]

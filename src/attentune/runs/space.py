@@ -36,7 +36,6 @@ class Dimension:
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """All values; None for a range without a step."""
         if self.choices or self.step is None:
             return self.choices or None
         count = int((self.high - self.low) / self.step + 1e-9) + 1
@@ -44,7 +43,6 @@ class Dimension:
 
     @property
     def setting_names(self) -> tuple[str, ...]:
-        """The settings that this dimension varies."""
         if not self.alternatives:
             return (self.name,)
         return tuple(dict.fromkeys(name for part in self.alternatives.values() for name in part))
@@ -59,7 +57,6 @@ class Space:
     settings: Mapping[str, Any] = field(default_factory=dict)  # fixed settings of the trials; flags override them
 
     def first_point(self) -> dict[str, Any]:
-        """Return the first value of each dimension."""
         return {part.name: (*part.choices, part.low)[0] for part in self.dimensions}
 
     def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,19 +92,15 @@ class RunPairs:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the common rows."""
         return self.runs[0].predictions.ids
 
     def text_of(self, run: int, row: int) -> str:
-        """Return what a model predicts for a row."""
         return _text(self.runs[run].predictions.predictions_N[row], self.runs[run].predictions.names)
 
     def label_of(self, row: int) -> str:
-        """Return the label of a row."""
         return _text(self.runs[0].predictions.labels_N[row], self.runs[0].predictions.names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers, ready for JSON."""
         return {
             "rows": len(self.ids),
             "runs": {run.name: str(run.file) for run in self.runs},
@@ -238,7 +234,6 @@ def _aligned(runs: Sequence[ScoredRun]) -> tuple[list[ScoredRun], list[str]]:
 
 
 def _taken(predictions: Predictions, ids: Sequence[str], names: Sequence[str]) -> Predictions:
-    """Return the predictions of these rows, with class ids that count in `names`."""
     position = {row: number for number, row in enumerate(predictions.ids)}
     rows, number = [position[row] for row in ids], np.array([names.index(name) for name in predictions.names])
 
@@ -256,7 +251,6 @@ def _taken(predictions: Predictions, ids: Sequence[str], names: Sequence[str]) -
 
 
 def _metrics(wanted: Sequence[str], first: ScoredRun) -> tuple[str, ...]:
-    """Return the metrics to compare by."""
     predictions = first.predictions
     if predictions.labels_N.ndim == 2:
         kind, suits = "sets", {"sets", "classes or sets"}
@@ -327,7 +321,6 @@ def _changed(first: ScoredRun, second: ScoredRun) -> ChangedRows:
 
 
 def _text(value: Any, names: Sequence[str]) -> str:
-    """Format a label or prediction: a class name, joined names, or a score."""
     if np.ndim(value) == 1:
         return SEPARATOR.join(name for name, is_set in zip(names, value, strict=True) if is_set)
     return names[int(value)] if names else f"{float(value):g}"

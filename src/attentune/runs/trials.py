@@ -64,7 +64,6 @@ class TrialOutcome:
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of its scores (n - 1)."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 
@@ -261,7 +260,6 @@ class SearchPlan(Plan):
 
     @property
     def trials(self) -> list[TrialOutcome]:
-        """The trials so far, in order."""
         return self._trials
 
     def _update(self) -> None:
@@ -288,7 +286,6 @@ class SearchPlan(Plan):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all trials have ended."""
         return len(self._ended) == len(self._trials) >= self._total
 
     @property
@@ -341,7 +338,6 @@ class SearchPlan(Plan):
         return statistics.fmean(known) if known else None
 
     def _outcome(self, name: str, point: dict[str, Any]) -> TrialOutcome:
-        """Return a trial as the records of its runs have it."""
         if name in self._ended:
             return self._ended[name]
         trial = TrialOutcome(name, point, self.search.space.settings_of(point))
@@ -361,7 +357,6 @@ class SearchPlan(Plan):
         return ended
 
     def _scored(self, trial: TrialOutcome, records: Sequence[RunRecord]) -> TrialOutcome:
-        """Return a trial with the scores of its recorded runs."""
         trial = replace(trial, seconds=sum(record.wall_seconds for record in records))
         scores: list[float | None] = []
         for record in sorted(records, key=lambda record: record.status != "failed"):
@@ -382,7 +377,6 @@ class SearchPlan(Plan):
         return replace(trial, status="done", scores=tuple(numbers), value=value)
 
     def _predictions(self, record: RunRecord) -> Predictions:
-        """Read the predictions of the scored rows."""
         return read_predictions(self.record_store.file(record.run).with_name(record.predictions[record.split or ""]))
 
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
@@ -402,7 +396,6 @@ class SearchPlan(Plan):
         return runs if self.record_store.has(runs[0]) and not self.record_store.lock(runs[0]).is_held() else runs[:1]
 
     def _count_waiting(self, running: Collection[Run]) -> int:
-        """Return the number of runs that are neither recorded nor running."""
         return sum(
             not self.record_store.has(run) and run not in running and not self.record_store.lock(run).is_held()
             for run in self.runs

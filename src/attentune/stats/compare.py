@@ -273,7 +273,6 @@ def _pair(baseline: Runs, method: Runs) -> _Paired:
 
 
 def _primary(paired: _Paired, alpha: float, family: int) -> dict[str, Any]:
-    """Compute the interval and p of the verdict, and the minimum detectable effect."""
     seeds, values_SN = len(paired.seeds), paired.advantage_SN
     if seeds == 1 and values_SN is not None:
         # The same formula over examples. Its p is left out, since it says nothing about the methods.

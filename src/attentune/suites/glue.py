@@ -148,7 +148,6 @@ class Submission:
         return buffer.getvalue()
 
     def write(self, file: str | Path) -> None:
-        """Write the zip archive."""
         check_zip_file(file)
         write_bytes(file, self.zipped())
 
@@ -226,7 +225,6 @@ def check_zip_file(file: str | Path) -> None:
 
 
 def _task_of(saved: Predictor) -> str:
-    """Return the GLUE task that a run was trained on."""
     data = saved.config.data
     if data.task is None or load_spec(data.task).name not in _TASKS:
         raise ConfigError(
@@ -245,7 +243,6 @@ def _task_of(saved: Predictor) -> str:
 def _read_rows(
     saved: Predictor, task: str, data_dir: str | None, warnings: list[str], *, allow_partial: bool
 ) -> dict[str, TextRows]:
-    """Return the rows of the files that a run predicts, by the files' names."""
     found = {}
     given = DataConfig() if data_dir is None else DataConfig(data_dir=data_dir)
     for file in (file for file in SITE_FILES if file.trained_on == task):

@@ -46,7 +46,6 @@ class HansRows:
         return np.asarray(self.rows.labels) == 0
 
     def take(self, indices: Sequence[int] | np.ndarray) -> HansRows:
-        """Return the rows with these indices, in this order."""
         places = [int(index) for index in indices]
         return HansRows(
             self.rows.take(places),
@@ -135,17 +134,14 @@ class HansReport:
 
     @property
     def overall(self) -> HansLine:
-        """The accuracy on all rows."""
         return self.lines[0]
 
     @property
     def cells(self) -> tuple[HansLine, ...]:
-        """The accuracies by heuristic and gold label."""
         return tuple(line for line in self.lines if line.heuristic is not None and line.subcase is None)
 
     @property
     def subcases(self) -> tuple[HansLine, ...]:
-        """The accuracies by subcase."""
         return tuple(line for line in self.lines if line.subcase is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,7 +273,6 @@ def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
 def _entails(
     run: str | Path | Predictor, described: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
-    """Return whether the run predicts entailment for each row, (N,)."""
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     report = None if progress is None else lambda count: progress(described.name, count, len(rows))
     logits_NC = predict_rows(saved, rows.rows, precision=precision, progress=report)
@@ -292,7 +287,6 @@ def _part(rows: HansRows, size: int, seed: int) -> HansRows:
 
 
 def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
-    """Return the lines on all rows, by heuristic and gold label, and by subcase."""
     gold = np.where(rows.entails, *GOLD_LABELS)
     heuristics, subcases = np.array(rows.heuristics), np.array(rows.subcases)
     by_method = {name: [place for place, method in enumerate(methods) if method == name] for name in methods}

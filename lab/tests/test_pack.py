@@ -1,0 +1,124 @@
+"""Packed comparisons: the same report as from the folder, and refusals of damaged files."""
+
+import dataclasses
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attentune.errors import CheckpointError
+from attentune.report.contents import make_report
+from attentune.report.document import Report
+from attentune.report.load import collect
+from attentune.report.writing import render_csv, render_markdown
+from attentune.runs.grid import RunGrid, open_comparison
+from attentune.runs.records import Run, read_records
+from attentune_lab.pack import pack_records
+from helpers.made_records import write_comparison, write_record
+
+
+def report_of(folder: Path) -> Report:
+    return make_report(collect([str(folder)]))
+
+
+def test_a_packed_comparison_gives_the_same_report(tmp_path):
+    write_comparison(tmp_path / "c", {"bert": 0.6, "ssa": 0.7}, tasks=("rte", "sst2"), sizes=(250, 1000))
+    methods = {name: {"tasks": {"sst2": {}, "rte": {}}} for name in ("ssa", "bert")}
+    (tmp_path / "c/compare.json").write_text(json.dumps({"format": 1, "id": "x", "methods": methods}))
+    assert pack_records(tmp_path / "c", tmp_path / "packed") == len(read_records(tmp_path / "c")) == 24
+    names = {"runs.jsonl.gz", "predictions.jsonl.gz", "compare.json"}
+    assert {path.name for path in (tmp_path / "packed").iterdir()} == names
+    tables = [
+        render_csv(report_of(tmp_path / name)) + render_markdown(report_of(tmp_path / name), {})
+        for name in ("c", "packed")
+    ]
+    assert tables[1].replace(str(tmp_path / "packed"), str(tmp_path / "c")) == tables[0]
+    assert pack_records(tmp_path / "packed", tmp_path / "again") == 24
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "packed" / name).read_bytes()
+
+
+def test_packed_predictions_are_those_of_the_files(tmp_path):
+    classes = [["id", "label", "prediction", "p_no", "p_yes"], ["a", "yes", "no", "0.6", "0.4"]]
+    scores = [["id", "label", "prediction"], ["a", "0.1", "0.123456"], ["b", "nan", "3"]]
+    several = [["id", "labels", "predictions", "p_x", "p_y"], ["a", "x|y", "", "0.1", "0.2"], ["b", "", "y", "0", "1"]]
+    for task, rows in (("rte", classes), ("stsb", scores), ("own", several)):
+        for seed in (1, 2):
+            write_record(tmp_path / "c", Run(task, 250, "bert", seed), rows, error={"message": "a\u2028b"})
+    write_record(tmp_path / "c", Run("rte", None, "bert", 1), None, status="failed", scores={}, score=None)
+    pack_records(tmp_path / "c", tmp_path / "packed")
+    kept, packed = (collect([str(tmp_path / name)]).runs for name in ("c", "packed"))
+    assert [one.record for one in packed] == [one.record for one in kept]
+    for before, after in zip(kept, packed, strict=True):
+        ours, theirs = before.predictions(), after.predictions()
+        if ours is None:
+            assert theirs is None
+            assert before.record.status == "failed"
+            continue
+        assert (ours.ids, ours.names) == (theirs.ids, theirs.names)
+        for one, other in ((ours.labels_N, theirs.labels_N), (ours.predictions_N, theirs.predictions_N)):
+            assert one.dtype == other.dtype
+            assert one.tobytes() == other.tobytes()
+    assert gzip.decompress((tmp_path / "packed/predictions.jsonl.gz").read_bytes()).decode().count('"ids"') == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("runs.jsonl.gz", '"status":"done"', '"status":"won"', r"runs.*, line 1: is no record of a run \(its status"),
+        (
+            "runs.jsonl.gz",
+            '"format":1,',
+            "",
+            r"line 1: .* \(of another format: got 'None', expected 1\)\. A report needs the folder",
+        ),
+        ("runs.jsonl.gz", '"seed":2', '"seed":1', r"runs\.jsonl\.gz, line 2: has rte/all/bert/seed-1 a second time"),
+        ("runs.jsonl.gz", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
+        ("predictions.jsonl.gz", '"labels":[', '"labels":[7,', r"predictions.*, line 1: .*201 values for 200 rows"),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl.gz", '"rows":0,"pred', '"rows":9,"pred', r"line 2: holds no predictions \(9\)"),
+        ("predictions.jsonl.gz", '"names"', '"nam"', r"line 1: holds no predictions \('names'\). Make it again"),
+    ],
+)
+def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, message):
+    write_comparison(tmp_path / "c", {"bert": 1.0}, seeds=2)
+    for record, file in read_records(tmp_path / "c"):
+        file.write_text(dataclasses.replace(record, predictions={"validation": "r.csv"}).to_json())
+    for seed in (1, 2):
+        csv_file = tmp_path / f"c/records/rte/all/bert/seed-{seed}.validation.csv"
+        shutil.copy(csv_file, csv_file.with_name("r.csv"))
+    pack_records(tmp_path / "c", tmp_path / "p")
+    report_of(tmp_path / "p")
+    text = gzip.decompress((tmp_path / "p" / name).read_bytes()).decode()
+    if old == '"predictions":[1' and old not in text:
+        old, new = old.replace("1", "0"), new.replace("1", "0")
+    assert old in text
+    (tmp_path / "p" / name).write_bytes(gzip.compress(text.replace(old, new).encode()))
+    with pytest.raises(CheckpointError, match=message):
+        report_of(tmp_path / "p")
+
+
+def test_a_packed_comparison_is_no_link_and_packs_into_no_comparison(tmp_path):
+    write_comparison(tmp_path / "c", {"bert": 0.7})
+    with pytest.raises(CheckpointError, match="is the folder of a comparison"):
+        pack_records(tmp_path / "c", tmp_path / "c")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="holds no records of a comparison"):
+        pack_records(tmp_path / "empty", tmp_path / "p")
+    pack_records(tmp_path / "c", tmp_path / "p")
+    for name in ("predictions.jsonl.gz", "runs.jsonl.gz"):
+        (tmp_path / "p" / name).rename(tmp_path / name)
+        (tmp_path / "p" / name).symlink_to(tmp_path / name)
+        with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(it is a link\)"):
+            report_of(tmp_path / "p")
+
+
+def test_a_packed_comparison_is_only_read(tmp_path):
+    write_comparison(tmp_path / "c", {"bert": 0.6})
+    pack_records(tmp_path / "c", tmp_path / "p")
+    with pytest.raises(CheckpointError, match="holds a packed comparison, which is read only"):
+        open_comparison(tmp_path / "p", RunGrid(configs={}, own={}, of_tasks=(), runs=()))
