@@ -91,7 +91,7 @@ def test_labels_of_any_size_are_labels_and_bf16_predictions_are_correlated_in_fl
 def test_only_pearson_has_a_scale_of_its_own() -> None:
     assert isinstance(build_outputs("pearson"), ScaledOutput)
     assert [build_outputs(name) for name in ("auto", "cross-entropy", "binary-cross-entropy", "mse")] == [None] * 4
-    assert raw_outputs("pearson", 1) == 1
+    assert (raw_outputs("pearson", 1), raw_outputs("cross-entropy", 5), raw_outputs("corn", 5)) == (1, 5, 4)
 
 
 def test_the_fitted_line_is_numpys_and_a_second_fit_changes_nothing() -> None:
