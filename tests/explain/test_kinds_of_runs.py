@@ -10,12 +10,10 @@ import pytest
 from attentune.errors import ConfigError
 from attentune.explain.explainer import answer_masked
 from attentune.explain.explanation import Subword
-from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict, predict_rows
-from helpers.tiers import covering
 from helpers.tiny_models import rows_of
-from helpers.tiny_runs import TEXTS, saved_ensemble
+from helpers.tiny_runs import saved_ensemble
 
 TEXT, PAIR = "Nobody plays, nobody!", "The plot  never moves"
 
@@ -53,24 +51,6 @@ def test_words_of_both_texts_of_a_pair(folders):
     ]  # fmt: skip
     expected = log_odds(run, "A cat sat", PAIR) - log_odds(run, "A cat sat", "The plot  never ")
     assert found.tokens[-1].score == pytest.approx(expected[2], abs=1e-5)
-
-
-@covering(
-    "kind, method",
-    ["classification", "pair", "regression"],
-    [name for name, entry in METHODS.items() if entry.needs == "predictions"],
-)
-def test_methods_of_predictions_explain_every_text(folders, kind, method):
-    pairs = TEXTS[::-1] if kind == "pair" else None
-    found = explain_texts(folders[kind], TEXTS, pairs, method=method, samples=20)
-    again = explain_texts(folders[kind], TEXTS, pairs, method=method, samples=20)
-    assert [[token.score for token in one.tokens] for one in found] == [
-        [token.score for token in one.tokens] for one in again
-    ]
-    assert any(token.score for one in found for token in one.tokens)
-    for text, one in zip(TEXTS, found, strict=True):
-        assert one.text == text
-        assert np.isfinite([token.score for token in one.tokens]).all()
 
 
 def test_methods_of_one_model_are_refused(folders):

@@ -29,7 +29,7 @@ from helpers.explain_references import OneText
 from helpers.tiers import covering
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
-from helpers.tiny_runs import KINDS, SPACES, TEXTS, hooks_of, rows_for, saved_ensemble
+from helpers.tiny_runs import KINDS, SPACES, hooks_of, rows_for, saved_ensemble
 
 Tiny = Callable[..., Path]
 tiny_run = functools.partial(tiny_runs.tiny_run, with_head=True)
@@ -210,17 +210,6 @@ def test_nothing_is_left_behind_by_an_error(tiny: Tiny, name: str, monkeypatch: 
     assert hooks_of(run.model) == 0
     assert run.model.training
     assert run.model.encoder.config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_frozen_encoder_can_be_explained(tiny: Tiny, name: str) -> None:
-    run, rows = tiny_run(tiny()), rows_for("classification", 2)
-    expected = scores_of(run, name, rows)
-    run.model.requires_grad_(False)
-    if name == "attention-gradient":
-        run.model.encoder.requires_grad_(True)  # attention itself has no gradient where nothing below it has one
-    for own, other in zip(expected, scores_of(run, name, rows), strict=True):
-        assert own == pytest.approx(other, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.integration
@@ -405,15 +394,6 @@ def test_words_are_deleted_for_ensembles(tiny, tmp_path: Path) -> None:
     assert found.to_dict()["contrast"] == "no"
 
 
-def test_two_classes_have_the_scores_of_the_log_odds(tiny) -> None:
-    run = tiny_run(tiny())
-    (plain,) = explain_texts(run, [TEXTS[0]], method="gradient", target="good")
-    (contrasted,) = explain_texts(run, [TEXTS[0]], method="gradient", target="good", contrast="bad")
-    expected = [token.score for token in plain.tokens]
-    assert [token.score for token in contrasted.tokens] == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    assert "contrast" not in plain.to_dict()
-
-
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.explains_class])
 def test_methods_whose_scores_have_no_class_are_refused(tiny, name: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -422,18 +402,3 @@ def test_methods_whose_scores_have_no_class_are_refused(tiny, name: str) -> None
         f"contrast: the scores of {name} do not depend on the class. Methods that do: fast-shap, gradient,"
         " integrated-gradients, leave-one-out, lime, shap, attention-gradient."
     )
-
-
-MISTAKES = {
-    "no such class": ("classification", {"contrast": "goood"}, "expected one of the run's classes: bad, good. Did you"),
-    "the same class": ("classification", {"contrast": "bad", "target": "bad"}, "which is the class to explain"),
-    "a score": ("regression", {"contrast": "bad"}, "this run predicts a score and has no other class; leave it out."),
-}
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_are_refused(tiny, case: str) -> None:
-    kind, options, message = MISTAKES[case]
-    with pytest.raises(ConfigError) as error:
-        explain_texts(tiny_run(tiny(), kind), ["a"], method="gradient", **options)
-    assert message in str(error.value)

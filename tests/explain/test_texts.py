@@ -175,11 +175,16 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
         ({"level": "words"}, "level: got 'words', expected word or token. Did you mean 'word'?"),
         ({"steps": 0}, "steps: got 0, expected at least 1."),
         ({"samples": 0}, "samples: got 0, expected at least 1."),
+        ({"contrast": "goood"}, "contrast: got 'goood', expected one of the run's classes: bad, good. Did you"),
+        ({"contrast": "bad", "target": "bad"}, "contrast: got 'bad', which is the class to explain"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explain_texts(tiny_run(tiny()), TEXTS[:2], **options)
+    if "contrast" in options:
+        with pytest.raises(ConfigError, match="this run predicts a score and has no other class; leave it out"):
+            explain_texts(tiny_run(tiny(), "regression"), ["a"], contrast="bad")
 
 
 def test_texts_of_the_wrong_kind_are_refused(tiny: Tiny) -> None:

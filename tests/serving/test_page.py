@@ -17,6 +17,7 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.report.document import visible
+from attentune.report.explanations import effect_text, strongest
 from attentune.serving.limits import ServerLimits
 from helpers.browser import Page, browser_page, problems
 from helpers.hostile_texts import HOSTILE
@@ -114,6 +115,8 @@ def test_type_a_text_and_see_what_the_run_says(page: Page, served: Served) -> No
     assert page.text(".marked") == f"{TEXT} 😀 again"
     assert page.text("#about") == ""
     assert_painted(page, why)
+    assert page.text("#effect") == effect_text(why)
+    assert page.text("#why td") == strongest(why)[0][0]
     assert (page.dialogs, page.errors) == ([], [])
     assert only_own_host(page, served)
 
