@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 
-from attentune import Predictor, predict
+from attentune import Predictor
 from attentune.config import BlurConfig, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows, pad_batch
@@ -25,7 +25,7 @@ from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
-from helpers.tiny_runs import blocks, save_run, without_torch
+from helpers.tiny_runs import blocks, save_run
 
 Tiny = Callable[..., Path]
 PAIRED = ("bi-encoder-concat", "bi-encoder-cosine", "bi-encoder-mean", "task-attention")
@@ -159,19 +159,6 @@ def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert "transformers.js" in (folder / "README.md").read_text()
     assert [file.name for file in folder.parent.iterdir()] == [folder.name]
-
-
-@pytest.mark.integration
-def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, str], run: Path) -> None:
-    texts = ["the film was lovely", "a dull [SEP] and awful story", "", "so " * 60]
-    done = without_torch(blocks()[0], str(served[0]), *texts)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = predict(Predictor.load(run), texts)
-    assert [line["prediction"] for line in lines] == [row["prediction"] for row in expected]
-    for line, row in zip(lines, expected, strict=True):
-        # `predict` may compute in bf16, where the processor multiplies it fast.
-        assert line["probabilities"] == pytest.approx(row["probabilities"], abs=0.02)
 
 
 @pytest.mark.slow

@@ -183,6 +183,7 @@ def test_in_scikit_learns_tools(fast):
         (["a", 3.5], [0, 1], "row 1 holds 3.5"),
         ([("a", "b", "c"), ("a", "b", "c")], [0, 1], "rows of 3 texts, expected 1 or 2"),
         (["a", ("b", "c")], [0, 1], "rows of 1, 2 texts"),
+        (csr_matrix(np.eye(2)), [0, 1], "X: got a sparse matrix, expected texts"),
         (["a", "b"], [0, 0], "got one class"),
         (["a", "b"], [0.5, 1.5], "unknown label type"),
         (["a", "b"], [0], "inconsistent"),

@@ -237,15 +237,6 @@ def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Refe
         Predictor.load(folder)
 
 
-@pytest.mark.integration
-def test_a_log_that_has_changed_is_told_and_the_run_goes_on(encoder, reference, broken_off, capfd):
-    log = broken_off / "run" / "log.jsonl"
-    log.write_text(log.read_text().replace('"step": 3,', '"step": 5,', 1))
-    got, said = resumed(broken_off, encoder, capfd)
-    assert_same(got, {name: value for name, value in reference[1].items() if name != "log"})
-    assert f"{log}: has changed or lost lines since it was written" in said
-
-
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({})[:-1])
     with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):

@@ -6,28 +6,20 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import random
 import re
 import shutil
 from collections.abc import Callable
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 import attentune
 from attentune.config import Config, load_config
 from attentune.errors import CheckpointError, StorageError
-from attentune.inference.predictor import Predictor
 from attentune.runs.progress import ComparisonProgress
-from attentune.training.callbacks import ProgressDisplay
-from attentune.training.run import train
 from attentune.training.run_folder import check_folder, config_for_run, opened_folder
-from attentune.training.tasks import train_tasks
-from helpers.glue_samples import write_cs224n
 from helpers.interrupted import assert_same, die_after_step, outcome, train_in
 from helpers.samples import settings, write_reviews
 
@@ -193,50 +185,11 @@ def test_processes_beside_the_main_one_touch_nothing(tmp_path):
 
 # What changed between two commands (rows, tokenizer, encoder, order of labels) is refused or makes no difference
 
-STARS = ("awful", "poor", "fine", "good", "lovely")
-
 
 @pytest.fixture
 def encoder(tiny: Callable[..., Path], tmp_path: Path) -> Path:
     """An encoder of one's own, to be changed."""
     return Path(shutil.copytree(tiny("bert", layers=2, hidden=16), tmp_path / "encoder"))
-
-
-# The order of labels
-
-
-def write_stars(path: Path, rows: list[tuple[str, str]]) -> Path:
-    path.write_text("\n".join(["text,label", *map(",".join, rows)]) + "\n")
-    return path
-
-
-def star_rows(count: int, seed: int) -> list[tuple[str, str]]:
-    draw = random.Random(seed)
-    words = ("the", "film", "was", "very", "story", "music", "town")
-    names = [*STARS, *(draw.choice(STARS) for _ in range(count - len(STARS)))]
-    return [(" ".join([*draw.choices(words, k=4), f"{name} {draw.choice(STARS)}"]), name) for name in names]
-
-
-@pytest.mark.integration
-def test_labels_in_another_order_in_a_new_file_give_the_same_score(encoder: Path, tmp_path: Path) -> None:
-    """100 of the 120 orders in which five classes can come; in half of the files some class does not come at all."""
-    train_file = write_stars(tmp_path / "train.csv", star_rows(60, 1))
-    values = settings(tmp_path, encoder, data__train_file=str(train_file), data__validation_file=str(train_file))
-    train(load_config(overrides={**values, "training.num_train_epochs": 3}), display=ProgressDisplay(quiet=True))
-    saved, rows = Predictor.load(tmp_path / "run"), star_rows(40, 2)
-    found: dict[int, set[str]] = {0: set(), 1: set()}
-    for number, order in enumerate(random.Random(0).sample(list(permutations(STARS)), 100)):
-        kept = [row for row in rows if number % 2 == 0 or row[1] != "fine"]
-        mine = sorted(kept, key=lambda row, order=order: order.index(row[1]))
-        file = write_stars(tmp_path / "new.csv", mine)
-        config = load_config(overrides={"data.test_file": str(file)}).data
-        evaluator = saved.evaluator(saved.data(config, ["test"]))
-        scores = evaluator.score(["test"])["test"]
-        found[number % 2].add(json.dumps(scores))
-        predicted = [saved.label_space.names[place] for place in evaluator.logits["test"].argmax(axis=1)]
-        right = np.mean([name == row[1] for name, row in zip(predicted, mine, strict=True)])
-        assert scores["accuracy"] == pytest.approx(right)
-    assert [len(scores) for scores in found.values()] == [1, 1]
 
 
 # A run that is resumed
@@ -302,19 +255,6 @@ def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path,
     save_file(changed, encoder / "model.safetensors", metadata={"format": "pt"})
     train_in(tmp_path, encoder, resume=True)
     assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole" / "run"))
-
-
-@pytest.mark.integration
-def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
-    values = settings(tmp_path, encoder, training__multi_task=True, training__save_steps=1)
-    values = {name: value for name, value in values.items() if not name.endswith("_file")}
-    values |= {"data.tasks": "sst5,sts", "data.data_dir": str(write_cs224n(tmp_path / "cs224n"))}
-    config = load_config(overrides=values)
-    die_after_step(3, lambda: train_tasks(config, display=ProgressDisplay(quiet=True)))
-    swap_words(encoder, ("film", "movie"))
-    resumed = load_config(overrides={**values, "training.resume": True})
-    with pytest.raises(CheckpointError, match=r"sst5: the tokens .*; sts: the tokens .* changed since it was begun"):
-        train_tasks(resumed, display=ProgressDisplay(quiet=True))
 
 
 # Comparisons and searches

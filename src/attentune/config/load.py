@@ -49,11 +49,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file with the safe loader.
-
-    Raises:
-        ConfigError: the file is missing, too large, not YAML, or not a mapping.
-    """
+    """Read the mapping in a YAML file with the safe loader."""
     path = Path(file)
     try:
         content = parse_yaml(read_text(path, _MAX_BYTES))
@@ -73,13 +69,7 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse an untrusted YAML text.
-
-    Raises:
-        ConfigError: it has anchors, repeated keys or endless numbers; the message begins with the line.
-        ValueError: it holds an invalid value, such as the date 2001-99-99, or is nested too deeply.
-        yaml.YAMLError: it is not YAML, or has tags.
-    """
+    """Parse an untrusted YAML text; a `ConfigError` begins with the line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (ConfigError, yaml.YAMLError):
@@ -105,11 +95,7 @@ def model_preset_names() -> tuple[str, ...]:
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """Load a preset: a mapping with `description`, `source` and the sections it sets.
-
-    Raises:
-        ConfigError: there is no preset of this name.
-    """
+    """Load a preset: a mapping with `description`, `source` and the sections it sets."""
     if name not in preset_names():
         known = ", ".join(preset_names())
         raise ConfigError(f"preset: got {name!r}, expected one of {known}.{did_you_mean(name, preset_names())}")

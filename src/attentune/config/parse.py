@@ -97,11 +97,7 @@ def mapping_from(value: Any) -> Any:
 
 
 def coerce(value: Any, hint: Any) -> Any:
-    """Convert a value to the type of a hint; strings (from flags) are parsed as that type.
-
-    Raises:
-        ValueError: with a message that completes "expected ...".
-    """
+    """Convert a value, or a text from a flag, to the type of a hint; a `ValueError` completes "expected ..."."""
     is_optional = hint is Any or typing.get_origin(hint) in (typing.Union, types.UnionType)
     # A line break or a tab is a value, though there is nothing else in it.
     is_null = isinstance(value, str) and (value.strip() or value).lower() in _NULL
@@ -167,11 +163,7 @@ _READERS: dict[type, Callable[[Any], Any]] = {bool: _as_bool, int: _as_int, floa
 
 
 def _plugin(value: Any, choices: Iterable[str], group: str | None) -> str:
-    """Return the full name of a part of another package that is no choice of ours.
-
-    Raises:
-        ValueError: there is no such part; the message completes "expected ...".
-    """
+    """Return the full name of a part of another package; a `ValueError` completes "expected ..."."""
     known = () if group is None else plugin_names(group)
     if known or (group is not None and is_plugin(value)):
         try:

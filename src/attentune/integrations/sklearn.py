@@ -37,7 +37,9 @@ _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson"
 
 
 class _TextEstimator(BaseEstimator):
-    """Base class of both estimators: parameters, reading texts, training and pickling."""
+    """Base class of the estimators: parameters, reading texts, training, predicting and pickling."""
+
+    classes_: np.ndarray
 
     def __init__(
         self,
@@ -141,6 +143,13 @@ class _TextEstimator(BaseEstimator):
         check_is_fitted(self, "run_")
         return predict_rows(self.run_, self._rows(X, reset=False))
 
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the (N,) predicted classes or scores."""
+        predictions_N = predictions_of(self._logits(X), self.run_.label_space)
+        if self.run_.label_space.task_type == "regression":
+            return predictions_N.astype(np.float64)
+        return self.classes_[predictions_N.astype(np.int64)]
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
@@ -217,13 +226,8 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
         classes: np.ndarray
         classes, labels_N = np.unique(labels_of(y), return_inverse=True)
         self._train(X, labels_N.astype(np.int64), _space_of(classes), sample_weight)
-        self.classes_: np.ndarray = classes
+        self.classes_ = classes
         return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the (N,) predicted class of each row."""
-        logits_NC = self._logits(X)
-        return self.classes_[predictions_of(logits_NC, self.run_.label_space).astype(np.int64)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the (N, C) probabilities, in the order of `classes_`."""
@@ -238,10 +242,6 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
         check_consistent_length(X, y)
         self._train(X, scores_of(y), LabelSpace("regression"), sample_weight)
         return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the (N,) predicted scores."""
-        return predictions_of(self._logits(X), self.run_.label_space).astype(np.float64)
 
 
 class AttentuneAuto(_TextEstimator):
@@ -349,14 +349,6 @@ class AttentuneAuto(_TextEstimator):
             return LabelSpace("regression"), scores_of(values_N)
         self.classes_, labels_N = np.unique(labels_of(y), return_inverse=True)
         return _space_of(self.classes_), labels_N.astype(np.int64)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the (N,) predicted classes or scores."""
-        logits_NC = self._logits(X)
-        predictions_N = predictions_of(logits_NC, self.run_.label_space)
-        if self.run_.label_space.task_type == "regression":
-            return predictions_N.astype(np.float64)
-        return self.classes_[predictions_N.astype(np.int64)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the (N, C) probabilities, in the order of `classes_`.

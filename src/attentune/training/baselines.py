@@ -120,7 +120,7 @@ class _Scored:
 
 
 def compare_with_baselines(
-    inputs: RunInputs, evaluator: Evaluator, *, seconds: float, display: ProgressDisplay
+    inputs: RunInputs, evaluator: Evaluator, seconds: float, display: ProgressDisplay
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Fit baselines on the training rows and compare the model with them on the first validation split, if labelled.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from attentune.config import Config, to_flat
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import Metric
-from attentune.results import LOG_FILE, RunResult, check_fields, without_nan
+from attentune.results import RunResult, check_fields, without_nan
 from attentune.training.run_folder import Interrupted
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ class TrainingState:
     last_scored_step: int = -1  # step of the newest evaluation, or -1
     stopped_early: bool = False  # whether early stopping, or a callback, ended the run
     log_bytes: int = 0  # length of log.jsonl
-    log_sha256: str | None = None  # SHA-256 of log.jsonl; None if the run has no log
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -126,26 +124,23 @@ class TrainingCallback:
 class JsonLog:
     """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed."""
 
-    def __init__(self, path: Path, *, keep_bytes: int = 0, keep_sha256: str | None = None) -> None:
+    def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
         self._path = path
         with storage_errors(path), path.open("ab") as file:
             file.truncate(min(keep_bytes, path.stat().st_size))
-            self._digest = hashlib.sha256(path.read_bytes())
-        self.is_as_written = keep_sha256 in (None, self._digest.hexdigest())
 
     def write(self, facts: dict[str, Any]) -> None:
         """Add a line."""
         line = json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n"
-        self._digest.update(line)
         with storage_errors(self._path), self._path.open("ab", buffering=0) as file:
             while line:  # a full disk may write a part only
                 line = line[file.write(line) :]
 
-    def synced(self) -> tuple[int, str]:
-        """Flush the file to the disk; return its length and SHA-256."""
+    def synced_bytes(self) -> int:
+        """Flush the file to the disk; return its length."""
         with storage_errors(self._path), self._path.open("ab") as file:
             os.fsync(file.fileno())
-            return os.fstat(file.fileno()).st_size, self._digest.hexdigest()
+            return os.fstat(file.fileno()).st_size
 
 
 def is_main_rank() -> bool:
@@ -252,17 +247,6 @@ def label_line(facts: Mapping[str, Any]) -> str:
         )
     tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
     return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"
-
-
-def open_log(run: Path, before: TrainingState, display: ProgressDisplay) -> JsonLog:
-    """Open the log, cut back to its length when the checkpoint was written."""
-    log = JsonLog(run / LOG_FILE, keep_bytes=before.log_bytes, keep_sha256=before.log_sha256)
-    if not log.is_as_written:
-        display.warning(
-            f"{run / LOG_FILE}: has changed or lost lines since it was written. The run goes on, as nothing is computed"
-            " from it; curves up to here may be wrong."
-        )
-    return log
 
 
 class JsonLogCallback(TrainingCallback):

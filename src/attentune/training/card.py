@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
@@ -23,7 +25,7 @@ from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RESULT_FILE, RunResult, to_json
 from attentune.seeding import numpy_generator
-from attentune.training.prepare import RunInputs
+from attentune.training.prepare import RunInputs, wants_best
 from attentune.training.run_folder import METRICS_FILE
 
 
@@ -65,12 +67,6 @@ def plain(text: object) -> str:
     return _AT_BEGIN.sub(lambda match: "".join(f"&#{ord(sign)};" for sign in match[0]), escaped)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a Markdown table; the cells are Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def front_matter(values: dict[str, Any]) -> str:
     """Format the YAML block of a card, with each text on one line."""
 
@@ -90,6 +86,7 @@ _WITHOUT_ENCODER = ("majority", "tfidf-linear")
 HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 _MOST_FINDINGS = 20
+_PACKAGES = ("attentune", "torch", "transformers")
 # What the card of an export replaces: `integrations.hub`.
 USE_HEADING = "## How to use"
 NEEDS_ATTENTUNE = "It needs Attentune to be installed; transformers alone cannot load it."
@@ -109,6 +106,23 @@ _LEFT_OUT = re.compile(
 )
 
 
+_ALWAYS = (
+    "data.max_length",
+    "training.learning_rate",
+    "training.num_train_epochs",
+    "training.per_device_train_batch_size",
+    "training.seed",
+)
+# Every value is escaped for Markdown, except what the template marks as safe.
+_TEMPLATE = Environment(
+    loader=PackageLoader("attentune.training", "."),
+    finalize=lambda value: value if isinstance(value, Markup) else plain(value),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+).get_template("card.md.jinja")
+
+
 def write_results(
     run: Path, inputs: RunInputs, data: TaskData, result: RunResult, logits: Mapping[str, np.ndarray]
 ) -> None:
@@ -124,20 +138,43 @@ def write_results(
 
 def model_card(facts: CardFacts) -> str:
     """Return the model card: YAML, then Markdown. The same run gives the same card."""
-    bounds = facts.result.train.get("score_range")
-    job = facts.data.label_space.job(is_pair=facts.data.is_pair, score_range=bounds)
-    parts = [
-        f"# {plain(_model_name(facts))} on {plain(facts.data.name)}",
-        f"This model {plain(job)}.",
-        "## Scores\n\n" + _scores(facts),
-        *_baseline_parts(facts),
-        "## Data\n\n" + _data(facts),
-        "## Method\n\n" + _method(facts),
-        "## Settings\n\n" + _settings(facts),
-        f"{USE_HEADING}\n\n{_use(facts)}",
-        "## Limits\n\n" + _limits(facts),
-    ]
-    return front_matter(_metadata(facts)) + "\n" + "\n\n".join(parts) + "\n"
+    config, data, result, metric = facts.config, facts.data, facts.result, facts.metric.name
+    bounds = result.train.get("score_range")
+    known, train = config.baseline or config.preset, data.splits["train"]
+    chosen = result.best is not None and wants_best(config.training)
+    text = _TEMPLATE.render(
+        config=config,
+        data=data,
+        result=result,
+        name=_model_name(facts),
+        encoder=encoder_name(facts),
+        job=data.label_space.job(is_pair=data.is_pair, score_range=bounds),
+        scores=[
+            (split, name, f"{value:.4f}", _interval(facts, split, name))
+            for split, part in result.scores.items()
+            for name, value in part.items()
+            if value is not None and math.isfinite(value)
+        ],
+        main_metric=metric,
+        resamples=_RESAMPLES,
+        is_chosen=chosen,
+        number=lambda value: "undefined" if value is None else f"{value:.4f}",
+        sources=[(Path(part.source).name, part.rows, f"{part.weight:g}") for part in train.row_sources()]
+        if train.sources is not None
+        else [],
+        findings=sentences_without_texts(facts.findings)[:_MOST_FINDINGS],
+        preset=None if known is None else load_preset(known),
+        settings=_settings(facts),
+        packages=", ".join(f"{name} {result.versions[name]}" for name in _PACKAGES if name in result.versions),
+        use_heading=USE_HEADING,
+        needs_attentune=NEEDS_ATTENTUNE,
+        home=HOME,
+        has_encoder=config.baseline not in _WITHOUT_ENCODER,
+        is_bi_encoder=data.is_pair and config.model.pair_encoding == "bi-encoder",
+        longest=config.data.longest_row,
+        calibration=None if data.label_space.task_type == "regression" else _calibration(facts),
+    )
+    return f"{front_matter(_metadata(facts))}\n{text.strip()}\n"
 
 
 def _model_name(facts: CardFacts) -> str:
@@ -180,45 +217,6 @@ def _metadata(facts: CardFacts) -> dict[str, Any]:
     }
 
 
-def _scores(facts: CardFacts) -> str:
-    rows = [
-        [split, f"`{name}`", f"{value:.4f}", _interval(facts, split, name), str(len(facts.data.splits[split]))]
-        for split, part in facts.result.scores.items()
-        for name, value in part.items()
-        if value is not None and math.isfinite(value)
-    ]
-    if not rows:
-        return "The run was not scored."
-    text = "The interval tells how far chance in the choice of rows goes, at 95 %; not what another seed would give."
-    if facts.metric.name == "accuracy":
-        text += " It is Wilson's."
-    else:
-        text += f" It is the percentile interval of {_RESAMPLES} resamples of the rows."
-    settings, best = facts.config.training, facts.result.best
-    if best is not None and (settings.load_best_model_at_end or settings.early_stopping_patience is not None):
-        text += " The weights were chosen by the validation score, which is therefore a little too good."
-    return table(["split", "metric", "score", "95 % interval", "rows"], rows) + f"\n\n{text}"
-
-
-def _baseline_parts(facts: CardFacts) -> list[str]:
-    """Return the section that compares the model with baselines; none without a comparison."""
-    made, warnings = facts.result.baselines, facts.result.warnings
-    paragraphs = [plain(sentence) for sentence in warnings]
-    if made is not None:
-        numbers = [
-            ["undefined" if one[name] is None else f"{one[name]:.4f}" for name in ("score", "low", "high")]
-            for one in made["methods"]
-        ]
-        rows = [
-            [plain(one["name"]), score, f"{low} to {high}"]
-            for one, (score, low, high) in zip(made["methods"], numbers, strict=True)
-        ]
-        head = ["method", f"`{made['metric']}`", "95 % interval"]
-        text = f"Fitted on the same training rows, scored on {made['split']} ({made['rows']} rows)."
-        paragraphs = [text, table(head, rows), *paragraphs]
-    return ["## Baselines\n\n" + "\n\n".join(paragraphs)] if paragraphs else []
-
-
 def _interval(facts: CardFacts, split: str, name: str) -> str:
     """Return the interval of the metric that tells the best weights; an empty string for other metrics."""
     rows = facts.data.splits[split]
@@ -236,99 +234,15 @@ def metric_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> 
     return low, high
 
 
-def _data(facts: CardFacts) -> str:
-    prints = facts.result.data_fingerprint
+def _settings(facts: CardFacts) -> list[tuple[str, Any]]:
+    """Return the settings to show with their values: those that differ from the defaults, and the usual ones."""
+    defaults, train = to_flat(Config()), facts.result.train
     rows = [
-        [split, str(len(part)), f"`{prints[split]}`" if split in prints else ""]
-        for split, part in facts.data.splits.items()
-    ]
-    intro = f"{plain(facts.data.name)}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
-    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts) + _findings(facts)
-
-
-def _findings(facts: CardFacts) -> str:
-    """Return what the checks of the data have found, without words of the texts."""
-    lines = [f"- {plain(sentence)}" for sentence in sentences_without_texts(facts.findings)[:_MOST_FINDINGS]]
-    return "\n\nThe checks of the data (`attentune doctor`) found:\n\n" + "\n".join(lines) if lines else ""
-
-
-def _mixed_rows(facts: CardFacts) -> str:
-    """Return a table of the sources of the training rows, if there are several."""
-    train = facts.data.splits["train"]
-    if train.sources is None:
-        return ""
-    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.row_sources()]
-    intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
-    return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
-
-
-def _method(facts: CardFacts) -> str:
-    name, baseline = facts.config.preset, facts.config.baseline
-    base = f"Fine-tuned from {plain(encoder_name(facts))}" if baseline is None else f"The baseline `{baseline}`"
-    if (known := baseline or name) is None:
-        return f"{base}, without a preset."
-    preset = load_preset(known)
-    with_preset = f" with the preset `{name}`" if baseline is None else ""
-    return f"{base}{with_preset}: {plain(preset['description'])} Source: {plain(preset['source'])}."
-
-
-def _settings(facts: CardFacts) -> str:
-    defaults = to_flat(Config())
-    rows = [
-        [f"`{name}`", plain(value)]
+        (f"`{name}`", value)
         for name, value in to_flat(facts.config).items()
         if not _LEFT_OUT.fullmatch(name) and (value != defaults.get(name) or name in _ALWAYS) and value is not None
     ]
-    known = {"precision": facts.result.train.get("precision"), "steps": facts.result.train.get("steps")}
-    rows += [[name, plain(value)] for name, value in known.items() if value is not None]
-    wanted, versions = ("attentune", "torch", "transformers"), facts.result.versions
-    packages = ", ".join(f"{name} {plain(versions[name])}" for name in wanted if name in versions)
-    return (
-        "Those that differ from Attentune's defaults, and the usual ones; all are in `config.yaml`.\n\n"
-        + table(["setting", "value"], rows)
-        + f"\n\nMade with {packages}."
-    )
-
-
-_ALWAYS = (
-    "data.max_length",
-    "training.learning_rate",
-    "training.num_train_epochs",
-    "training.per_device_train_batch_size",
-    "training.seed",
-)
-
-
-def _use(facts: CardFacts) -> str:
-    pair = facts.data.is_pair
-    given = '{"text": "A first text.", "text_pair": "A second one."}' if pair else '"A text."'
-    second = ' --text_pair "A second one."' if pair else ""
-    lists = '["A first text."], ["A second one."]' if pair else '["A text."]'
-    return f"""With [Attentune]({HOME}) installed; FOLDER is this folder.
-
-```bash
-attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
-```
-
-```python
-import attentune
-
-print(attentune.predict("FOLDER", {lists}))
-```""" + ("" if facts.config.baseline is not None else _use_transformers(given))
-
-
-def _use_transformers(given: str) -> str:
-    return f"""
-
-With transformers, the same scores in float32:
-
-```python
-import attentune  # makes the model known to transformers
-from transformers import pipeline
-
-classify = pipeline("text-classification", model="FOLDER")
-print(classify({given}, top_k=None, truncation=True))
-```"""
+    return rows + [(name, train[name]) for name in ("precision", "steps") if train.get(name) is not None]
 
 
 # Pattern of the card's line from `_calibration`, which is replaced if the run is calibrated later.
@@ -343,25 +257,3 @@ def _calibration(facts: CardFacts) -> str:
     if facts.data.label_space.thresholds is not None:
         sentence += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
     return sentence
-
-
-def _limits(facts: CardFacts) -> str:
-    space, limit = facts.data.label_space, facts.config.data.longest_row
-    is_bi_encoder = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
-    read = "each text of a pair" if is_bi_encoder else "a text or pair" if facts.data.is_pair else "a text"
-    with_encoder = (
-        f"Of {read} at most {limit} tokens are read"
-        f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
-        NEEDS_ATTENTUNE,
-        "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
-    )
-    lines = [
-        "One run with one seed. Another seed gives another score; compare methods over several.",
-        "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
-        *(with_encoder[1:2] if facts.config.baseline in _WITHOUT_ENCODER else with_encoder),
-    ]
-    if space.task_type != "regression":
-        lines.append(_calibration(facts))
-    if space.ordinal_prediction == "expected-value":
-        lines.append("It predicts the class nearest to the mean of the classes, which may not be the likeliest one.")
-    return "\n".join(f"- {line}" for line in lines)

@@ -166,7 +166,7 @@ class Checkpointer:
         if not first.accelerator.is_main_process:
             return
         if trainer.log is not None:
-            first.state.log_bytes, first.state.log_sha256 = trainer.log.synced()
+            first.state.log_bytes = trainer.log.synced_bytes()
         scaler = first.accelerator.scaler
         content = {
             "tasks": {name: task.state.to_dict() for name, task in trainer.tasks.items()},

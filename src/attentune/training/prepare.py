@@ -306,34 +306,14 @@ PROBED_ROWS = 4096
 
 # Updates of an encoder's adaptation to texts (docs/small-data.md has the evidence), and the settings that it obeys.
 ADAPTATION_UPDATES = 300
-ADAPTATION_SETTINGS = (
-    *(f"data.{name}" for name in ("task", "data_dir", "train_file", "dataset_name", "text_column", "text_pair_column")),
-    "data.max_length",
-    *(f"model.{name}" for name in ("name_or_path", "revision", "trust_remote_code", "dropout")),
-    *(
-        f"training.{name}"
-        for name in (
-            "output_dir",
-            "overwrite_output_dir",
-            "resume",
-            "learning_rate",
-            "num_train_epochs",
-            "max_steps",
-            "per_device_train_batch_size",
-            "gradient_accumulation_steps",
-            "weight_decay",
-            "max_grad_norm",
-            "lr_scheduler_type",
-            "warmup_ratio",
-            "seed",
-            "precision",
-            "use_cpu",
-            "fused_layers",
-            "save_steps",
-            "logging_steps",
-        )
-    ),
-)
+_OF_ADAPTATION = {
+    "data": "task data_dir train_file dataset_name text_column text_pair_column max_length",
+    "model": "name_or_path revision trust_remote_code dropout",
+    "training": "output_dir overwrite_output_dir resume learning_rate num_train_epochs max_steps"
+    " per_device_train_batch_size gradient_accumulation_steps weight_decay max_grad_norm lr_scheduler_type warmup_ratio"
+    " seed precision use_cpu fused_layers save_steps logging_steps",
+}
+ADAPTATION_SETTINGS = tuple(f"{section}.{name}" for section, names in _OF_ADAPTATION.items() for name in names.split())
 
 
 @dataclass(frozen=True)

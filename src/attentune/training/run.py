@@ -27,12 +27,12 @@ from attentune.models.build import count_parameters
 from attentune.models.slots import merge_adapters
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.compiled.memory import kept_memory
-from attentune.results import RESULT_FILE, RunResult, versions
+from attentune.results import LOG_FILE, RESULT_FILE, RunResult, versions
 from attentune.token_labels.plan import EpochPlan
 from attentune.training import building, checkpoint
 from attentune.training.baselines import compare_with_baselines, run_baseline
 from attentune.training.calibration import calibrate, calibration_sentence
-from attentune.training.callbacks import ProgressDisplay, TrainingCallback, ending, log_final, open_log, tracked
+from attentune.training.callbacks import JsonLog, ProgressDisplay, TrainingCallback, ending, log_final, tracked
 from attentune.training.card import write_results
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
 from attentune.training.objective import Denominators, new_objective
@@ -175,7 +175,8 @@ def fit(
     """Train to the end, with `resume` from the newest undamaged checkpoint; tasks take turns, a step each."""
     checkpointer = checkpoint.Checkpointer(folder, trainer)
     is_resumed = resume and checkpointer.restore(display)
-    log = open_log(folder, trainer.first.state, display) if trainer.first.accelerator.is_main_process else None
+    is_main, log_bytes = trainer.first.accelerator.is_main_process, trainer.first.state.log_bytes
+    log = JsonLog(folder / LOG_FILE, keep_bytes=log_bytes) if is_main else None
     trainer.connect(stop, log, display, callbacks)
     if not is_resumed:
         trainer.start_classifiers(display)
@@ -274,8 +275,7 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
     labels = task.planner.tensors()
     comparison: tuple[dict[str, Any] | None, list[str]] = (None, [])
     if display is not None and inputs.accelerator.is_main_process:
-        seconds = state.seconds + state.label_seconds
-        comparison = compare_with_baselines(inputs, evaluator, seconds=seconds, display=display)
+        comparison = compare_with_baselines(inputs, evaluator, state.seconds + state.label_seconds, display)
     found = {} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}
     notes = (scale_note, calibration_sentence(calibration, evaluator, splits))
     result = RunResult(

@@ -20,7 +20,7 @@ import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -71,44 +71,42 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def raise_on_signal(request: StopRequest) -> Iterator[None]:
-    """Raise `Stopped` in the block at the first signal, for work that can be given up (main thread only)."""
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM while the block runs, in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextlib.contextmanager
+def raise_on_signal(request: StopRequest) -> Iterator[None]:
+    """Raise `Stopped` in the block at the first signal, for work that can be given up."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         request(number, frame)
         raise Stopped
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with _handled(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM while the block runs, in the main thread only.
-
-    A nested block shares the outer one's request, so that an earlier stop request applies to it too.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield StopRequest()
-        return
+    """Catch SIGINT and SIGTERM while the block runs. A nested block shares the request of the outer one."""
+    is_main = threading.current_thread() is threading.main_thread()
     outer = signal.getsignal(signal.SIGTERM)
-    if isinstance(outer, StopRequest):
+    if is_main and isinstance(outer, StopRequest):
         yield outer
         return
     request = StopRequest()
-    before = {number: signal.signal(number, request) for number in _SIGNALS}
-    try:
+    with _handled(request):
         yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # Settings that are None until `prepare.choose_settings` sets them.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, TrainingConfig, load_config, to_flat, to_yaml
 from attentune.data.builtin import load_spec
-from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import Predictor, predict_rows
+from attentune.errors import CheckpointError, ConfigError
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
 from attentune.training.building import load_inputs
@@ -29,13 +26,6 @@ from attentune.training.run_folder import (
     stop_on_signal,
 )
 
-# Task, file prefix, and column title; the misspelling of the third one is the course's.
-_TASKS = (
-    ("sst5", "sst", "Predicted_Sentiment"),
-    ("quora", "para", "Predicted_Is_Paraphrase"),
-    ("sts", "sts", "Predicted_Similiary"),
-)
-
 
 def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | None]]], split: str) -> float | None:
     """Return (accuracy + accuracy + (1 + Pearson) / 2) / 3 of SST-5, Quora and STS; None if one of them has no score.
@@ -48,26 +38,6 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | Non
         return None
     sentiment, paraphrase, similarity = (float(value or 0.0) for value in values)
     return (sentiment + paraphrase + (1.0 + similarity) / 2.0) / 3.0
-
-
-def write_course_files(folder: Path, tasks: Sequence[str]) -> None:
-    """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from each existing `TASK/predictions_SPLIT.csv`."""
-    for task, prefix, title in _TASKS:
-        names = load_spec(task).label_names
-        for split, short in (("validation", "dev"), ("test", "test")):
-            source = folder / task / f"predictions_{split}.csv"
-            if task not in tasks or not source.is_file():
-                continue
-            target = folder / "predictions" / f"{prefix}-{short}-output.csv"
-            with storage_errors(target):
-                target.parent.mkdir(exist_ok=True)
-                with source.open(encoding="utf-8", newline="") as opened:
-                    rows = list(csv.DictReader(opened))
-            # Classes are their indices, of Quora with a decimal point, as by the course's program.
-            numbers = [names.index(row["prediction"]) if names else row["prediction"] for row in rows]
-            numbers = [float(number) for number in numbers] if task == "quora" else numbers
-            lines = [f"{row['id']} , {number} \n" for row, number in zip(rows, numbers, strict=True)]
-            write_text(target, f"id \t {title} \n" + "".join(lines))
 
 
 # Settings that tasks with a shared encoder must have in common, and settings that no single task may have.
@@ -115,7 +85,12 @@ def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> Ta
                         results[task] = train(_resumable(task_config), display=display, with_baselines=False)
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
-            return _summary(run, results, display)
+            scores = {task: one.scores for task, one in results.items()}
+            splits = sorted({split for parts in scores.values() for split in parts})
+            board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
+            result = TasksResult(scores, board)
+            write_text(run / TASKS_FILE, to_json(result.to_dict()))
+            return result
 
 
 def _train_together(
@@ -242,27 +217,3 @@ def _resumable(config: Config) -> Config:
     if (Path(str(config.training.output_dir)) / CONFIG_FILE).is_file():
         return load_config(overrides={**to_flat(config), "training.resume": True})
     return config
-
-
-def _summary(run: Path, results: dict[str, RunResult], display: ProgressDisplay) -> TasksResult:
-    for task, _, _ in _TASKS:
-        if task in results:
-            _predict_test(run / task, display)
-    scores = {task: result.scores for task, result in results.items()}
-    splits = sorted({split for task_scores in scores.values() for split in task_scores})
-    board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
-    write_course_files(run, tuple(results))
-    result = TasksResult(scores, board)
-    write_text(run / TASKS_FILE, to_json(result.to_dict()))
-    return result
-
-
-def _predict_test(run: Path, display: ProgressDisplay) -> None:
-    """Write the predictions of the test rows, if there are some, as the course requires."""
-    saved = Predictor.load(run)
-    try:
-        rows = saved.data(None, ("test",)).splits["test"]
-    except DataError as error:
-        display.info(f"{run.name}: no predictions of test rows: {error}")
-        return
-    write_text(run / "predictions_test.csv", predictions_csv(rows, predict_rows(saved, rows), saved.label_space))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
@@ -105,22 +104,6 @@ def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny
     first, *others = encoders()
     for other in others:
         assert not all(torch.equal(first[name], other[name]) for name in first)
-
-
-@pytest.mark.integration
-def test_the_courses_files(place: Path, tiny: Tiny) -> None:
-    train(place, tiny("bert"))
-    made = {file.name: file.read_text().splitlines() for file in (place / "run" / "predictions").iterdir()}
-    dev = {f"{short}-dev-output.csv" for short in ("sst", "para", "sts")}
-    assert set(made) == dev | {"sst-test-output.csv"}  # the others have no test file here
-    assert made["sst-test-output.csv"][0] == "id \t Predicted_Sentiment "
-    assert [line.split(" , ")[0] for line in made["sst-test-output.csv"][1:]] == [f"s{number}" for number in range(5)]
-    with (place / "run" / "quora" / "predictions_validation.csv").open() as file:
-        expected = {row["id"]: row["prediction"] for row in csv.DictReader(file)}
-    for line in made["para-dev-output.csv"][1:]:
-        row, value = line.split(" , ")
-        assert float(value) == {"not_duplicate": 0.0, "duplicate": 1.0}[expected[row]]
-    assert all(0 <= int(line.split(" , ")[1]) <= 4 for line in made["sst-dev-output.csv"][1:])
 
 
 def outcome(run: Path) -> dict[str, Any]:
