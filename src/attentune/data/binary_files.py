@@ -156,7 +156,7 @@ def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
         ) from error
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=path)
+        raise DataError(f"the columns {', '.join(repeated)} occur more than once. Rename them.", path=path)
     if not arrow.num_rows:
         raise DataError("has no rows. Add rows.", path=path)
     selected = [name for name in names if keep is None or name in keep]
@@ -237,7 +237,9 @@ def _sheets(path: Path) -> dict[str, list[list[str]]]:
     command = [sys.executable, "-P", str(Path(__file__).with_name("sheets.py")), str(path), str(MAX_BYTES)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        _check_archive(path)
+        if zipfile.is_zipfile(path):  # newer spreadsheets, of which one may be a decompression bomb
+            with zipfile.ZipFile(path) as archive:
+                check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, env=environment)
         found: Any = json.loads(done.stdout) if done.returncode == 0 else _ENDED
     except subprocess.TimeoutExpired:
@@ -250,9 +252,3 @@ def _sheets(path: Path) -> dict[str, list[list[str]]]:
             path=path,
         )
     return found
-
-
-def _check_archive(path: Path) -> None:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)

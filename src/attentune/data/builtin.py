@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from attentune.config.parse import nearest
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -71,8 +71,8 @@ def load_spec(name: str) -> TaskSpec:
     names = _spellings()
     if _plain(name) in names:
         return _all_specs()[names[_plain(name)]]
-    near = nearest(_plain(name), names)
-    hint = f" Did you mean {names[near]!r}?" if near else ""
+    near = dict.fromkeys(names[word] for word in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.6))
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ConfigError(f"data.task: there is no task {name!r}.{hint} Known tasks: {', '.join(spec_names())}.")
 
 
@@ -195,9 +195,10 @@ def _spec_space(spec: TaskSpec, task_type: str) -> LabelSpace:
 def _root(config: DataConfig, spec: TaskSpec) -> Path:
     given = config.data_dir or os.environ.get(DATA_VARIABLE)
     if not given:
+        files = ", ".join(split.files[0] for split in spec.splits.values())
         raise ConfigError(
             f"data.data_dir: where are the files of {spec.name}? Give their folder with --data_dir, or set"
-            f" {DATA_VARIABLE} to a folder that holds {_layout(spec)}. To get them: {spec.source}."
+            f" {DATA_VARIABLE} to a folder that holds {spec.folders[0]}/ ({files}). To get them: {spec.source}."
         )
     root = Path(given).expanduser()
     if not root.is_dir():
@@ -214,11 +215,6 @@ def find_builtin_file(task: str, split: str, data_dir: str | None) -> Path:
     """Find the file of one split of a built-in task, in `data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(task)
     return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), {split: True})[split]
-
-
-def _layout(spec: TaskSpec) -> str:
-    files = [split.files[0] for split in spec.splits.values()]
-    return f"{spec.folders[0]}/ ({', '.join(files)})"
 
 
 def _wanted(spec: TaskSpec, splits: Sequence[str] | None) -> dict[str, bool]:

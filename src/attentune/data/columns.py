@@ -140,7 +140,9 @@ def choose_columns(
         text = guess("text", (*_given(config), *parts)) if named is None else named
         by_name += [] if named is None else ["text"]
     columns = Columns(text, pair, label, config.id_column)
-    notes = (_names_note(columns, by_name, names, config), _content_note(by_content), note)
+    cure = "If that is wrong, give --text_column or --label_column."
+    held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
+    notes = (_names_note(columns, by_name, names, config), held, note)
     return columns, tuple(one for one in notes if one is not None)
 
 
@@ -176,13 +178,6 @@ def _names_note(columns: Columns, by_name: Sequence[str], names: Sequence[str], 
             chosen.append(f"second text {columns.pair!r}")
     doubt = " If that is wrong, give --text_column or --label_column." if is_doubtful else ""
     return f"Columns chosen by their names: {', '.join(chosen)}.{doubt}" if chosen else None
-
-
-def _content_note(chosen: Sequence[str]) -> str | None:
-    if not chosen:
-        return None
-    listed = ", ".join(chosen)
-    return f"Columns chosen by what they hold: {listed}. If that is wrong, give --text_column or --label_column."
 
 
 def _by_content(

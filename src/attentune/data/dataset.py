@@ -157,21 +157,14 @@ class TextRows:
         places = [int(index) for index in indices]
 
         def pick(column: Any) -> Any:
-            return None if column is None else tuple(column[place] for place in places)
+            if column is None or isinstance(column, np.ndarray):
+                return None if column is None else column[places]
+            return tuple(column[place] for place in places)
 
-        return replace(
-            self,
-            ids=pick(self.ids),
-            texts=pick(self.texts),
-            pairs=pick(self.pairs),
-            labels=None if self.labels is None else self.labels[places],
-            lines=pick(self.lines),
-            weights=None if self.weights is None else self.weights[places],
-            sources=pick(self.sources),
-            targets=None if self.targets is None else self.targets[places],
-            kept=tuple(map(pick, self.kept)),
-            dates={name: pick(cells) for name, cells in self.dates.items()},
-        )
+        names = ("ids", "texts", "pairs", "labels", "lines", "weights", "sources", "targets")
+        columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in names}
+        dates = {name: pick(cells) for name, cells in self.dates.items()}
+        return replace(self, **columns, kept=tuple(map(pick, self.kept)), dates=dates)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of ids, texts, labels, weights and targets; it does not depend on the file."""

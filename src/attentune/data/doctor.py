@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import math
@@ -141,14 +142,11 @@ class _Split:
         if self.train is not None:
             there = enumerate(_keys(self.rows, normalised))
             self.leaked = [(row, in_train[key]) for row, key in there if key is not None and key in in_train]
-        self.counts = self._class_counts()
-
-    def _class_counts(self) -> dict[str, int] | None:
-        if self.labels is None or self.space.task_type == "regression":
-            return None
-        names = self.space.names
-        counts = self.labels.sum(axis=0) if self.labels.ndim == 2 else np.bincount(self.labels, minlength=len(names))
-        return {name: int(count) for name, count in zip(names, counts, strict=True)}
+        self.counts: dict[str, int] | None = None
+        if self.labels is not None and self.space.task_type != "regression":
+            names, is_hot = self.space.names, self.labels.ndim == 2
+            counts = self.labels.sum(axis=0) if is_hot else np.bincount(self.labels, minlength=len(names))
+            self.counts = dict(zip(names, counts.tolist(), strict=True))
 
     def where(self, row: int) -> str:
         return _place(self.rows, row)
@@ -391,16 +389,13 @@ _QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$", re.DOTALL)
 def _damaged_word(texts: Iterable[str]) -> str | None:
     """Return the first word with a replacement character, or of UTF-8 that was read as Windows-1252 or Latin-1."""
     for word in (word for text in texts if not text.isascii() for word in text.split()):
-        if "\ufffd" in word or any(_decodes_as_utf8(word, encoding) for encoding in ("cp1252", "latin-1")):
+        if "\ufffd" in word:
             return word
+        for encoding in ("cp1252", "latin-1"):
+            with contextlib.suppress(UnicodeError):
+                if word.encode(encoding).decode("utf-8") != word:
+                    return word
     return None
-
-
-def _decodes_as_utf8(word: str, encoding: str) -> bool:
-    try:
-        return word.encode(encoding).decode("utf-8") != word
-    except UnicodeError:
-        return False
 
 
 def _language(split: _Split) -> _Found:

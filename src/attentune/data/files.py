@@ -90,7 +90,7 @@ def read_chunks(
     else:
         path = name = check_file(path)
         is_packed = path.suffix.lower() == ".gz"
-        kind = _kind(path, options)
+        kind = kind_of(path, options)
         if kind in WHOLE_FILES:
             yield parse_spreadsheet(path, keep, options) if kind in SPREADSHEETS else parse_feather(path, keep)
             return
@@ -110,11 +110,11 @@ def read_chunks(
             yield replace(table, notes=(*notes, *table.notes)) if notes else table
 
 
-def _kind(path: Path, options: FileOptions) -> str:
-    if path.suffix.lower() in WHOLE_FILES:
-        return path.suffix.lower()
-    kind = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
-    if kind in EXTENSIONS:
+def kind_of(path: str | Path, options: FileOptions) -> str:
+    """Return the ending of a file's name without .gz, or the given format."""
+    name = Path(str(path).lower())
+    kind = name.with_suffix("").suffix if name.suffix == ".gz" else name.suffix
+    if name.suffix in WHOLE_FILES or kind in EXTENSIONS:
         return kind
     if options.file_format is None:
         raise DataError(
@@ -158,7 +158,7 @@ def holds_sheets(path: str | Path) -> bool:
 
 
 def source_name(path: str | Path) -> str:
-    """Return what messages call a file, which is there."""
+    """Return the name of an existing file in messages."""
     return NAME if is_standard_input(path) else str(check_file(path))
 
 

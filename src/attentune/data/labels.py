@@ -80,12 +80,6 @@ def as_list(text: str) -> list[Any] | None:
     return None
 
 
-def looks_listed(texts: Iterable[str]) -> bool:
-    """Whether at least half of some labels are lists, as JSON or Python print them."""
-    found = [as_list(text) is not None for text in texts if text.strip()]
-    return bool(found) and 2 * sum(found) >= len(found)
-
-
 def found_separator(texts: Iterable[str], known: Collection[str] = ()) -> str | None:
     """Return the sign that stands between the labels of texts which are lists of labels; None if they are not."""
     distinct = {text.strip() for text in texts if text.strip()}
@@ -113,8 +107,9 @@ def label_values(table: Table, column: str) -> tuple[str | None, ...]:
     cells = _cells(table, column)
     listed = next((row for row, cell in enumerate(cells) if isinstance(cell, (list, tuple))), None)
     texts = {cell for cell in cells if isinstance(cell, str)}
-    if listed is None and any(text.lstrip()[:1] in _BRACKETS for text in texts) and looks_listed(texts):
-        listed = next(row for row, cell in enumerate(cells) if isinstance(cell, str) and as_list(cell) is not None)
+    lists = {text for text in texts if text.lstrip()[:1] in _BRACKETS and as_list(text) is not None}
+    if listed is None and lists and 2 * len(lists) >= sum(bool(text.strip()) for text in texts):
+        listed = next(row for row, cell in enumerate(cells) if isinstance(cell, str) and cell in lists)
     if listed is not None:
         raise table.error(
             listed,
@@ -514,7 +509,7 @@ class LabelReader:
             for label, place in list(read.items())[:3]
         ]
         more = f", and {len(read) - 3} more" if len(read) > 3 else ""
-        return f"{table.source}: {', '.join(listed)}{more}: equal but for invisible characters or zeros."
+        return f"{table.source}: {', '.join(listed)}{more}: equal except for invisible characters or zeros."
 
     def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
         if not label or label in self.missing or not plain_label(label):

@@ -219,7 +219,7 @@ def frame_table(frame: Any) -> Table:
     """Return the table of a data frame, with missing values as null."""
     names = tuple(map(str, frame.columns))
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=FRAME)
+        raise DataError(f"the columns {', '.join(repeated)} occur more than once. Rename them.", path=FRAME)
     if not len(frame):
         raise DataError("has no rows. Add rows.", path=FRAME)
     columns = {
@@ -579,10 +579,10 @@ def _columns(table: Table, config: DataConfig, spec: TaskSpec | None, is_pair: b
         return Columns(train.text, train.pair, train.label, train.id if train.id in table.names else None)
     columns, _ = choose_columns(table.names, config, table.source, table=table)
     if (columns.pair is not None) != is_pair:
-        kinds = ("single texts", "pairs of texts")
+        got, expected = ("single texts", "pairs of texts") if is_pair else ("pairs of texts", "single texts")
         raise DataError(
-            f"got {kinds[not is_pair]}, but the rows to train on are {kinds[is_pair]}. Give it the columns that those"
-            " have (--text_column and --text_pair_column name the texts).",
+            f"got {got}, but the rows to train on are {expected}. Give it the columns that those have (--text_column"
+            " and --text_pair_column name the texts).",
             path=table.source,
         )
     return columns

@@ -205,15 +205,10 @@ def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
     if np.issubdtype(labels.dtype, np.floating):
         edges = np.quantile(labels, np.linspace(0, 1, _NUM_BINS + 1)[1:-1])
         labels = np.searchsorted(np.unique(edges), labels, side="left")
-    if labels.ndim == 2:
-        labels = _rarest(labels)
+    if labels.ndim == 2:  # C for rows without a label
+        counts_NC = np.where(labels > 0, labels.sum(axis=0), len(labels) + 1)
+        labels = np.where(labels.any(axis=1), counts_NC.argmin(axis=1), labels.shape[1])
     return np.unique(labels, return_inverse=True)[1]
-
-
-def _rarest(labels_NC: np.ndarray) -> np.ndarray:
-    """(N,) the rarest label of each row; C for rows without a label."""
-    counts_NC = np.where(labels_NC > 0, labels_NC.sum(axis=0), len(labels_NC) + 1)
-    return np.where(labels_NC.any(axis=1), counts_NC.argmin(axis=1), labels_NC.shape[1])
 
 
 def _allocate(counts: np.ndarray, limits: np.ndarray, size: int) -> np.ndarray:

@@ -370,16 +370,13 @@ def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialec
         words = dict.fromkeys(re.findall(r"[\w’]*[^\x00-\x7f][\w’]*", text[:_FORMAT_BYTES]))
         dialect = replace(dialect, words=tuple(word for word in words if len(word) <= 30)[:3])
     if encoding is None or '"' not in text:
-        return replace(dialect, skips_spaces=encoding is not None and _all_spaced(lines, delimiter))
+        rows = [line.split(delimiter)[1:] for line in lines[:_RECORDS] if line.strip()]
+        all_spaced = len(rows) > 1 and all(row and all(field[:1] == " " for field in row) for row in rows)
+        return replace(dialect, skips_spaces=encoding is not None and all_spaced)
     if _are_quotes_spaced(lines, delimiter):
         return replace(dialect, skips_spaces=True)
     whole = text if len(head) < HEAD_BYTES else text[: text.rfind("\n") + 1]
     return replace(dialect, quoting="none") if _are_quotes_plain(whole, delimiter) else dialect
-
-
-def _all_spaced(lines: Sequence[str], delimiter: str) -> bool:
-    rows = [line.split(delimiter)[1:] for line in lines[:_RECORDS] if line.strip()]
-    return len(rows) > 1 and all(row and all(field[:1] == " " for field in row) for row in rows)
 
 
 def _are_quotes_spaced(lines: Sequence[str], delimiter: str) -> bool:
@@ -472,7 +469,8 @@ def find_encoding(head: bytes, given: str | None = None) -> str | None:
         pass
     if given is not None:
         return given
-    if _valid_share(head) > _DAMAGED:
+    valid, high = (sum(byte > 127 for byte in data) for data in (head.decode("utf-8", "ignore").encode(), head))
+    if valid > _DAMAGED * high:
         return None
     from chardet import detect
 
@@ -507,12 +505,6 @@ def _is_cp1252(head: bytes) -> bool:
         return False
     high = [sign for sign in text if sign > "\x7f"]
     return sum((sign.isalpha() and sign != "ÿ") or sign in _TYPOGRAPHIC for sign in high) >= 0.9 * len(high)
-
-
-def _valid_share(head: bytes) -> float:
-    """Return the share of the bytes above 127 that are valid UTF-8."""
-    valid = head.decode("utf-8", "ignore").encode()
-    return sum(byte > 127 for byte in valid) / sum(byte > 127 for byte in head)
 
 
 def _find_delimiter(lines: Sequence[str], default: str, given: str | None) -> str:

@@ -28,6 +28,7 @@ from attentune.data.files import (
     PARQUET,
     WHOLE_FILES,
     is_standard_input,
+    kind_of,
     read_chunks,
     read_stream,
     source_name,
@@ -298,24 +299,14 @@ class Source:
 
 def find_sources(pattern: str, options: FileOptions) -> list[Source]:
     """Find the files of a path, URL, pattern or folder."""
-    found = []
-    for file in find_files(pattern, (*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS))):
-        name = file.path.lower()
-        # Those that are not read row by row are taken where they are named, but are left out of a folder.
-        kind = next((end for end in EXTENSIONS if name.removesuffix(".gz").endswith(end)), None)
-        kind = next((end for end in WHOLE_FILES if name.endswith(end)), kind)
-        if kind is None and options.file_format is not None:
-            kind = f".{options.file_format}"
-        if kind is None:
-            raise DataError(
-                f"its name ends in none of {' '.join(EXTENSIONS)}, also with .gz, nor of {' '.join(WHOLE_FILES)}. Name"
-                " it after what it holds, give --file_format, or convert it.",
-                path=file.path,
-            )
-        if kind in WHOLE_FILES and is_url(file.path):
-            raise DataError("a file of this kind is not read from a URL. Copy it to this machine.", path=file.path)
-        found.append(Source(file, kind, options))
-    return found
+    # Those that are not read row by row are taken where they are named, but are left out of a folder.
+    files = find_files(pattern, (*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS)))
+    sources = [Source(file, kind_of(file.path, options), options) for file in files]
+    for source in sources:
+        if source.kind in WHOLE_FILES and is_url(source.file.path):
+            path = source.file.path
+            raise DataError("a file of this kind is not read from a URL. Copy it to this machine.", path=path)
+    return sources
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,10 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
                 stream.flush()
                 os.fsync(stream.fileno())
         if not is_local:
-            with _sending(path):
+            try:
                 system.put_file(str(temporary), place)
+            except Exception as error:
+                raise StorageError(f"{path}: could not be written: {error}.") from error
             return
         with storage_errors(path):
             temporary.replace(place)
@@ -128,11 +130,3 @@ def _reading(path: str) -> Iterator[None]:
         if not is_url(path) or type(error).__module__.split(".")[0] in ("builtins", "pyarrow"):
             raise
         raise DataError(f"cannot be read: {error}.", path=path) from error
-
-
-@contextlib.contextmanager
-def _sending(path: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise StorageError(f"{path}: could not be written: {error}.") from error
