@@ -143,8 +143,9 @@ class Delivery:
         notes = list(auto.notes)
         scores = self._score(notes)
         save_out_of_fold(auto.work, self._on_all_rows(best.logits))
-        on_labels = label_note(auto.folder, self.labels, best.logits, auto.space)
-        notes += () if on_labels is None else (on_labels,)
+        if best.fusion.members != ("majority",):  # whose certainty says nothing about rows
+            on_labels = label_note(auto.folder, self.labels, best.logits, auto.space)
+            notes += () if on_labels is None else (on_labels,)
         if self.stop.requested:
             notes.append(
                 f"Interrupted after {auto.spent_s:.0f} s with {len(complete)} of {len(auto.states)} members finished;"
