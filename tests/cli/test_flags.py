@@ -161,6 +161,8 @@ ALIASES = {
     ("--do_regression",): {"data.task_type": "regression"},
     ("--do-regression=no",): {},
     ("--class_weights", "[1, 2]"): {"objective.class_weights": [1, 2]},
+    ("--set", "seed=7", "--set", "batch-size=8"): {"training.seed": 7, "training.per_device_train_batch_size": 8},
+    ("--set", "attention_heads=2"): {"model.head.attention_heads": 2},
     ("--set", "objective.class_weights={a: 1, b: 2}"): {"objective.class_weights": {"a": 1, "b": 2}},
     ("--label_names", "[bad, good]"): {"data.label_names": ("bad", "good")},
     ("--label_names", "bad, good"): {"data.label_names": ("bad", "good")},

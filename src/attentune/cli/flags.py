@@ -339,8 +339,10 @@ def _setting_of(name: str) -> str | None:
 def with_section(text: str) -> str:
     """Complete NAME=VALUES to SECTION.NAME=VALUES where the name alone, or a synonym, tells the setting."""
     name, equals, values = text.partition("=")
-    setting = None if "." in name else _setting_of(name)
-    return text if setting is None or not equals else f"{setting}={values}"
+    key = name.strip().replace("-", "_")
+    such = [setting for setting in to_flat(Config()) if setting.endswith(f".{key}")]
+    setting = _setting_of(key) or (such[0] if len(such) == 1 else None)
+    return text if "." in name or setting is None or not equals else f"{setting}={values}"
 
 
 def _elsewhere(name: str) -> str | None:
@@ -418,9 +420,10 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
     values = vars(parsed)
     given: dict[str, Any] = {}
     for pair in values.get("set") or []:
-        name, equals, value = pair.partition("=")
+        name, equals, value = with_section(pair).partition("=")
         if not equals or "." not in name:
-            problems.append(f"--set {pair}: expected SECTION.KEY=VALUE{_meant_by_set(pair)}")
+            hint = did_you_mean(name, sorted({setting.rpartition(".")[2] for setting in to_flat(Config())} - {name}))
+            problems.append(f"--set {pair}: expected SECTION.KEY=VALUE, such as training.seed=1.{hint}")
         elif (near := _elsewhere(name.strip())) is not None:
             problems.append(f"--set {name.strip()}: there is no such setting. Did you mean {near!r}?")
         else:
@@ -440,17 +443,6 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
     if "run" not in values:  # commands of a run, and the doctor, read rows once
         problems += _standard_input(values.get("command", ""), {**given, **flags})
     return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
-
-
-def _meant_by_set(pair: str) -> str:
-    """Return the end of the message on a `--set` without a section: what was probably meant."""
-    name, equals, value = pair.partition("=")
-    meant = with_section(pair)
-    if meant == pair and equals:
-        settings = {setting.rpartition(".")[2]: setting for setting in reversed(to_flat(Config()))}
-        near = nearest(name.strip().replace("-", "_"), settings)
-        meant = pair if near is None else f"{settings[near]}={value}"
-    return ", such as --set training.seed=1" if meant == pair else f". Did you mean --set {meant}?"
 
 
 def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
