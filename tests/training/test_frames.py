@@ -59,7 +59,7 @@ def test_a_data_frame_trains_as_its_file_does_and_is_predicted_with_its_index(tm
         attentune.predict(result.folder, reviews)
 
 
-def test_labels_may_be_scores_missing_texts_and_calibration_rows(tmp_path, tiny, reviews):
+def test_labels_may_be_scores_and_calibration_rows_are_cut_once(tmp_path, tiny, reviews):
     stars = reviews.assign(stars=np.arange(len(reviews)) / 7)
     values = overrides(tmp_path, tiny("bert"), data__task_type="regression", training__num_train_epochs=1)
     folder = attentune.train(stars, text="text", label="stars", overrides=values, display=QUIET).folder
