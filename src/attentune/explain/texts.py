@@ -200,7 +200,7 @@ def fit_explainer(
         with scorer.evaluating():
             head, facts = fit_attribution_head(scorer, copies=copies, seed=seed, progress=progress)
     save_attribution_head(head, saved.model, asdict(facts), saved.folder)
-    _write_in_card(saved.folder / "README.md", facts.note("Scores of words"))
+    _write_in_card(saved.folder / "README.md", facts.note("This run"))
     return facts
 
 
