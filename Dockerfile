@@ -20,11 +20,11 @@ COPY src src
 RUN pip install --no-cache-dir -c requirements/constraints.txt ".[serve,explain,embedded]"
 
 FROM ${BASE}
-# The C compiler builds Attentune's kernels for the processor at hand, at the first start.
+# Without a C compiler: layers in C are for bf16, and predictions are float32.
 # Debian keeps one version of a package, so that pinned ones could not be installed later.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3 gcc libc6-dev \
+    && apt-get install --yes --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --user-group --create-home --home-dir /home/attentune attentune
 COPY --from=build /opt/attentune /opt/attentune

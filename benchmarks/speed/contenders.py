@@ -215,13 +215,14 @@ def stock_model(saved: Predictor) -> BertForSequenceClassification:
 
 def our_labels(precision: str | None, saved: Predictor, max_length: int) -> Labels:
     """`attentune predict`, from texts on."""
-    precision = precision or (None if uses_bf16() else "fp32")
+    if precision == "bf16" and not uses_bf16():
+        raise SystemExit("bf16 is not fast here")
     return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
 
 
-def pipeline_contender(at_best: bool, saved: Predictor, max_length: int) -> Labels:
-    """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
-    dtype = torch.bfloat16 if at_best and uses_bf16() else torch.float32
+def pipeline_contender(at_best: bool, in_bf16: bool, saved: Predictor, max_length: int) -> Labels:
+    """transformers' pipeline: as it comes (fp32, row by row), or at its best here (32 rows, sorted by length)."""
+    dtype = torch.bfloat16 if in_bf16 and uses_bf16() else torch.float32
     batch_size = 32 if at_best else None
     return pipeline_labels(saved, device=DEVICE, dtype=dtype, batch_size=batch_size, max_length=max_length)
 
@@ -278,12 +279,11 @@ TRAINERS: dict[str, Callable[[str, int, str], dict[str, float]]] = {
     **{name: partial(ours, name) for name in OURS},
 }
 PREDICTORS: dict[str, Callable[[Predictor, int], Labels]] = {
-    "pipeline": partial(pipeline_contender, False),
-    "pipeline at its best": partial(pipeline_contender, True),
+    "pipeline": partial(pipeline_contender, False, False),
+    "pipeline at its best, fp32": partial(pipeline_contender, True, False),
+    "pipeline at its best": partial(pipeline_contender, True, True),
     "attentune": partial(our_labels, None),
-    "attentune fp32": partial(our_labels, "fp32"),
-    "attentune bf16-true": partial(our_labels, "bf16-true"),
-    "attentune int8": partial(our_labels, "int8"),
+    "attentune bf16": partial(our_labels, "bf16"),
 }
 CONTENDERS = {
     "training": TRAINERS,

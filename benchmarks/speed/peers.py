@@ -45,7 +45,11 @@ from benchmarks.speed.contenders import CONTENDERS, settings
 TARGET = RECORDS / "peers.jsonl"
 REFERENCES = {
     "training": {"ratio": "Trainer at its best"},
-    "prediction": {"to_default": "pipeline", "to_best": "pipeline at its best"},
+    "prediction": {
+        "to_default": "pipeline",
+        "to_best_fp32": "pipeline at its best, fp32",
+        "to_best": "pipeline at its best",
+    },
 }
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 # What a family's own checkpoints have and its configuration class does not set; deberta-v2 is as microsoft/deberta-v3.

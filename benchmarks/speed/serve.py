@@ -3,7 +3,7 @@
     python -m benchmarks.speed.serve [--clients 1,16,64] [--seconds 2] [--repeats 3]
 
 Trains a `bert` run of the embedded encoder on 64 made-up rows, and starts a server for each contender on loopback:
-`attentune serve` with its defaults; with batches of one; and transformers' pipeline, with the same weights, behind the
+`attentune serve` in bf16; with batches of one; and transformers' pipeline, with the same weights, behind the
 same server, text by text and in the same batches. Clients send a text of 3 to 12 words, wait for the answer and send
 the next. Each repeat measures every contender with every number of clients, in turn, so that a machine that others use
 too favours none. Figures are medians over the repeats; ratios, of `attentune serve` to the contender, are taken within
@@ -112,7 +112,7 @@ def command(contender: str, run: Path) -> list[str]:
     if contender in (PIPELINE_BATCHED, PIPELINE_ALONE):
         return [sys.executable, "-m", "benchmarks.speed.serve", "--serve_pipeline", str(run), str(batch)]
     own = ["--port", "0", "--max_batch", str(batch)]
-    return [sys.executable, "-m", "attentune.cli.main", "serve", str(run), *own]
+    return [sys.executable, "-m", "attentune.cli.main", "serve", str(run), "--precision", "bf16", *own]
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
     status, _, err = attentune(*words, *given)
     assert (status, err.splitlines()[-1]) == (0, f"{out}/part-00001-of-00002.parquet is already written.")
     assert "in format: now 'csv', before 'parquet'" in refused(*given, "--format", "csv")
-    assert "in precision: now 'int8', before None" in refused(*given, "--precision", "int8")
+    assert "in precision: now 'bf16', before None" in refused(*given, "--precision", "bf16")
     assert "in keep_columns: now ['all'], before []" in refused(*given, "--keep_columns", "all")
     assert "in explain: now True, before False" in refused(*given, "--explain")
     assert "in parts: now 3, before 2" in refused(*given[:-1], "1/3")

@@ -20,8 +20,11 @@ from attentune.execution.executor import (
     Slots,
     WorkerKilled,
     available_memory_bytes,
+    cpu_quota,
     default_slots,
+    limit_threads,
     resident_bytes,
+    usable_cores,
 )
 from attentune.execution.local import LocalExecutor
 from helpers import tasks
@@ -201,6 +204,31 @@ def test_the_executor_is_the_one_that_was_asked_for(tmp_path):
     executor = make_executor(ExecutorOptions(jobs=3), tmp_path / "logs", [{"training.use_cpu": True}])
     assert isinstance(executor, LocalExecutor)
     assert executor.size == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_containers_quota_limits_cores_and_threads(tmp_path, monkeypatch, files, cores):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert cpu_quota(tmp_path) == cores
+    monkeypatch.setattr("attentune.execution.executor.cpu_quota", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    assert usable_cores() == (cores or 64)
+    for given in (None, "3"):
+        monkeypatch.setattr("os.environ", {} if given is None else {"OMP_NUM_THREADS": given})
+        limit_threads()
+        assert os.environ.get("OMP_NUM_THREADS") == (given or (cores and str(cores)))
 
 
 def test_the_system_says_how_much_memory_is_available_and_used():

@@ -74,7 +74,7 @@ def test_a_linear_fusion_of_an_ensemble(tiny, tmp_path):
 def test_an_ensemble_is_evaluated_like_any_run(folder):
     saved = Predictor.load(folder)
     scores = evaluate(folder)["validation"]
-    assert evaluate(saved, precision="fp32") == {"validation": scores}
+    assert evaluate(saved) == {"validation": scores}
     rows = saved.data(None, ("validation",)).splits["validation"]
     predictions = [line["prediction"] for line in predict(saved, rows.texts)]
     right = [name == saved.label_space.names[label] for name, label in zip(predictions, rows.labels, strict=True)]
@@ -84,7 +84,7 @@ def test_an_ensemble_is_evaluated_like_any_run(folder):
 
 def test_precisions_reach_the_members(folder):
     rows = rows_for("classification")
-    fp32, bf16 = (predict_rows(folder, rows, precision=name) for name in ("fp32", "bf16-true"))
+    fp32, bf16 = (predict_rows(folder, rows, precision=name) for name in ("fp32", "bf16"))
     np.testing.assert_allclose(bf16, fp32, atol=0.05)
     assert (bf16 != fp32).any()
     with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8'"):

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import attentune
 from attentune import Predictor, evaluate, predict
 from attentune.config import DataConfig, load_config
 from attentune.data.dataset import TaskData, TextRows
@@ -228,53 +227,23 @@ def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(r
     assert np.array_equal(predict_rows(saved, rows, precision="bf16"), rough)
 
 
-@pytest.mark.parametrize(("precision", "within"), [("int8", 0.1), ("bf16-true", 0.05)])
-def test_a_run_answers_in_precisions_for_prediction_too(run, precision, within):
-    rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
-    saved = Predictor.load(run)
-    exact = predict_rows(saved, rows, precision="fp32")
-    rough = predict_rows(saved, rows, precision=precision)
-    assert not np.array_equal(rough, exact)
-    assert not np.array_equal(rough, predict_rows(saved, rows, precision="bf16"))
-    np.testing.assert_allclose(rough, exact, atol=within)
-    assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
-    exactly, roughly = (evaluate(saved, precision=kind)["validation"] for kind in ("fp32", precision))
-    assert exactly.keys() == roughly.keys()
-
-
 def test_predict_takes_the_precision_of_the_command(run):
-    def shares(**options: str) -> list[float]:
-        return [row["probabilities"]["good"] for row in predict(run, TEXTS, **options)]
-
-    exact, rough = shares(precision="fp32"), shares(precision="int8")
-    assert exact != rough
-    assert rough == pytest.approx(exact, abs=0.1)
     with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8'"):
         predict(run, TEXTS, precision="fp8")
 
 
-@pytest.mark.parametrize("precision", ["int8", "bf16-true"])
-def test_precisions_for_prediction_are_for_it_alone(run, precision):
-    said = rf"training\.precision: got '{precision}', expected one of auto, fp32, bf16, fp16"
-    with pytest.raises(ConfigError, match=said):
-        attentune.explain_texts(run, ["so fine"], method="gradient", precision=precision)
-
-
-def test_precisions_for_prediction_take_batches_by_tokens(run):
-    """A long row by itself, short ones many at a time, whatever the run's rows in a batch."""
+def test_batches_are_by_tokens_unless_the_run_says_how_many_rows(run):
+    """A long row by itself, short ones many at a time."""
     saved = Predictor.load(run)
     texts = tuple(["fine"] * 300)
     data = TaskData(
         "input", saved.label_space, (), {"input": TextRows(tuple(map(str, range(300))), texts, None, None, "texts")}
     )
     sizes: list[int] = []
-    saved.predictor(data, precision="bf16-true").predict("input", sizes.append)
-    assert sizes == [300]
-    sizes.clear()
-    saved.predictor(data, precision="bf16").predict("input", sizes.append)
+    saved.evaluator(data).predict("input", sizes.append)
     assert sizes == [300]
     sizes.clear()
     training = replace(saved.config.training, per_device_eval_batch_size=64)
     saved = replace(saved, config=replace(saved.config, training=training))
-    saved.predictor(data, precision="bf16").predict("input", sizes.append)
+    saved.evaluator(data).predict("input", sizes.append)
     assert max(sizes) == 64

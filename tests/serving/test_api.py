@@ -24,7 +24,7 @@ from attentune.serving.backend import ExplainOptions, Row, RunBackend, StoppedEr
 from attentune.serving.engine import Engine
 from attentune.serving.guard import Guard, check_key
 from attentune.serving.limits import RequestError, ServerLimits
-from helpers.tiny_runs import TEXTS, hooks_of, saved_ensemble, tiny_run
+from helpers.tiny_runs import TEXTS, hooks_of, save_run, saved_ensemble, tiny_run
 
 Tiny = Callable[..., Path]
 KEY = "a key-less-than-none".replace(" ", "-")
@@ -103,11 +103,8 @@ def test_joined_requests_are_answered_as_if_they_were_alone(run: Predictor) -> N
         assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "int8"])
-def test_precisions_of_prediction_are_served_and_explained_with_those_of_training(
-    run: Predictor, precision: str
-) -> None:
-    backend = RunBackend(run, name="mine", precision=precision)
+def test_another_precision_is_served_and_explained_in(run: Predictor) -> None:
+    backend = RunBackend(run, name="mine", precision="bf16")
     (answer,) = backend.predict([(TEXTS[0], None)])
     (expected,) = predict(run, [TEXTS[0]])
     assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=0.05)
@@ -431,6 +428,28 @@ def test_the_openapi_page_names_no_other_host_and_runs_its_own_scripts_only(clie
     assert {"200", "401", "413", "422", "503", "504"} <= set(paths["/predict"]["post"]["responses"])
 
 
+def test_the_access_log_has_a_line_for_each_request_without_its_texts(run: Predictor) -> None:
+    lines: list[str] = []
+    with client_of(RunBackend(run, name="mine"), log=lines.append, api_key=KEY) as client:
+        client.post("/predict", json={"texts": ["a secret"]}, headers={"x-api-key": KEY})
+        client.post("/file?name=secret.csv", content=b"text\na secret\n")
+    first, second = map(json.loads, lines)
+    assert first.keys() == {"time", "client", "method", "path", "status", "ms"}
+    assert (first["method"], first["path"], first["status"]) == ("POST", "/predict", 200)
+    assert (second["path"], second["status"]) == ("/file", 401)
+    assert not any("secret" in line for line in lines)
+
+
+def test_health_names_weights_and_precision(tiny: Tiny, tmp_path: Path) -> None:
+    ids = []
+    for name, family in (("a", "bert"), ("b", "bert"), ("c", "distilbert")):
+        facts = RunBackend(Predictor.load(save_run(tiny(family), tmp_path / name)), name="mine").facts()
+        assert facts["precision"] == "fp32"
+        ids.append(facts["id"])
+    assert ids[0] == ids[1] != ids[2]
+    assert re.fullmatch("[0-9a-f]{16}", ids[0])
+
+
 def test_only_errors_become_json() -> None:
     sent: list[Any] = []
 
@@ -444,7 +463,7 @@ def test_only_errors_become_json() -> None:
         await send({"type": "http.response.body", "body": b"k"})
 
     counted: list[tuple[str, int]] = []
-    app = Guard(plain, count=lambda path, status, seconds: counted.append((path, status)))
+    app = Guard(plain, count=lambda scope, status, seconds: counted.append((scope["path"], status)))
     for status in (200, 400):
         asyncio.run(app({"type": "http", "path": "/x", "status": status, "headers": []}, None, send))
     assert [message.get("body") for message in sent] == [None, b"o", b"k", None, b'{"detail": "ok"}']

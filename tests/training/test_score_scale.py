@@ -80,9 +80,8 @@ def test_predictions_move_and_stretch_with_the_scores(run: Callable[[str], Path]
     np.testing.assert_allclose(written, found_N, atol=1e-3 * max(scale, 0.001))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "bf16-true", "int8"])
-def test_years_are_not_rounded_in_lower_precision(run: Callable[[str], Path], precision: str) -> None:
-    exact_N, lower_N = (predictions(run("years"), one) for one in ("fp32", precision))
+def test_years_are_not_rounded_in_lower_precision(run: Callable[[str], Path]) -> None:
+    exact_N, lower_N = (predictions(run("years"), one) for one in ("fp32", "bf16"))
     assert len(np.unique(lower_N)) == len(exact_N)  # bf16 has steps of 8 near 2,000
     np.testing.assert_allclose(lower_N, exact_N, atol=2.0)
 

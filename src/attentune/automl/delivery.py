@@ -459,7 +459,7 @@ class Delivery:
                 raise OutOfTime
 
         auto, predictor = self.auto, Predictor.load(self.auto.folder)
-        evaluator = predictor.predictor(replace(auto.data, splits=splits), precision=None)
+        evaluator = predictor.evaluator(replace(auto.data, splits=splits))
         names = tuple(dict.fromkeys((*auto.data.metrics, auto.metric.name)))
         for split, rows in splits.items():
             auto.display.doing("scoring", f"{len(rows):,} {split} rows")

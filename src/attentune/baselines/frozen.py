@@ -134,14 +134,15 @@ class _Kept:
 class FrozenEncoder:
     """The vectors of texts from a pre-trained encoder without any training.
 
-    Those of each distinct text or pair are kept for later calls, until there are more than `KEPT`.
+    Those of each distinct text or pair are kept for later calls, until there are more than `KEPT`. With `in_bf16`,
+    for comparisons only, it computes in bf16 where that is fast, with three digits.
     """
 
-    def __init__(self, encoder: ModelConfig, max_length: int, *, use_cpu: bool = False) -> None:
+    def __init__(self, encoder: ModelConfig, max_length: int, *, use_cpu: bool = False, in_bf16: bool = False) -> None:
         name, code = encoder.name_or_path, encoder.trust_remote_code
         self.encoder = ModelConfig(name_or_path=name, revision=encoder.revision, trust_remote_code=code)
         self.max_length = max_length
-        self._use_cpu = use_cpu
+        self._use_cpu, self._in_bf16 = use_cpu, in_bf16
         self._loaded: tuple[Any, Any, torch.device] | None = None
         self._width = 0
         self._vectors, self._alignments = _Kept(self._encode), _Kept(self._align)
@@ -221,7 +222,7 @@ class FrozenEncoder:
             model = model.to(device).requires_grad_(False)
             if device.type == "cpu":
                 use_own_attention(model)
-                if has_fast_bf16(device):
+                if self._in_bf16 and has_fast_bf16(device):
                     use_fused_layers(model)
             self._width = int(model.config.encoder_config.hidden_size)
             self._loaded = model, tokenizer, device
@@ -272,13 +273,17 @@ class FrozenEncoder:
         The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
         """
         model, tokenizer, device = self._load()
-        with kept_memory(), frozen_weights(model), _precision(device):
+        with kept_memory(), frozen_weights(model), self._precision(device):
             for batch_places in budget_order(features.lengths[rows], default_batch_tokens(device)):
                 batch = pad_batch(features, rows[batch_places], pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
                 encoded = model.encode(**inputs, output_hidden_states=all_layers)
                 hidden = tuple(encoded.hidden_states) if all_layers else (encoded.last_hidden_state,)
                 yield rows[batch_places], hidden, inputs["attention_mask"]
+
+    def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        is_bf16 = self._in_bf16 and has_fast_bf16(device)
+        return torch.autocast(device.type, torch.bfloat16) if is_bf16 else contextlib.nullcontext()
 
 
 def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
@@ -290,12 +295,6 @@ def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
 def _means(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     mask_BT1 = mask_BT.unsqueeze(-1).float()
     return (hidden_BTD.float() * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
-
-
-def _precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    if not has_fast_bf16(device):
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16)
 
 
 def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:

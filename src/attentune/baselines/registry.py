@@ -225,10 +225,6 @@ class BaselinePredictor(Predictor):
             read=self.read,
         )
 
-    def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
-        """Make an evaluator of these rows, as `evaluator` does."""
-        return self.evaluator(data)
-
     def single_model(self, purpose: str) -> ModelPredictor:
         """Refuse: a baseline is no fine-tuned encoder."""
         raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 from attentune.cli.flags import (
     BEST,
     FORMAT,
-    PREDICTION_PRECISION,
+    PRECISION,
     ROW_SETTINGS,
     Parser,
     check,
@@ -36,7 +36,7 @@ RUN  a run folder or checkpoint
 --show_errors N>=0  worst errors to print (default: 10)
 --errors_file FILE  write all wrong rows to this CSV file, worst first
 --details  with --format json: also intervals, classes, confusions
-{PREDICTION_PRECISION}
+{PRECISION}
 {FORMAT}
 
 examples:
@@ -59,7 +59,7 @@ RUN...  run folders or checkpoints
 --max_samples N  use a sample of this many rows, stratified by subcase
 --seed N>=0  random seed of the sample (default: 42)
 --output_dir DIR  also write hans.json, hans.png and predictions.txt here
-{PREDICTION_PRECISION}
+{PRECISION}
 {FORMAT}
 
 examples:

@@ -18,6 +18,7 @@ from pathlib import Path
 from attentune import __version__
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
+from attentune.execution.executor import limit_threads
 from attentune.plugins import command_module, command_names
 
 # The commands by the groups of the help; each has a module of its name in this folder.
@@ -102,6 +103,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("--version", "-V", "version"):
         print(__version__)
         return 0
+    limit_threads()
     command = words[0]
     if command in COMMANDS:
         module = importlib.import_module(f"attentune.cli.{command}")

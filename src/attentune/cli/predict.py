@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import BEST, PREDICTION_PRECISION, TEXT_SETTINGS, TEXTS, parser_of
+from attentune.cli.flags import BEST, PRECISION, TEXT_SETTINGS, TEXTS, parser_of
 from attentune.cli.inputs import (
     check_columns,
     check_named,
@@ -32,7 +32,7 @@ RUN  a run folder or checkpoint
 --output_file FILE  output file (default: standard output)
 --format csv|json|parquet  CSV, JSON (one object a line) or, with --output_dir, Parquet (csv if not given, json for an
     --output_file .jsonl, parquet with --output_dir)
-{PREDICTION_PRECISION}
+{PRECISION}
 --explain  add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)
 --keep_columns all|NAME,NAME  with --input_file: columns to copy to the output (none if not given)
 {TEXTS}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attentune.cli.flags import PREDICTION_PRECISION, check, parser_of
+from attentune.cli.flags import PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
 from attentune.plugins import install_command
 
@@ -33,13 +35,14 @@ RUN  a run folder or checkpoint
 --max_body_mb N  maximum size of a request body, or of a file (default: 10)
 --max_rows N  maximum number of rows of a file (default: 10000)
 --timeout_s N  maximum time until the answer (default: 30)
-{PREDICTION_PRECISION}
+--access_log  a line of JSON on standard error for each request: time, client, method, path, status, ms
+{PRECISION}
 
 examples:
   attentune serve runs/mine
   curl localhost:8000/predict --json '{{"texts": ["The film was lovely."]}}'
   ATTENTUNE_API_KEY=... attentune serve runs/mine --host 0.0.0.0
-  attentune serve runs/mine --max_batch 64 --max_wait_ms 10 --precision bf16-true
+  attentune serve runs/mine --max_batch 64 --max_wait_ms 10 --precision bf16
 
 The page for typed texts and files is at /. For programs: POST /predict, /explain, /mask, /file, GET /health, GET
 /metrics (Prometheus); GET /docs describes them.
@@ -106,7 +109,8 @@ def _app(parsed: Any, key: str | None) -> Any:
     hosts = [*(parsed.allowed_hosts or ()), *([] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host])]
     # A page of another site cannot know the key, so that with a key any host name is safe.
     any_host = key is not None and parsed.allowed_hosts is None
-    return api_app(backend, limits=limits, api_key=key, hosts=None if any_host else hosts)
+    log = partial(print, file=sys.stderr, flush=True) if parsed.access_log else None
+    return api_app(backend, limits=limits, api_key=key, hosts=None if any_host else hosts, log=log)
 
 
 def _announce(url: str, host: str, *, has_key: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import PREDICTION_PRECISION, check, parser_of
+from attentune.cli.flags import PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
 from attentune.cli.output import progress_lines, table
 
@@ -19,7 +19,7 @@ RUN...  run folders, trained on GLUE tasks
 --data_dir DIR  the GLUE folder (default: that of each run)
 --fill_missing  write constant predictions for tasks without a run
 --allow_partial  accept truncated test files, with a warning
-{PREDICTION_PRECISION}
+{PRECISION}
 
 examples:
   attentune submit runs/cola runs/rte runs/mnli --output_file submission.zip

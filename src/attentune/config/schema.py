@@ -300,7 +300,9 @@ class TrainingConfig:
     warmup_steps: int = setting(0, "warm-up steps; overrides warmup_ratio if above 0", minimum=0)
     seed: int = setting(42, "the seed of every random choice", minimum=0)
     precision: str = setting(
-        "auto", "auto: bf16 where the hardware computes it fast, else fp32", choices="auto fp32 bf16 fp16"
+        "auto",
+        "precision of training; auto: bf16 where the hardware computes it fast, else fp32",
+        choices="auto fp32 bf16 fp16",
     )
     use_cpu: bool = setting(False, "train on the CPU even where there is an accelerator")
     fused_layers: bool = setting(

@@ -142,7 +142,7 @@ def _auto_run(config: Config, time_limit_s: float, jobs: int | None, *, quiet: b
 def _write_predictions(folder: Path, config: Config, splits: Sequence[str]) -> None:
     predictor = Predictor.load(folder)
     data = load_data(config.data, seed=config.training.seed, splits=splits, label_space=predictor.label_space)
-    evaluator = predictor.predictor(data, precision=None)
+    evaluator = predictor.evaluator(data)
     for split in splits:
         text = predictions_csv(data.splits[split], evaluator.predict(split), predictor.label_space)
         write_text(folder / f"predictions_{split}.csv", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -140,9 +141,29 @@ def default_slots(configs: Iterable[dict[str, Any]], jobs: int | None = None) ->
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use: those of its affinity, limited by a container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cores or 1
+    quota = cpu_quota()
+    return min(cores or 1, quota) if quota is not None else cores or 1
+
+
+def cpu_quota(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return how many cores' time a container may use, rounded up; None without a limit, or if none is known."""
+    with contextlib.suppress(OSError, ValueError):  # version 2: "max", which is no number, is no limit
+        quota, period = (groups / "cpu.max").read_text().split()
+        return max(1, math.ceil(int(quota) / int(period)))
+    with contextlib.suppress(OSError, ValueError):  # version 1: -1 is no limit
+        first = groups / "cpu"
+        quota_us, period_us = (int((first / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return math.ceil(quota_us / period_us) if quota_us > 0 else None
+    return None
+
+
+def limit_threads() -> None:
+    """Give PyTorch, which is not yet loaded, no more threads than a container's quota has cores: it sees all cores."""
+    quota = cpu_quota()
+    if quota is not None and "OMP_NUM_THREADS" not in os.environ:
+        os.environ |= thread_settings(min(quota, usable_cores()))
 
 
 def thread_settings(threads: int) -> dict[str, str]:

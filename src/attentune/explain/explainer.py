@@ -289,7 +289,7 @@ class WordExplainer(BaseExplainer):
     def _predict(self, rows: TextRows) -> np.ndarray:
         self._predicted += len(rows)
         read, before = self._saved.read, replace(self._saved.read)
-        evaluator = self._saved.predictor(TaskData("rows", self._space, (), {"rows": rows}), precision=self._precision)
+        evaluator = self._saved.evaluator(TaskData("rows", self._space, (), {"rows": rows}), precision=self._precision)
         logits_NC, cut_N = evaluator.predict("rows"), evaluator.cut_lengths("rows")
         # Each row counts as read once, the copies of it not at all.
         keys = zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True)

@@ -73,7 +73,7 @@ def explain_texts(
         samples: masked copies per text for LIME (default 5,000) and SHAP (default 500).
         contrast: a class to compare the explained one with: the scores then say why the one and not the other, by the
             difference of their logits. Where it is the predicted class, the most likely other class is explained.
-        precision: overrides the run's precision; "fp32" keeps rounding errors out of small scores.
+        precision: fp32 (default); auto, bf16 or fp16 round small scores.
         progress: called with the number of texts after each batch.
 
     Returns:
@@ -196,7 +196,7 @@ def fit_explainer(
     if len(rows) > max_samples:
         rows = rows.take(np.sort(numpy_generator("fit-explainer", seed).permutation(len(rows))[:max_samples]))
     with unchanged_attention(saved):
-        scorer = Explainer(saved, rows, precision=precision).scorer
+        scorer = Explainer(saved, rows, precision=precision or saved.config.training.precision).scorer
         with scorer.evaluating():
             head, facts = fit_attribution_head(scorer, copies=copies, seed=seed, progress=progress)
     save_attribution_head(head, saved.model, asdict(facts), saved.folder)

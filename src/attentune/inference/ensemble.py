@@ -139,14 +139,10 @@ class EnsemblePredictor(Predictor):
         """Make an evaluator of these rows; settings such as `precision` apply to all members that are models."""
         return self._evaluator(data, lambda run, rows: run.evaluator(rows, **training))
 
-    def predictor(self, data: TaskData, *, precision: str | None) -> EnsembleEvaluator:
-        """Make an evaluator of these rows, for prediction only; the precision applies to members that are models."""
-        return self._evaluator(data, lambda run, rows: run.predictor(rows, precision=precision))
-
     def prepared(self, *, precision: str | None) -> Callable[[TaskData], EnsembleEvaluator]:
         """Return a function from rows to their evaluator; members are prepared once, if all of them fit in memory."""
         if not self.loaded.keeps:
-            return lambda data: self.predictor(data, precision=precision)
+            return lambda data: self.evaluator(data, precision=precision)
         ready = {run.folder: run.prepared(precision=precision) for _, run in self.weighted_runs()}
         return lambda data: self._evaluator(data, lambda run, rows: ready[run.folder](rows))
 

@@ -29,7 +29,6 @@ from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelera
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use_own_attention
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import Tokenizer, label_space_of, load_attribution_head, load_model
 from attentune.nn.attribution_head import AttributionHead
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
@@ -106,7 +105,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
-        """Make an evaluator of these rows, which predicts as in training: same precision, same batches.
+        """Make an evaluator of these rows: in float32, so that a text has the same answer alone and in any batch.
 
         Args:
             data: the rows; pairs or single texts, as in training.
@@ -117,26 +116,12 @@ class Predictor(ABC):
             DataError: for pairs given to a run of single texts, or the reverse.
         """
 
-    @abstractmethod
-    def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
-        """Make an evaluator of these rows in a given precision, for prediction only.
-
-        Besides the precisions of training there are "bf16-true", with weights and hidden states in bf16, and, on a
-        CPU, "int8". Both use a copy of the model, and batches by number of tokens.
-
-        Raises:
-            ConfigError, DataError: as `evaluator`; or if PyTorch has no int8 support.
-        """
-
     def prepared(self, *, precision: str | None) -> Callable[[TaskData], Evaluator]:
-        """Return a function from rows to their evaluator, as `predictor` makes it, for a server: batches by tokens.
+        """Return a function from rows to their evaluator, for a server: what does not depend on the rows is done once.
 
-        What does not depend on the rows, such as a copy of the model in another precision, is done once.
-
-        Raises:
-            ConfigError: as `predictor`.
+        Batches are by tokens.
         """
-        return lambda data: self.predictor(data, precision=precision)
+        return lambda data: self.evaluator(data, precision=precision)
 
     @abstractmethod
     def single_model(self, purpose: str) -> ModelPredictor:
@@ -263,19 +248,9 @@ class ModelPredictor(Predictor):
             batch_size=settings.per_device_eval_batch_size,
         )
 
-    def predictor(self, data: TaskData, *, precision: str | None) -> ModelEvaluator:
-        """Make an evaluator of these rows in a given precision, for prediction only."""
-        if precision == TRUE_BF16:
-            made = self.evaluator(data, precision="bf16")
-            return replace(made, model=bf16_copy(self.model), batch_size=None)
-        if precision == INT8:
-            made = self.evaluator(data, precision="fp32", use_cpu=True)
-            return replace(made, model=int8_copy(self.model), batch_size=None)
-        return self.evaluator(data, precision=precision)
-
     def prepared(self, *, precision: str | None) -> Callable[[TaskData], ModelEvaluator]:
         """Return a function from rows to their evaluator, which keeps the model as prepared for this precision."""
-        made = self.predictor(TaskData("none", self.label_space, (), {}), precision=precision)
+        made = self.evaluator(TaskData("none", self.label_space, (), {}), precision=precision)
 
         def evaluator(data: TaskData) -> ModelEvaluator:
             self._check_pairs(data)
@@ -295,7 +270,7 @@ class ModelPredictor(Predictor):
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
         problems: list[str] = []
-        changed = {key: value for key, value in changes.items() if value is not None}
+        changed = {"precision": "fp32"} | {key: value for key, value in changes.items() if value is not None}
         settings = parse_section(TrainingConfig, to_dict(self.config.training) | changed, "training", problems)
         if problems:
             raise ConfigError(problems)
@@ -364,7 +339,7 @@ def evaluate(
         run: a run folder or a loaded run.
         data: the data settings; default: the data of the run.
         splits: the splits to score: "validation", "test", ...
-        precision: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU; default: that of training.
+        precision: fp32 (default); auto, bf16 or fp16, which round.
         progress: called with the number of rows of each finished batch.
 
     Returns:
@@ -385,7 +360,7 @@ def _scored(
 ) -> tuple[TaskData, Evaluator, dict[str, dict[str, float]]]:
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     rows = saved.data(data, splits)
-    evaluator = saved.predictor(rows, precision=precision)
+    evaluator = saved.evaluator(rows, precision=precision)
     scores = evaluator.score(tuple(rows.splits), progress=progress)
     if not scores:
         raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
@@ -413,10 +388,10 @@ def evaluate_in_detail(
 def predict_rows(
     run: str | Path | Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """Compute the (N, C) logits of a saved run; for the precisions see `Predictor.predictor`."""
+    """Compute the (N, C) logits of a saved run; for the precisions see `predict`."""
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     data = TaskData("input", saved.label_space, (), {"input": rows})
-    return saved.predictor(data, precision=precision).predict("input", progress)
+    return saved.evaluator(data, precision=precision).predict("input", progress)
 
 
 def predict(
@@ -432,7 +407,7 @@ def predict(
         run: a run folder or a loaded run.
         texts: the (first) texts; or a data frame, whose columns are read that the run was trained on.
         pairs: the second texts, for a model of pairs.
-        precision: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU; default: that of training.
+        precision: fp32 (default); auto, bf16 or fp16, which round.
 
     Returns:
         For each text {"prediction": label name or score, "probabilities": {label: probability}}, and "truncated": True
@@ -449,7 +424,7 @@ def predict(
     answers: list[dict[str, Any]] = []
     if len(rows):
         data = TaskData("input", saved.label_space, (), {"input": rows})
-        answers = predictions_of_input(saved.predictor(data, precision=precision))
+        answers = predictions_of_input(saved.evaluator(data, precision=precision))
     return _as_frame(answers, saved.label_space, texts.index) if hasattr(texts, "iloc") else answers
 
 

@@ -93,6 +93,7 @@ class ModelEvaluator(Evaluator):
     pad_token_id: int
     batch_size: int | None  # rows per batch; None for batches by number of tokens
     encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)  # of a frozen encoder
+    in_float32: bool = False  # whatever the precision of the accelerator
 
     def cut_lengths(self, split: str) -> np.ndarray:
         """Return (N,) the maximum length of the model for longer rows, else 0."""
@@ -109,6 +110,7 @@ class ModelEvaluator(Evaluator):
                 batch_size=self.batch_size,
                 accelerator=self.accelerator,
                 encoded=self.encoded.get(split),
+                in_float32=self.in_float32,
                 progress=progress,
             ).logits_NC
 
@@ -235,9 +237,13 @@ def score_rows(
     with_details: bool = False,
     attribution_head: AttributionHead | None = None,
     encoded: dict[int, torch.Tensor] | None = None,
+    in_float32: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
-    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits."""
+    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
+
+    The precision is that of the accelerator, unless `in_float32`.
+    """
     rows = np.arange(len(features)) if rows is None else rows
     lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
     if batch_size is None:
@@ -246,8 +252,11 @@ def score_rows(
         batches = sorted_order(padded_lengths, batch_size)
     collected = _OutputCollector(lengths, _inner(model, accelerator).config, with_details=with_details)
     # One autocast around all batches casts the weights only once.
-    is_half = next(model.parameters()).dtype == torch.bfloat16
-    precision = contextlib.nullcontext() if is_half else accelerator.autocast()
+    precision: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if in_float32:
+        precision = _own_forward(model)
+    elif next(model.parameters()).dtype != torch.bfloat16:
+        precision = accelerator.autocast()
     with _evaluating(model), frozen_weights(model), precision:
         for number in range(accelerator.process_index, len(batches), accelerator.num_processes):
             places = batches[number]
@@ -325,6 +334,17 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@contextlib.contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """Use a model's own `forward` while the block runs: Accelerate's `prepare` wraps it in autocast for good."""
+    wrapped = model.__dict__.pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapped is not None:
+            model.__dict__["forward"] = wrapped
 
 
 def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:

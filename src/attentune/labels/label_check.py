@@ -366,7 +366,7 @@ def check_labels(
             " ordinal). Wrong scores and label sets are not looked for."
         )
     report = progress or (lambda name, done, total: None)
-    frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu)
+    frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu, in_bf16=True)
     fit = functools.cache(lambda: fit_folds(rows, label_space, frozen, config.training.seed, report))
     if run is None:
         models, _, probabilities_NC = fit()

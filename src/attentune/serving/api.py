@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request
@@ -22,7 +23,7 @@ from attentune import __version__
 from attentune.errors import AttentuneError, NonFiniteLossError
 from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
 from attentune.serving.engine import Engine
-from attentune.serving.guard import App, BodyTimeoutError, Guard, limited
+from attentune.serving.guard import App, BodyTimeoutError, Guard, Scope, limited
 from attentune.serving.limits import RequestError, ServerLimits
 from attentune.serving.metrics import ServerMetrics
 
@@ -130,8 +131,9 @@ def api_app(
     limits: ServerLimits | None = None,
     api_key: str | None = None,
     hosts: list[str] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> App:
-    """Build the application with all checks."""
+    """Build the application with all checks; `log` gets a line of JSON for each answered request."""
     limits, facts = limits or ServerLimits(), backend.facts()
     metrics = ServerMetrics({"run": str(facts.get("run")), "kind": str(facts.get("kind")), "version": __version__})
 
@@ -155,12 +157,33 @@ def api_app(
     if api_key is not None:
         _describe_key(app)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+
+    def answered(scope: Scope, status: int, seconds: float) -> None:
+        path = scope["path"]
+        metrics.count_request(path if path in paths else "other", status, seconds)
+        if log is not None:
+            log(_access_line(scope, status, seconds))
+
     return Guard(
         limited(app, hosts=hosts, body_bytes=limits.body_bytes),
         api_key=api_key,
         messages={413: limits.body_message},
-        count=lambda path, status, seconds: metrics.count_request(path if path in paths else "other", status, seconds),
+        count=answered,
     )
+
+
+def _access_line(scope: Scope, status: int, seconds: float) -> str:
+    """Describe a request without its texts: neither its body nor its query, which has the name of a file."""
+    client = scope.get("client") or ("",)
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "client": client[0],
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "ms": round(1000 * seconds, 1),
+    }
+    return json.dumps(entry)
 
 
 def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics: ServerMetrics) -> None:

@@ -30,8 +30,8 @@ from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.evaluation import row_errors
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
+from attentune.inference.streaming import run_fingerprint
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.models.precision import INT8, TRUE_BF16
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import read_predictions
 from attentune.serving.limits import LIME_SAMPLES
@@ -41,8 +41,6 @@ Row = tuple[str, str | None]
 # A word to mask: "text" or "pair", its first character, and the one after its last.
 Span = tuple[str, int, int]
 
-# Precisions that exist for prediction only, and those that explanations use in their place.
-_EXPLAINS_IN = {TRUE_BF16: "bf16", INT8: "fp32"}
 # Plain text only: compressed files may expand far beyond the size limit.
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 # Larger data files are not read for the page.
@@ -92,7 +90,8 @@ class RunBackend:
     def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
         self._saved, self._name = saved, name
         self._evaluator = saved.prepared(precision=precision)
-        self._explains_in = None if precision is None else _EXPLAINS_IN.get(precision, precision)
+        self._precision = precision
+        self._id, self._version = _identity(saved)
         self.is_pair = saved.is_pair
 
     def facts(self) -> dict[str, Any]:
@@ -100,6 +99,9 @@ class RunBackend:
         model = self._saved.model if isinstance(self._saved, ModelPredictor) else None
         return {
             "run": self._name,
+            "id": self._id,
+            "written_by": self._version,
+            "precision": self._precision or "fp32",
             "kind": self._saved.kind,
             "does": self._saved.job,
             "task_type": self._saved.label_space.task_type,
@@ -131,7 +133,7 @@ class RunBackend:
                 target=options.target,
                 level=options.level,
                 settings=settings,
-                precision=self._explains_in,
+                precision=self._precision,
             )[method]
         return explanation.to_dict()
 
@@ -140,7 +142,7 @@ class RunBackend:
         rows = self._rows([row])
         sides = {"text": row[0], "pair": row[1] or ""}
         chosen = [Subword(sides[within][start:end], start, end, 0.0, within) for within, start, end in words]
-        found = answer_masked(self._saved, rows, chosen, precision=self._explains_in)
+        found = answer_masked(self._saved, rows, chosen, precision=self._precision)
         unread = [word.text for word, tokens in zip(found.words, found.tokens, strict=True) if not tokens]
         return {"before": self._as_json(found.before), "after": self._as_json(found.after), "unread": unread}
 
@@ -177,7 +179,7 @@ class RunBackend:
     def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, list[str]]:
         """Compute the (N, C) logits of rows and, if asked for, the scores of their words."""
         if words:
-            return predict_explained(self._saved, rows, precision=self._explains_in)
+            return predict_explained(self._saved, rows, precision=self._precision)
         data = TaskData("input", self._saved.label_space, (), {"input": rows})
         return self._evaluator(data).predict("input"), []
 
@@ -297,6 +299,16 @@ def _models(saved: Predictor) -> list[Any]:
     if isinstance(saved, EnsemblePredictor) and saved.loaded.keeps:
         return [run.model for _, run in saved.weighted_runs() if isinstance(run, ModelPredictor)]
     return []
+
+
+def _identity(saved: Predictor) -> tuple[str | None, str | None]:
+    """Return the start of the SHA-256 of a run's weights and settings, and the version of attentune that wrote it."""
+    run_id = version = None
+    with contextlib.suppress(OSError):
+        run_id = run_fingerprint(saved)[:16]
+    with contextlib.suppress(AttentuneError, OSError, ValueError):
+        version = RunResult.load(saved.folder / RESULT_FILE).versions.get("attentune")
+    return run_id, version
 
 
 def _works(method: str, saved: Predictor) -> bool:

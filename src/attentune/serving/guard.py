@@ -103,7 +103,7 @@ class Guard:
         *,
         api_key: str | None = None,
         messages: Mapping[int, str] = MappingProxyType({}),
-        count: Callable[[str, int, float], None] = lambda path, status, seconds: None,
+        count: Callable[[Scope, int, float], None] = lambda scope, status, seconds: None,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
         self._app, self._messages, self._count, self._body_timeout_s = app, messages, count, body_timeout_s
@@ -129,7 +129,7 @@ class Guard:
             if not response.started:
                 await response.refuse(408, str(error))
         finally:
-            self._count(path, response.status, time.perf_counter() - began)
+            self._count(scope, response.status, time.perf_counter() - began)
 
     def _refusal(self, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Return the status and the reason if the request line or headers are refused."""

@@ -169,7 +169,7 @@ def make_submission(
         fill_missing: whether to write constant predictions (`SiteFile.fill`), with the published number of rows, for
             tasks without a run.
         allow_partial: whether to accept files whose number of rows differs from the published one, with a warning.
-        precision: overrides the precision of the runs.
+        precision: fp32 (default), auto, bf16 or fp16.
         progress: called after each batch with the file's name, the number of rows in the batch and the file's total
             number of rows.
 

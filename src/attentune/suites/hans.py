@@ -187,7 +187,7 @@ def score_hans(
             run folders.
         max_samples: score a sample of this many rows, stratified by gold label and subcase.
         seed: the seed of the sample.
-        precision: overrides the precision of the runs.
+        precision: fp32 (default), auto, bf16 or fp16.
         progress: called after each batch with the run's name, the number of rows in the batch and the total number of
             rows.
 

@@ -70,7 +70,7 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
     """Fit a baseline on the training rows, score the other splits, and write the run folder."""
     config, data, device = inputs.config, inputs.data, inputs.accelerator.device
     splits = [split for split in data.splits if split not in ("train", CALIBRATION)]
-    done = fit_baseline(name, inputs, splits, _frozen_encoder(inputs))
+    done = fit_baseline(name, inputs, splits, _frozen_encoder(inputs, in_bf16=False))
     scores: dict[str, dict[str, float | None]] = {
         split: dict(score_predictions(inputs.metrics, labels, done.logits[split], data.label_space))
         for split in splits
@@ -87,7 +87,7 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
             "rows": len(inputs.labels),
             **row_facts(data.splits["train"]),
             "steps": 0,
-            "precision": inputs.precision,
+            "precision": "fp32",
             "device": device.type,
         },
         best=None,
@@ -104,9 +104,9 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
     return result
 
 
-def _frozen_encoder(inputs: RunInputs) -> FrozenEncoder:
+def _frozen_encoder(inputs: RunInputs, *, in_bf16: bool) -> FrozenEncoder:
     config, use_cpu = inputs.config, inputs.accelerator.device.type == "cpu"
-    return FrozenEncoder(config.model, config.data.max_length, use_cpu=use_cpu)
+    return FrozenEncoder(config.model, config.data.max_length, use_cpu=use_cpu, in_bf16=in_bf16)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def compare_with_baselines(
     fitting = baselines_for(inputs.data)
     wanted = fitting if setting == "auto" else tuple(name.strip() for name in setting.split(","))
     scored, entries = [], []
-    frozen = _frozen_encoder(inputs)
+    frozen = _frozen_encoder(inputs, in_bf16=True)
     for name in fitting:
         if name not in wanted and name != MAJORITY:
             continue

@@ -18,6 +18,7 @@ from attentune.models.cpu_layers import use_fused_layers, use_own_attention
 from attentune.models.precision import BFloat16Copy
 from attentune.models.slots import check_peft
 from attentune.nn.compiled.attention import use_fast_dropout
+from attentune.nn.compiled.checks import unavailable_reason
 from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
@@ -39,6 +40,9 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
         tracker=config.training.report_to,
         folder=str(config.training.output_dir),
     )
+    is_bf16_cpu = accelerator.device.type == "cpu" and precision == "bf16"
+    if is_bf16_cpu and config.training.fused_layers and (reason := unavailable_reason()) is not None:
+        display.info(f"layers in C are not used, which makes training up to three times as slow: {reason}")
     tokenizer = load_tokenizer(config.model)
     limit, bi_encoder = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
     features = {
@@ -104,7 +108,7 @@ def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any 
 
 
 def new_evaluator(inputs: RunInputs, model: Any, frozen: FrozenStates | None) -> ModelEvaluator:
-    """Build what scores the splits with the model."""
+    """Build what scores the splits with the model: in float32, as `attentune evaluate` does, whatever it trains in."""
     return ModelEvaluator(
         # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.
         model=model,
@@ -116,6 +120,7 @@ def new_evaluator(inputs: RunInputs, model: Any, frozen: FrozenStates | None) ->
         pad_token_id=inputs.tokenizer.pad_token_id,
         batch_size=inputs.config.training.per_device_eval_batch_size,
         encoded=evaluation_caches(model, inputs.features, inputs.validation, frozen=frozen),
+        in_float32=True,
     )
 
 
