@@ -54,7 +54,6 @@ def tiny_source(
     features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, bi_encoder=bi_encoder)
     scorer = TrainingScorer(
         model=built,
-        bf16_copy=None,
         accelerator=make_accelerator(precision="fp32", use_cpu=True)[0],
         features=features,
         pad_token_id=tokenizer.pad_token_id,

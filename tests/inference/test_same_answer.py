@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -43,19 +43,20 @@ def run(request: pytest.FixtureRequest, tiny: Callable[..., Path], tmp_path_fact
 @pytest.fixture(scope="module")
 def ways(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shares]:
     """Functions from a batch of texts to the probabilities of "good"."""
-    client = TestClient(api_app(RunBackend(Predictor.load(run), name="mine"), hosts=[]))
+    app = api_app(RunBackend(Predictor.load(run), name="mine"), hosts=[])
+    client = TestClient(app, base_url="http://localhost")
     classify = pipeline("text-classification", model=str(run))
     exported = tmp_path_factory.mktemp("onnx")
     export_run(run, exported / "served")
     session = onnxruntime.InferenceSession(exported / "served" / "onnx" / "model.onnx")
     names = {entry.name for entry in session.get_inputs()}
 
-    def served(path: str, body: bytes) -> dict:
+    def served(path: str, **body: Any) -> dict[str, Any]:
         with client:
-            return client.post(path, content=body).json()
+            return client.post(path, **body).json()
 
     def by_file(texts: list[str]) -> list[float]:  # the page's upload
-        answer = served("/file?name=texts.csv", "\n".join(["text", *texts]).encode())
+        answer = served("/file?name=texts.csv", content="\n".join(["text", *texts]))
         place = answer["csv"].split("\n")[0].split(",").index("p_good")
         return [float(line.split(",")[place]) for line in answer["csv"].split("\n")[1:-1]]
 
@@ -68,12 +69,12 @@ def ways(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Share
         said = classify(texts, top_k=None, batch_size=len(texts), truncation=True)
         return [{entry["label"]: entry["score"] for entry in one}["good"] for one in said]
 
-    def by_predictions(answers: list[dict]) -> list[float]:
+    def by_predictions(answers: list[dict[str, Any]]) -> list[float]:
         return [answer["probabilities"]["good"] for answer in answers]
 
     return {
         "predict": lambda texts: by_predictions(predict(run, texts)),
-        "serve": lambda texts: by_predictions(served("/predict", json.dumps({"texts": texts}).encode())["predictions"]),
+        "serve": lambda texts: by_predictions(served("/predict", json={"texts": texts})["predictions"]),
         "page": by_file,
         "pipeline": by_pipeline,
         "ONNX": by_onnx,

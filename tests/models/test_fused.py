@@ -20,7 +20,6 @@ from attentune.models.cpu_layers import (
     use_fused_layers,
     use_own_attention,
 )
-from attentune.models.precision import bf16_copy
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
@@ -128,11 +127,9 @@ def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learn
     model.eval()
     with torch.no_grad():
         torch.testing.assert_close(in_bf16(model, inputs), right, rtol=0.05, atol=0.05)
-        halved = bf16_copy(model)(**inputs).logits.float()
-        torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
         model.blur_hooks.remove()
         assert far(in_bf16(model, inputs), right) > 0.05
-    assert calls[3:] == ["fused_prediction"] * 9
+    assert calls[3:] == ["fused_prediction"] * 6
 
 
 @pytest.mark.parametrize("where", ["value", "scores"])
@@ -158,10 +155,8 @@ def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str], co
             assert torch.equal(in_bf16(model, inputs), found)
             assert torch.equal(in_bf16(model, inputs), found)
         assert len(copied) == (1 if family == "albert" else 3)  # once for each layer; ALBERT's is one
-        halved = bf16_copy(model)(**inputs).logits.float()
-        assert calls == ["fused_prediction"] * 12
+        assert calls == ["fused_prediction"] * 9
     torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
-    torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
 
 
 def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -> None:

@@ -252,11 +252,7 @@ def score_rows(
         batches = sorted_order(padded_lengths, batch_size)
     collected = _OutputCollector(lengths, _inner(model, accelerator).config, with_details=with_details)
     # One autocast around all batches casts the weights only once.
-    precision: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if in_float32:
-        precision = _own_forward(model)
-    elif next(model.parameters()).dtype != torch.bfloat16:
-        precision = accelerator.autocast()
+    precision = _own_forward(model) if in_float32 else accelerator.autocast()
     with _evaluating(model), frozen_weights(model), precision:
         for number in range(accelerator.process_index, len(batches), accelerator.num_processes):
             places = batches[number]

@@ -328,9 +328,7 @@ class SSACallback(TrainerCallback):
             features=self._features,
             gold=self._gold,
             comparator=comparator,
-            scorer=TrainingScorer(
-                model=self._model, bf16_copy=None, accelerator=_accelerator(), features=self._features, **ids
-            ),
+            scorer=TrainingScorer(model=self._model, accelerator=_accelerator(), features=self._features, **ids),
             mask_token_id=ids["mask_token_id"],
             seed=args.seed,
         )

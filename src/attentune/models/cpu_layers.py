@@ -371,8 +371,7 @@ class _FusedLayerMixin:
         weights = _weights(parts)
         half = self._bf16_weights(weights, refresh=program is fused_prediction)
         transform, by_position = _context_transform(parts.linears[-3]), None if positions is None else positions()
-        if torch.is_autocast_enabled("cpu"):
-            hidden_states = hidden_states.float()  # bf16 if the embeddings end with a projection, as ELECTRA's do
+        hidden_states = hidden_states.float()  # bf16 if the embeddings end with a projection, as ELECTRA's do
         mask = None if mask is None else added_mask(mask, torch.float32)
         return program(hidden_states, mask, weights, half, _settings(parts), transform, by_position)
 
@@ -520,17 +519,15 @@ _MIXINS: dict[str, type[_FusedLayerMixin]] = {
 
 
 def _fused_function(layer: Any, linear: Any, hidden_states: Tensor) -> Callable[..., Tensor] | None:
-    """Return the fused function for this mode and the linear's dtype; None for the layer's own code."""
+    """Return the fused function for this mode; None for the layer's own code."""
     if hidden_states.device.type != "cpu":
         return None
-    half, dtype = torch.bfloat16, linear.weight.dtype
-    is_autocast = (
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == half and dtype == torch.float32
-    )
+    is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    if not is_bf16 or linear.weight.dtype != torch.float32:
+        return None
     if layer.training:
-        return fused_layer if is_autocast and torch.is_grad_enabled() else None
-    is_half = hidden_states.dtype == dtype == half
-    return fused_prediction if (is_autocast or is_half) and not torch.is_grad_enabled() else None
+        return fused_layer if torch.is_grad_enabled() else None
+    return None if torch.is_grad_enabled() else fused_prediction
 
 
 def _is_plain(layer: Any, parts: LayerParts, mask: Tensor | None) -> bool:

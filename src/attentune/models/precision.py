@@ -1,11 +1,9 @@
-"""Numeric precision: what a device computes fast, and a copy of a model in bf16."""
+"""Numeric precision: what a device computes fast."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import time
-from typing import Any
 
 import torch
 
@@ -67,42 +65,3 @@ def _timed_product(left: torch.Tensor, right: torch.Tensor) -> float:
     began = time.process_time()
     torch.mm(left, right)
     return time.process_time() - began
-
-
-def bf16_copy(model: Any) -> Any:
-    """Copy a model in evaluation mode with its weights in bf16; classifier and buffers keep their dtype."""
-    # deepcopy finds each parameter's bf16 version in the memo, so no fp32 copy is made.
-    exact = {id(p) for p in model.classifier.parameters()}
-    twins = {
-        id(p): torch.nn.Parameter(p.detach().to(p.dtype if id(p) in exact else torch.bfloat16, copy=True))
-        for p in model.parameters()
-    }
-    return copy.deepcopy(model, dict(twins)).eval().requires_grad_(False)
-
-
-class BFloat16Copy:
-    """A bf16 copy of a model that follows its weights and holds memory only while it is used.
-
-    Autocast keeps everything but matrix products in fp32 and converts back and forth. For short texts on a CPU, where
-    layers are not fused, a model completely in bf16 predicts 1.3 to 1.6 times as fast, with two to three digits.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._source = model
-        self._copy = bf16_copy(model)
-        self._is_fresh = False
-        self.release()
-
-    def fresh(self) -> Any:
-        """Return the copy, with the model's weights as of the first call since `release`."""
-        if not self._is_fresh:
-            for parameter, source in zip(self._copy.parameters(), self._source.parameters(), strict=True):
-                parameter.data = source.detach().to(parameter.dtype, copy=True)
-            self._is_fresh = True
-        return self._copy
-
-    def release(self) -> None:
-        """Free the copy's memory; call it when the model's weights change."""
-        for parameter in self._copy.parameters():
-            parameter.data = parameter.new_empty(0)
-        self._is_fresh = False

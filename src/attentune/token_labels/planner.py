@@ -12,7 +12,6 @@ from torch import Tensor
 from attentune.config import LabelsConfig
 from attentune.data.tokenization import Features, pad_batch
 from attentune.inference.scoring import score_rows, summed_over_processes
-from attentune.models.precision import BFloat16Copy
 from attentune.plugins import part_of
 from attentune.token_labels.attribution import Gradient, IntegratedGradients, Lime
 from attentune.token_labels.base import LabelGenerator, LabelSource
@@ -105,14 +104,12 @@ class TrainingScorer:
         self,
         *,
         model: Any,
-        bf16_copy: BFloat16Copy | None,
         accelerator: Any,
         features: Features,
         pad_token_id: int,
         mask_token_id: int,
     ) -> None:
-        self.model = model
-        self._bf16_copy, self._accelerator, self._features = bf16_copy, accelerator, features
+        self.model, self._accelerator, self._features = model, accelerator, features
         self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
         self._on_rows: Callable[[int], None] | None = None
 
@@ -123,26 +120,16 @@ class TrainingScorer:
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         """Return (N, C) logits of training rows, with the tokens at the given positions masked."""
-        with self._scoring_model() as model:
-            return score_rows(
-                model,
-                self._features,
-                pad_token_id=self._pad_token_id,
-                accelerator=self._accelerator,
-                rows=rows,
-                masked=masked,
-                mask_token_id=self._mask_token_id,
-                progress=self.tick,
-            ).logits_NC
-
-    @contextlib.contextmanager
-    def _scoring_model(self) -> Iterator[Any]:
-        """Yield the model for predictions; within `watched` the bf16 copy is reused, as the weights do not change."""
-        try:
-            yield self.model if self._bf16_copy is None else self._bf16_copy.fresh()
-        finally:
-            if self._bf16_copy is not None and self._on_rows is None:
-                self._bf16_copy.release()
+        return score_rows(
+            self.model,
+            self._features,
+            pad_token_id=self._pad_token_id,
+            accelerator=self._accelerator,
+            rows=rows,
+            masked=masked,
+            mask_token_id=self._mask_token_id,
+            progress=self.tick,
+        ).logits_NC
 
     def inputs(self, row: int) -> dict[str, Tensor]:
         """Return a training row as a batch of one, on the model's device."""
@@ -155,17 +142,12 @@ class TrainingScorer:
 
     @contextlib.contextmanager
     def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """While the block runs, call `on_rows` with the number of predicted rows; what it raises ends the prediction.
-
-        The weights must not change in the block.
-        """
+        """While the block runs, call `on_rows` with the number of predicted rows; it may raise to stop."""
         self._on_rows = on_rows
         try:
             yield
         finally:
             self._on_rows = None
-            if self._bf16_copy is not None:
-                self._bf16_copy.release()
 
     def tick(self, rows: int) -> None:
         """Report that this many rows have been predicted."""

@@ -15,7 +15,6 @@ from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import ModelEvaluator, make_accelerator
 from attentune.models.build import build_model, encoder_size, is_english_only, load_tokenizer
 from attentune.models.cpu_layers import use_fused_layers, use_own_attention
-from attentune.models.precision import BFloat16Copy
 from attentune.models.slots import check_peft
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.nn.compiled.checks import unavailable_reason
@@ -26,9 +25,6 @@ from attentune.training.callbacks import ProgressDisplay
 from attentune.training.linear_probe import FrozenStates, evaluation_caches, is_probed
 from attentune.training.objective import Objective, check_metric
 from attentune.training.prepare import Prepared, RunInputs, RunSize, chosen
-
-# Label generators that only check whether predictions change, for which a bf16 copy of the model is precise enough.
-_SCORED_IN_BF16 = ("flip", "released")
 
 
 def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
@@ -131,12 +127,10 @@ def used_token_ids(inputs: RunInputs) -> np.ndarray:
 
 
 def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
-    """Build the token-label generator. Call it before Accelerate wraps the model, of which it may make a bf16 copy."""
+    """Build the token-label generator."""
     config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
-    is_bf16_cpu = accelerator.device.type == "cpu" and inputs.precision == "bf16"
     scorer = TrainingScorer(
         model=model,
-        bf16_copy=BFloat16Copy(model) if is_bf16_cpu and config.labels.generator in _SCORED_IN_BF16 else None,
         accelerator=accelerator,
         features=inputs.features["train"],
         pad_token_id=tokenizer.pad_token_id,

@@ -161,20 +161,14 @@ def fused_prediction(
     positions: Tensor | Angles | None = None,
 ) -> Tensor:
     """Compute the layer's output without dropout and without gradients; see `fused_layer`."""
-    vectors = {
-        name: one.detach().float() for name, one in weights._asdict().items() if one is not None and one.ndim == 1
-    }
-    wide = weights._replace(**vectors)
-    layer = _layer(wide, half, settings, mask, positions, is_training=False)
-    residual_ND = rows_of(hidden_BTD.detach().float())
+    layer = _layer(weights, half, settings, mask, positions, is_training=False)
+    residual_ND = rows_of(hidden_BTD.detach())
     with torch.autocast("cpu", enabled=False):
         context_ND, _ = layer.attend(residual_ND, len(hidden_BTD), keep=False)
     if context_transform is not None:
         context_ND = rows_of(context_transform(context_ND.view(hidden_BTD.shape)).to(HALF))
     with torch.autocast("cpu", enabled=False):
-        out_ND, half_ND, _ = layer.finish(context_ND, residual_ND, keep=False)
-    if hidden_BTD.dtype != torch.float32:
-        out_ND = out_ND.to(hidden_BTD.dtype) if half_ND is None else half_ND
+        out_ND, _ = layer.finish(context_ND, residual_ND, keep=False)
     return out_ND.view(hidden_BTD.shape)
 
 
@@ -227,7 +221,7 @@ class _OutputAndFeedForward(torch.autograd.Function):
         ctx: Any, layer: PostNorm | PreNorm, context_BTD: Tensor, hidden_BTD: Tensor, *parameters: Tensor
     ) -> Any:
         with torch.autocast("cpu", enabled=False):
-            out_ND, _, saved = layer.finish(rows_of(context_BTD.to(HALF)), rows_of(hidden_BTD), keep=True)
+            out_ND, saved = layer.finish(rows_of(context_BTD.to(HALF)), rows_of(hidden_BTD), keep=True)
         ctx.save_for_backward(*saved)
         ctx.layer, ctx.dtype = layer, context_BTD.dtype
         return out_ND.view(hidden_BTD.shape)
@@ -287,8 +281,8 @@ class PostNorm(NamedTuple):
         pairs = zip(d_weights, d_biases.chunk(3), strict=True)
         return d_hidden, d_positions, tuple(one for pair in pairs for one in pair)
 
-    def finish(self, context_ND: Tensor, residual_ND: Tensor, *, keep: bool) -> tuple[Tensor, Tensor | None, Saved]:
-        """Compute the layer's output, (N, D) float32, and the same in bf16."""
+    def finish(self, context_ND: Tensor, residual_ND: Tensor, *, keep: bool) -> tuple[Tensor, Saved]:
+        """Compute the layer's output, (N, D) float32."""
         w, half, epsilon = self.weights, self.half, self.settings.epsilon
         projected_ND = torch.mm(context_ND, half.attention_output.t())
         norm_1 = (w.norm_1, w.norm_1_bias, epsilon)
@@ -298,7 +292,7 @@ class PostNorm(NamedTuple):
         lowered_ND = torch.mm(active_NI, half.down.t())
         norm_2 = (w.norm_2, w.norm_2_bias, epsilon)
         last = norm(lowered_ND, w.down_bias, middle.out, *norm_2, self.dropouts[2], keep=keep)
-        return last.out, last.out_bf16, (context_ND, *middle[1:], raised_NI, *last[2:])
+        return last.out, (context_ND, *middle[1:], raised_NI, *last[2:])
 
     def finish_back(self, d_out_ND: Tensor, saved: Sequence[Any]) -> tuple[Tensor, Tensor, Saved]:
         """Return the gradients of the context, the hidden states and the parameters."""
@@ -353,13 +347,13 @@ class PreNorm(NamedTuple):
         d_hidden, _, d_scale = pre_norm_back(d_x, None, made, self.weights.norm_1)
         return d_hidden, None, (d_scale, d_weight)
 
-    def finish(self, context_ND: Tensor, residual_ND: Tensor, *, keep: bool) -> tuple[Tensor, Tensor | None, Saved]:
+    def finish(self, context_ND: Tensor, residual_ND: Tensor, *, keep: bool) -> tuple[Tensor, Saved]:
         """Compute the layer's output, (N, D) float32."""
         projected_ND = torch.mm(context_ND, self.half.attention_output.t())
         middle = pre_norm(projected_ND, residual_ND, self.weights.norm_2, self.settings.epsilon)
         raised_N2I = torch.mm(middle.out_bf16, self.half.up.t())
         lowered_ND = torch.mm(geglu(raised_N2I, is_tanh=self.settings.is_gelu_tanh), self.half.down.t())
-        return middle.total + lowered_ND, None, (context_ND, *middle[1:], raised_N2I)
+        return middle.total + lowered_ND, (context_ND, *middle[1:], raised_N2I)
 
     def finish_back(self, d_out_ND: Tensor, saved: Sequence[Any]) -> tuple[Tensor, Tensor, Saved]:
         """Return the gradients of the context, the hidden states and the parameters."""
