@@ -1,4 +1,4 @@
-"""Compare predictions in bf16 with those in float32, alone and in batches: `measure.py RUN ...`; a line of JSON a run."""
+"""Compare predictions in bf16 with those in float32, alone and in batches: `measure.py RUN ...`; a line a run."""
 
 import json
 import sys
@@ -29,11 +29,11 @@ for run in sys.argv[1:]:
     found = {}
     for precision in ("fp32", "bf16"):
         for size in (1, 50, len(rows)):
-            logits_NC = np.zeros((len(rows), saved.label_space.num_labels))
+            logits = np.zeros((len(rows), saved.label_space.num_labels))
             for start in range(0, len(rows), size):
                 batch = order[start : start + size]
-                logits_NC[batch] = predict_rows(saved, rows.take(batch), precision=precision)
-            found[precision, size] = probabilities_of(logits_NC, saved.label_space)
+                logits[batch] = predict_rows(saved, rows.take(batch), precision=precision)
+            found[precision, size] = probabilities_of(logits, saved.label_space)
     whole = found["fp32", len(rows)]
     facts = {
         "rows": len(rows),

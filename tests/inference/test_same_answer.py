@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +41,18 @@ def run(request: pytest.FixtureRequest, tiny: Callable[..., Path], tmp_path_fact
 
 
 @pytest.fixture(scope="module")
-def ways(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shares]:
+def ways(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Shares]]:
     """Functions from a batch of texts to the probabilities of "good"."""
-    app = api_app(RunBackend(Predictor.load(run), name="mine"), hosts=[])
-    client = TestClient(app, base_url="http://localhost")
+    saved = Predictor.load(run)
+    app = api_app(RunBackend(saved, name="mine"), hosts=[])
     classify = pipeline("text-classification", model=str(run))
     exported = tmp_path_factory.mktemp("onnx")
     export_run(run, exported / "served")
     session = onnxruntime.InferenceSession(exported / "served" / "onnx" / "model.onnx")
     names = {entry.name for entry in session.get_inputs()}
 
-    def served(path: str, **body: Any) -> dict[str, Any]:
-        with client:
-            return client.post(path, **body).json()
-
     def by_file(texts: list[str]) -> list[float]:  # the page's upload
-        answer = served("/file?name=texts.csv", content="\n".join(["text", *texts]))
+        answer = client.post("/file?name=texts.csv", content="\n".join(["text", *texts])).json()
         place = answer["csv"].split("\n")[0].split(",").index("p_good")
         return [float(line.split(",")[place]) for line in answer["csv"].split("\n")[1:-1]]
 
@@ -72,13 +68,14 @@ def ways(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Share
     def by_predictions(answers: list[dict[str, Any]]) -> list[float]:
         return [answer["probabilities"]["good"] for answer in answers]
 
-    return {
-        "predict": lambda texts: by_predictions(predict(run, texts)),
-        "serve": lambda texts: by_predictions(served("/predict", json={"texts": texts})["predictions"]),
-        "page": by_file,
-        "pipeline": by_pipeline,
-        "ONNX": by_onnx,
-    }
+    with TestClient(app, base_url="http://localhost") as client:
+        yield {
+            "predict": lambda texts: by_predictions(predict(saved, texts)),
+            "serve": lambda texts: by_predictions(client.post("/predict", json={"texts": texts}).json()["predictions"]),
+            "page": by_file,
+            "pipeline": by_pipeline,
+            "ONNX": by_onnx,
+        }
 
 
 def test_a_text_has_the_same_probability_in_any_batch_by_any_way(ways: dict[str, Shares]) -> None:

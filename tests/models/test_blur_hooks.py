@@ -52,7 +52,7 @@ def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
     tiny: Tiny, family: str, twin_of: Callable[[Any], Any]
 ) -> None:
-    """Copied with a graph of the last forward pass alive, as for the copy in half precision while training."""
+    """Copied with a graph of the last forward pass alive."""
     made = model, tokenizer = blurred(tiny, family, "scores", learnable="head")
     before = hidden_of(made, *TEXTS)
     loss = loss_of(model, encoded(tokenizer, *TEXTS))

@@ -124,18 +124,14 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
     assert not torch.equal(found[0][0], found[2][0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
+def test_prediction_is_training_without_dropout() -> None:
     settings, (hidden, mask), own = LayerSettings(HEADS, 1e-6, 0.3, (0.3, 0.3)), batch(), weights()
     half = BFloat16Weights(own)
     half.copy_from(own)
-    hidden = hidden.to(dtype)
-    given = LayerWeights(*(one.detach().to(dtype) for one in own))
-    predicted = fused_prediction(hidden, mask, given, half, settings)
-    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 1e-6))
-    assert predicted.dtype == dtype
+    predicted = fused_prediction(hidden, mask, own, half, settings)
+    trained = fused_layer(hidden, mask, own, half, LayerSettings(HEADS, 1e-6))
     assert not predicted.requires_grad
-    assert torch.equal(predicted, trained.detach().to(dtype))
+    assert torch.equal(predicted, trained.detach())
 
 
 def test_disentangled_attention_within_the_layer() -> None:
