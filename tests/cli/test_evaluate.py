@@ -51,10 +51,10 @@ def test_scores_classes_and_worst_errors(runs, attentune, tmp_path):
 
 @pytest.mark.integration
 def test_of_many_classes_the_worst_and_the_most_confused_pairs_are_listed(attentune, tmp_path):
-    """Texts of "twin" are those of "c00": the model confuses the two, and no other classes."""
+    """The texts of "twin" are texts of "c00", too: the model predicts the larger class."""
     names = [f"c{number:02d}" for number in range(24)]
     rows = [(f"word{name} {part}", name) for name in names for part in "abcdefgh"]
-    rows += [(f"wordc00 {part}", "twin") for part in "ijk"]
+    rows += [(f"wordc00 {part}", "twin") for part in "abc"]
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"{text},{name}\n" for text, name in rows))
     files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv")
@@ -68,7 +68,7 @@ def test_of_many_classes_the_worst_and_the_most_confused_pairs_are_listed(attent
     assert {listed[0][0], listed[1][0]} == {"twin", "c00"}
     assert [float(line[3]) for line in listed] == sorted(float(line[3]) for line in listed)
     start = next(number for number, line in enumerate(lines) if line[:2] == ["true", "class"])
-    assert lines[start + 2] in (["twin", "c00", "3"], ["c00", "twin", "8"])
+    assert lines[start + 2] == ["twin", "c00", "3"]
 
 
 def test_json_has_the_scores_and_on_request_the_rest(runs, attentune):
