@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -126,15 +127,20 @@ def test_the_released_programs_settings_by_task():
             assert (gate.beta, gate.share_weights, gate.attention_threshold) == (beta, not unshared, threshold)
 
 
-def settings_of(name: str, method: str, task: str):
-    """Return the resolved configuration of a recipe's run with the paper's encoder."""
+@cache
+def grid_of(name: str, task: str):
     recipe = load_recipe(name)
-    grid = plan_grid(
+    return plan_grid(
         tasks=[task],
         methods=select_methods((), methods_from(recipe.methods, name)),
         seeds=(1,),
         overrides={**recipe.settings, "data.task_settings": recipe.task_settings},
     )
+
+
+def settings_of(name: str, method: str, task: str):
+    """Return the resolved configuration of a recipe's run with the paper's encoder."""
+    grid = grid_of(name, task)
     return grid.config(next(run for run in grid.runs if run.method == method), Path("unused"))
 
 
