@@ -30,9 +30,11 @@ def test_a_packed_comparison_gives_the_same_report(tmp_path):
     assert pack_records(tmp_path / "c", tmp_path / "packed") == len(read_records(tmp_path / "c")) == 24
     names = {"runs.jsonl.gz", "predictions.jsonl.gz", "compare.json"}
     assert {path.name for path in (tmp_path / "packed").iterdir()} == names
-    # The first line names the folder.
-    reports = [report_of(tmp_path / name) for name in ("c", "packed")]
-    pages = [render_csv(report) + render_markdown(report, {}).split("\n", 1)[1] for report in reports]
+    pages = []
+    for name in ("c", "packed"):
+        report = report_of(tmp_path / name)
+        # Titles are escaped and name the folder.
+        pages.append((render_csv(report) + render_markdown(report, {})).replace(f"/{name}\n", "/FOLDER\n"))
     assert pages[0] == pages[1]
     assert pack_records(tmp_path / "packed", tmp_path / "again") == 24
     for name in names:
