@@ -34,7 +34,6 @@ Find and train the best model for labelled texts or pairs within a time limit.
 examples:
   attentune auto --train_file reviews.csv --label_column stars --time_limit 10m --output_dir best
   attentune auto --train_file pairs.csv --text_column first --text_pair_column second --time_limit 1h --output_dir best
-  attentune auto --train_file reviews.csv --encoders embedded,models/e5-small --output_dir best
   attentune auto --train_file reviews.csv --portfolio tfidf-linear,frozen-linear,bert-mean --output_dir quick
   attentune auto --train_file reviews.csv --time_limit 20m --output_dir best --resume  (after Ctrl-C, or for more time)
   attentune predict best --text "a fine story"

@@ -49,7 +49,6 @@ examples:
   attentune compare --tasks sst2 --presets bert,sesame --train_size 250,1000,all --output_dir comparisons/sizes
   attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
   attentune compare --train_file small.csv --presets bert,ssa-co --folds 10 --output_dir comparisons/folds
-  attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
   attentune compare runs/bert runs/ssa           (trained runs, row by row: see attentune compare RUN RUN --help)
 
 Below the table are verdicts: which preset is better than the baseline, and by how much; attentune report makes a page

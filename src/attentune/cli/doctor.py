@@ -35,7 +35,6 @@ wrong labels.
 examples:
   attentune doctor --task rte --data_dir glue_data
   attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label
-  attentune doctor train.csv --labels                            (labels that are probably wrong)
   attentune doctor train.csv --labels --output_file errors.csv   (the same as a file; fill in its column mark)
   attentune doctor train.csv --fix marked.csv --output_file corrected.csv
   attentune doctor --labels --run best                           (by the predictions of a run of attentune auto)

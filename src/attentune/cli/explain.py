@@ -67,7 +67,6 @@ examples:
   attentune explain runs/mine --text "The story was not dull at all."
   attentune explain runs/mine --text "What a mess." --method ssa,leave-one-out,integrated-gradients
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
-  attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --contrast entailment
   attentune explain runs/mine --input_file new.csv --method leave-one-out --output_file why.html
   attentune explain runs/mine --input_file new.csv --by_class    (the words that speak for each class over the file)
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png

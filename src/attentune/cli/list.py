@@ -28,7 +28,6 @@ examples:
   attentune list presets ssa-hybrid                    (what it sets)
   attentune list tasks                                 (the built-in tasks, for --task)
   attentune list encoders                              (and which are on this machine)
-  attentune list encoders ./my-encoder embedded
   attentune list settings labels                       (of a section, for --set; all without a name)
 
 encoders: size is millions of parameters, without a head; tokens the longest text; tried: trained (with its weights, see
