@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import (
@@ -50,7 +49,7 @@ def parser() -> Parser:
         metavar="grid|none|N",
         help="for tables whose paper searched settings: the whole grid (default), none, or a number of trials",
     )
-    made.add_argument("--plan", action="store_true", help="print the planned runs and their time, and end")
+    made.add_argument("--plan", action="store_true", help="print the planned runs, and end")
     made.add_lines(EXECUTOR)
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
@@ -72,8 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune_lab.reproduction.reproduce import REPORT_FILES, reproduce
 
     if parsed.plan:
-        planned = plan_reproduction(request, Path(folder or "reproduced"), ComparisonProgress(quiet=parsed.quiet))
-        print("\n".join(planned))
+        print("\n".join(plan_reproduction(request)))
         return 0
     try:
         report = reproduce(request, folder, display=ComparisonProgress(quiet=parsed.quiet))

@@ -1,4 +1,4 @@
-"""What a reproduction runs: tasks and rows by the data at hand, searches of settings before the runs, and their time.
+"""What a reproduction runs: tasks and rows by the data at hand, and searches of settings before the runs.
 
 Settings are chosen for each method and task on held-out training rows.
 """
@@ -14,15 +14,13 @@ from typing import Any
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError
-from attentune.execution.executor import ExecutorOptions, default_slots
+from attentune.execution.executor import ExecutorOptions
 from attentune.report.document import Table
-from attentune.runs.compare import CompareSettings
 from attentune.runs.grid import Method, methods_from
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.search import SearchSettings, search
+from attentune.runs.search import search
 from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
-from attentune_lab.reproduction.timing import plan_search, planned_runs, time_left
 
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
 _FEWEST = 64
@@ -263,19 +261,11 @@ def comparison_of(recipe: Recipe, request: Request, part: Part, chosen: Sequence
     }
 
 
-def plan_reproduction(request: Request, folder: Path, display: ComparisonProgress) -> list[str]:
-    """Say which runs of a recipe are left, and how long they take, without starting them."""
+def plan_reproduction(request: Request) -> list[str]:
+    """Say which runs a recipe makes, without starting them."""
     recipe = load_recipe(request.name)
     if recipe.kind == "parameters":
         return ["Parameters are counted; nothing is trained."]
     planned = plan(recipe, request)
     searches = plan_searches(recipe, request.encoder, planned.parts, request.overrides, request.search)
-    left = []
-    for one in searches:
-        left += plan_search(folder / SEARCH_FOLDER / one.folder, SearchSettings(**one.options), display.info)
-    compared = folder / COMPARISON_FOLDER
-    for part in planned.parts:
-        grid = CompareSettings(**comparison_of(recipe, request, part, ())).grid(compared)
-        left += planned_runs(compared, grid, display.info)
-    jobs = default_slots([dict(planned.parts[0].settings)], request.executor.jobs if request.executor else None).count
-    return [*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count), time_left(left, jobs)]
+    return [*planned.notes, *plan_lines(recipe, planned, searches, request.seed_count)]
