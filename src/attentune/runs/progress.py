@@ -41,10 +41,6 @@ class RunTimes:
             for key in [group] if record.config.get("baseline") else [group, group[:2], ()]:
                 insort(self._seconds.setdefault(key, []), record.wall_seconds)
 
-    def of_group(self, group: Group) -> float | None:
-        """Return the median seconds of the runs of this task, size and method that are done; None if there is none."""
-        return statistics.median_low(self._seconds[group]) if group in self._seconds else None
-
     def expected(self, group: Group) -> float | None:
         """Return the expected seconds of a run; None while only baselines are done, which take seconds."""
         known = next((key for key in (group, group[:2], ()) if key in self._seconds), None)

@@ -112,7 +112,7 @@ def search(
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
         Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
-    checked, content = set_up(SearchSettings(**settings))
+    checked, content = _set_up(SearchSettings(**settings))
     where = executor or ExecutorOptions(jobs=jobs)
     where.check()
     display, folder = display or ComparisonProgress(), Path(output_dir)
@@ -142,7 +142,7 @@ def search(
 # Before the first trial.
 
 
-def set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
+def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
     """Check everything, and read the data once; return the search, and its description as a flat mapping.
 
     The description must stay the same when the search is resumed.
