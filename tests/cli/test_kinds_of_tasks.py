@@ -71,9 +71,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "explain RUN TEXT --method leave-one-out --level token": dict.fromkeys((*BASELINES, *AUTO), "level: got token"),
     "explain RUN TEXT --method random,shap --samples 20 --format json": {},
     "explain RUN TEXT --method lime --samples 20 --output_file OUT/why.html": {},
-    "explain RUN TEXT --method integrated-gradients --steps 3": {
-        **NOT_INSIDE, "ensemble multi-label": "needs gradients",
-    },
+    "explain RUN TEXT --method integrated-gradients --steps 3": NOT_INSIDE,
     "explain RUN TEXT --method attention": NOT_INSIDE,
     "explain RUN TEXT --layer 1": ONE_MODEL,
     "calibrate RUN": {**ONE_MODEL, **dict.fromkeys(("score", "ssa score"), "needs classes")},

@@ -30,6 +30,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import WordExplainer
 from attentune.io.files import write_text
 from attentune.metrics.metrics import probabilities_of
+from attentune.plugins import install_command
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
 
@@ -261,7 +262,7 @@ def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> tuple
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise ConfigError(
-            "--labels: needs cleanlab, which is not installed; run: pip install 'attentune[labels]'"
+            f"--labels: needs cleanlab, which is not installed; run: {install_command('labels')}"
         ) from None
     present, own_N = np.unique(labels, return_inverse=True)
     if len(present) < 2:

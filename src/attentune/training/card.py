@@ -173,6 +173,7 @@ def model_card(facts: CardFacts) -> str:
         is_bi_encoder=data.is_pair and config.model.pair_encoding == "bi-encoder",
         longest=config.data.longest_row,
         calibration=None if data.label_space.task_type == "regression" else _calibration(facts),
+        calibration_error=next((note for note in result.calibration_notes if note.startswith("Expected")), None),
     )
     return f"{front_matter(_metadata(facts))}\n{text.strip()}\n"
 
@@ -246,13 +247,12 @@ def _settings(facts: CardFacts) -> list[tuple[str, Any]]:
 
 
 # Pattern of the card's line from `_calibration`, which is replaced if the run is calibrated later.
-LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\..*|Calibrated on ).*$"
+LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
 
 
 def _calibration(facts: CardFacts) -> str:
     if facts.result.train.get("calibration") is None:
-        errors = plain(" ".join(facts.result.calibration_notes))
-        return f"Probabilities are those of the model, not calibrated. {errors}".strip()
+        return "Probabilities are those of the model, not calibrated."
     sentence = plain(facts.result.notes[-1])
     if facts.data.label_space.thresholds is not None:
         sentence += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
