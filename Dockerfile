@@ -1,4 +1,4 @@
-# `attentune serve` as a user without rights: docs/serving.md says how to build and run it.
+# `attentune serve` as a user without rights: docs/exporting.md says how to build and run it.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
