@@ -154,7 +154,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_what_cannot_be_tracked_is_said(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRACKERS, "wandb", lambda: False)
-    with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
+    with pytest.raises(ConfigError, match="wandb is not installed; run: pip install -e "):
         tracked("wandb")
     several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}
     with pytest.raises(ConfigError, match="a tracker works with the run of one model"):
