@@ -103,7 +103,7 @@ def test_searched_methods_and_settings_are_known(name):
         assert not set(one.settings) & {part.name for part in one.space.dimensions}
     # A number of trials is the same for all methods, up to the size of their grids; fixed settings are not searched.
     few = plan_searches(recipe, recipe.encoder, parts, {}, 3)
-    assert {(one.trials, one.sampler) for one in few} == {(3, "random")}
+    assert {(one.trials, one.options["sampler"]) for one in few} == {(3, "random")}
     fixed = {part.name: part.choices[0] for one in searches for part in one.space.dimensions}
     assert plan_searches(recipe, recipe.encoder, parts, fixed, None) == []
     assert plan_searches(recipe, recipe.encoder, parts, {}, "none") == []
