@@ -89,7 +89,7 @@ def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
         assert row["low"] <= row["score"] <= row["high"]
         assert re.search(rf"^{row['name']} +{row['score']:.4f}", out, re.MULTILINE)
     assert len(re.findall(r" delivered$", out, re.MULTILINE)) == 1
-    assert result["step_seconds"].keys() >= {"starting", "training", "fusing", "estimating the score of", "scoring"}
+    assert result["step_seconds"].keys() >= {"starting", "training", "fusing", "estimating the score", "scoring"}
     assert sum(result["step_seconds"].values()) == pytest.approx(result["seconds"], abs=1)
     # The scores that explain the choice are those of the table.
     assert set(re.findall(r"accuracy (0\.\d{4})|against (0\.\d{4})\)", result["reason"])) <= {
