@@ -35,7 +35,7 @@ demo: $(STAMP)  ## train methods on real sentences of two domains, score them on
 	$(BIN)/attentune demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(STAMP)  ## unit and contract tests and one end-to-end test a command, in about 6 minutes; needs no data, compiler or network
+test: $(STAMP)  ## unit and contract tests and one end-to-end test a command, in about 5 minutes; needs no data, compiler or network
 	$(PYTEST) -n 2 -m "not integration and not slow"
 
 .PHONY: test-integration
