@@ -17,7 +17,8 @@ run, sizes, dropouts = Path(sys.argv[1]), [int(n) for n in sys.argv[2].split(","
 saved = Predictor.load(run)
 data = replace(saved.config.data, max_train_samples=max(sizes))
 texts = training_rows(replace(saved, config=replace(saved.config, data=data)))
-others = saved.data(None, ("validation",)).splits["validation"].take(range(300))
+others = saved.data(None, ("validation",)).splits["validation"]
+others = others.take(range(min(300, len(others))))
 observed = []
 for rows in (texts, others):
     scorer = Explainer(saved, rows).scorer
