@@ -204,7 +204,7 @@ class Delivery:
         return best, without_nan(facts), self._leaderboard(best)
 
     def _problem(self, states: Sequence[MemberState]) -> FusionProblem:
-        """Return what the fusion of these members is fitted on; the rows of one held-out part have five folds."""
+        """Return the rows and logits for fitting a fusion; the rows of one held-out part have five folds."""
         auto = self.auto
         folds_N = auto.folds_N[auto.scored]
         if len(np.unique(folds_N)) == 1:

@@ -230,10 +230,9 @@ def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     )
 
 
-def ending(result: RunResult, folder: Path) -> str:
+def ending(result: RunResult, folder: Path, *, is_best: bool) -> str:
     """Say how a finished run scores, and which of its weights were saved where."""
-    step, training = result.train.get("final_step"), result.config["training"]
-    is_best = training["load_best_model_at_end"] or training["early_stopping_patience"] is not None
+    step = result.train.get("final_step")
     weights = "" if step is None else f"; {'best' if is_best else 'last'} weights (step {step})"
     return f"done: {one_line(result.scores)}{weights or ';'} saved in {folder}"
 

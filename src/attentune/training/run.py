@@ -37,7 +37,7 @@ from attentune.training.card import write_results
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
 from attentune.training.objective import Denominators, new_objective
 from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
-from attentune.training.prepare import Prepared, RunInputs, frame_run, prepare, settle
+from attentune.training.prepare import Prepared, RunInputs, frame_run, prepare, settle, wants_best
 from attentune.training.run_folder import Interrupted, StopRequest, opened_folder, stop_on_signal
 from attentune.training.trainer import PlanCancelled, SharedModel, TaskTrainer, Trainer
 
@@ -100,10 +100,10 @@ def run(
 ) -> RunResult:
     """Train, evaluate and save a prepared run."""
     inputs = building.load_inputs(prepared, display)
-    is_main = inputs.accelerator.is_main_process
-    if inputs.config.baseline is not None:
-        with opened_folder(inputs.config, is_main=is_main) as folder:
-            result = run_baseline(folder, inputs.config.baseline, inputs)
+    config, is_main = inputs.config, inputs.accelerator.is_main_process
+    if config.baseline is not None:
+        with opened_folder(config, is_main=is_main) as folder:
+            result = run_baseline(folder, config.baseline, inputs)
         for note in result.notes[len(inputs.data.notes) :]:
             display.info(note)
     else:
@@ -120,7 +120,7 @@ def run(
             fit(folder, trainer, stop, display, callbacks, resume=config.training.resume)
             result = finish(folder, task, display if with_baselines else None)
             task.accelerator.end_training()
-    display.info(ending(result, folder))
+    display.info(ending(result, folder, is_best=wants_best(config.training)))
     for sentence in result.warnings:
         display.warning(sentence)
     return result
