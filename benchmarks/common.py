@@ -1,7 +1,5 @@
 """What the benchmarks share: paths, Markdown tables, runs in processes of their own, and encoders to measure."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

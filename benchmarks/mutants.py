@@ -9,8 +9,6 @@ those whose names have the lowest hashes: a random sample that another version o
 it has the same mutants. `--again` runs only the survivors of the record, after new tests.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

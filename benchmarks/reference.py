@@ -5,8 +5,6 @@ thread, and compares losses, scores, weights, predictions, verdicts and explanat
 record in `.reference/`, which git ignores, since other processors round otherwise. Exit status 1 if something differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

@@ -5,8 +5,6 @@ encoder is a tiny one, in a package of its name; `bert-base-uncased` is a folder
 What cannot run and what is made smaller stands there too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

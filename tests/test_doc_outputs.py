@@ -1,7 +1,5 @@
 """Outputs that the documentation shows are what the program says: messages to the letter, figures in their shape."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What README and documentation say is so: settings and defaults, command lines, links, Python."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

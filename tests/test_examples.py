@@ -1,7 +1,5 @@
 """The examples do what they say, on a tiny encoder."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """`benchmarks.gpu`: on a CPU it tests itself, and what differs from the CPU's result makes it fail."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

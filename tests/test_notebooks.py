@@ -1,7 +1,5 @@
 """The notebooks in examples/ run from top to bottom with the embedded encoder, and are committed without outputs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

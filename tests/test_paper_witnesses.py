@@ -1,7 +1,5 @@
 """What the papers say of whole methods, against transformers' classes and plain loops over whole runs."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parts of other packages: known to settings, trained and saved like ours, missed by name, and checked by contracts."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The names that `attentune` exports."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 

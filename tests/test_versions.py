@@ -1,7 +1,5 @@
 """The lowest versions that are tested (`make test-versions`) are the lowest ones that the package accepts."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import version

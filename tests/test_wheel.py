@@ -1,7 +1,5 @@
 """The wheel and the source archive hold all that is needed: installed alone, outside of the checkout, they work."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

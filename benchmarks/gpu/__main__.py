@@ -14,8 +14,6 @@ in results/bench/gpu.jsonl. Without a GPU the same program runs on the CPU with 
 tests the program and measures nothing; it then writes no record. The exit status is 1 if a part failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -9,8 +9,6 @@ and may encode in bf16, are compared by the probabilities of their predictions.
 Without a GPU, transformers' plain attention stands for the device: it rounds otherwise than Attentune's on the CPU.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Speed of prediction against transformers' pipeline, and of explanations on a GPU against the CPU."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator

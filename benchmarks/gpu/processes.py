@@ -4,8 +4,6 @@
 in SETTINGS.json and kills itself after this step, as a power cut would.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Only the epochs after the first are timed: the first also pays for CUDA's start,
 An epoch's time includes the making of its batches and of its token labels, but no scoring and no checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

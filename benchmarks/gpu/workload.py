@@ -1,7 +1,5 @@
 """What all parts work on: the device, files of texts, encoders, and the settings of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -7,8 +7,6 @@ the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda". If 
 are processor time instead of elapsed time: equal on one thread of a quiet machine, and nearly so where others use it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

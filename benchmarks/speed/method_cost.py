@@ -9,8 +9,6 @@ With --layers the encoder has this many layers and random weights, and is otherw
 Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

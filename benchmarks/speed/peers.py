@@ -19,8 +19,6 @@ one machine stands for older ones; clock rates, caches and memory stay its own. 
 `--clock cpu` measures processor time, on one thread, where other programs use the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -11,8 +11,6 @@ a repeat. The servers' processor time depends less on what else the machine does
 prints a table.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

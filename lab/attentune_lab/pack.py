@@ -3,8 +3,6 @@
 python -m attentune_lab.pack comparisons/matrix results/matrix
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

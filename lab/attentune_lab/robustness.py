@@ -1,7 +1,5 @@
 """Robustness: scores on perturbed inputs, and on subsets of the rows by length and word overlap."""
 
-from __future__ import annotations
-
 import re
 import string
 import unicodedata

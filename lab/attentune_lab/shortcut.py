@@ -5,8 +5,6 @@ contradicts it in 80 % of the challenge reviews (`data.synthetic`). How much acc
 the second is how much it relies on the shortcut instead of the words that decide.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

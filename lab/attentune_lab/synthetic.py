@@ -6,8 +6,6 @@ opposite label in the challenge rows. The decisive words are always right. So a 
 well on validation and badly on the challenge rows, and explanations can be compared with the decisive words.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -4,8 +4,6 @@ Every draw comes from a fixed key, so a rate is the same on each run. Tolerances
 of plays, so that a right procedure fails one such line in 16,000.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Changed copies of texts, and how far scores fall on them: numbers, intervals, command."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shortcut experiment: means and intervals over seeds and reviews, and the verdicts."""
 
-from __future__ import annotations
-
 import json
 import math
 

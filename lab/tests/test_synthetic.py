@@ -1,7 +1,5 @@
 """The demo's synthetic ground truth: spans, the placement of the shortcut, and no leaks of texts."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -7,8 +7,6 @@
 >>> attentune.predict("runs/cola", ["The sailors rode the breeze clear of the rocks."])
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Every message says what was given, what was expected and how to fix it. The comm
 traceback and exits with status 2; any other exception is a bug and exits with status 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

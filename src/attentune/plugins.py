@@ -10,8 +10,6 @@ package, `my-package/layer-max`, so that a run names the package it needs. docs/
 part is called; `attentune.plugin_checks` checks it.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The budget: predicted times, the choice of folds, rows and updates, and the number of workers, with plain numbers."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A distilled model learns an ensemble's out-of-fold predictions, and says what that costs and saves."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

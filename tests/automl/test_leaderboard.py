@@ -1,7 +1,5 @@
 """The leaderboard: order, cells, and the sentence on new rows."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A worker's run: one fold of a fine-tuned member, on tiny random encoders."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

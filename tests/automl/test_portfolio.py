@@ -1,7 +1,5 @@
 """The portfolio: which members are tried for which rows, in which order, and under which names."""
 
-from __future__ import annotations
-
 import pytest
 
 from attentune.automl.portfolio import all_members, choose_members, encoder_labels

@@ -1,7 +1,5 @@
 """The order of members, and their updates when time gets short, with plain numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

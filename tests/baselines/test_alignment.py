@@ -1,7 +1,5 @@
 """How well tokens match: the features against plain loops, and those of a frozen encoder against each text alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

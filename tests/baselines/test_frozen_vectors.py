@@ -1,7 +1,5 @@
 """Vectors and alignments of a frozen encoder are kept, but not without limit; loaded baselines share them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`attentune auto`: from real sentences to a delivered model, within its limit, through interruptions and kills."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

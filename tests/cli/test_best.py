@@ -1,7 +1,5 @@
 """`--best`: predict and others with the best run of a comparison or search, which leave a model for it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calibration and thresholds: fitted at the end of a run or later, saved, obeyed by every way in, and taken back."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`attentune compare`: a grid of runs that nothing can make lose or repeat one."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Texts that are longer than a run reads: it is told once, with their share, and a word is never shown in part."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attentune doctor --labels` and `--fix`: from planted label errors to a corrected copy."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

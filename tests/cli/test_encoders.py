@@ -1,7 +1,5 @@
 """`attentune list encoders`: the list, and JSON."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

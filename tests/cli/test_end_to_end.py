@@ -1,7 +1,5 @@
 """From the command line as a user types it, on real rows and on a user's own files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """`attentune evaluate` and `attentune compare RUN RUN`: tables and files say what the records of the runs say."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attentune explain` and `attentune predict --explain`: every kind of output, and mistakes in one line each."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

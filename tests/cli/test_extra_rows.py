@@ -1,7 +1,5 @@
 """Extra files mixed into train, through the command line: train, doctor, compare, search, label."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`attentune explain --fit`: from a finished run to an explanation with every prediction."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

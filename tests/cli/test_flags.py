@@ -1,7 +1,5 @@
 """From words on a command line to a configuration."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`attentune compare --folds`: every preset on every fold, paired, with verdicts that allow for the overlap."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

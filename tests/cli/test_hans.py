@@ -1,7 +1,5 @@
 """`attentune evaluate --suite hans` from the command line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The help of each command: the most used flags first, and no flag that the command does not obey."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`attentune init` writes a configuration that `attentune train --config` takes."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

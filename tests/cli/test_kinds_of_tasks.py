@@ -1,7 +1,5 @@
 """Each command on a run of each kind of task and model works, or refuses in one message before it uses the model."""
 
-from __future__ import annotations
-
 import csv
 import random
 import shlex

@@ -1,7 +1,5 @@
 """Long texts in windows through the command line: trained, scored, predicted and explained to their ends."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

@@ -4,8 +4,6 @@ mistakes.yaml has the command lines; those of `before torch` are answered before
 seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import importlib

@@ -1,7 +1,5 @@
 """Several labels a row through the command line: trained, scored, predicted, explained, compared, exported."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

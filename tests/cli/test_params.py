@@ -1,7 +1,5 @@
 """`attentune params`: the counts of the models themselves, and those of the paper."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run reads the columns that it was trained on, whatever other columns a file has."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`attentune report`: run folders together, and the texts of rows, read from unchanged data files."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

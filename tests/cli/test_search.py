@@ -1,7 +1,5 @@
 """`attentune search`: trials that nothing can make lose or repeat one, and the best as a configuration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import fmean, stdev

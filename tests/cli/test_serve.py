@@ -1,7 +1,5 @@
 """`attentune serve` as a program of its own: it answers, stops when told to, and says what cannot be."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

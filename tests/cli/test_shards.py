@@ -1,7 +1,5 @@
 """`predict --output_dir OUT --shard I/N`: many rows, in parts that are whole or not there."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

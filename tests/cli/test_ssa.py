@@ -1,7 +1,5 @@
 """Self-Supervised Attention from the command line, on every type of task: what is logged, said and refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

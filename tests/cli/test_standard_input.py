@@ -1,7 +1,5 @@
 """`--input_file -`: rows from standard input are predicted as those of a file, or the answer says what to do."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """What a command imports: `predict` no more than it needs, mistakes before PyTorch; seconds are not asserted."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Full, read-only and otherwise unwilling disks: one message with path and cure, and nothing torn or half-written."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """`attentune predict` on files of several parts: as at once, whole or not at all, and at constant memory."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

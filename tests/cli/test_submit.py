@@ -1,7 +1,5 @@
 """`attentune submit`, and AX by `attentune evaluate`, from the command line."""
 
-from __future__ import annotations
-
 import csv
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Task-specific attention from the command line: Quora, STS and SST-5, saved, loaded, explained, resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

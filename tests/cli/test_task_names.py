@@ -1,7 +1,5 @@
 """Custom data is named by its file in everything that is printed; "own" is only in names of folders."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

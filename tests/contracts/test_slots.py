@@ -4,8 +4,6 @@ Neither padding nor other rows of a batch change anything; gradients are finite 
 model gives the same; no hook is left behind; evaluation repeats itself. A new entry is covered without a change here.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

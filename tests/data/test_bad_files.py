@@ -1,7 +1,5 @@
 """A bad file gives one message with its path, the line, the cause and the cure; never a traceback."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

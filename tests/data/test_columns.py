@@ -1,7 +1,5 @@
 """Columns: as named, else by their usual names, else by what they hold, never in silence; first lines that are rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

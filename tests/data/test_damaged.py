@@ -1,7 +1,5 @@
 """Damaged binary files end in one message that names the file; they end no process."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import subprocess

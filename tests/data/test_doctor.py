@@ -1,7 +1,5 @@
 """Problems that the doctor detects, inserted into small data; and the report's order, lines and JSON."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Rows of further files in train: whose they are, what they weigh, and which cuts they take no part in."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder of text files by class has a row for each file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Cross-validation: every row is scored on once, parts are stratified, and validation rows stay unseen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

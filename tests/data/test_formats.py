@@ -1,7 +1,5 @@
 """Separators and encodings that people have are found; UTF-8 with the separator of the extension is read as it was."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

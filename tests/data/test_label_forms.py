@@ -1,7 +1,5 @@
 """Labels as people's files have them: told where they are read, asked for where they are doubtful."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

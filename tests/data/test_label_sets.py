@@ -1,7 +1,5 @@
 """Several labels a row: read from lists and from texts with a separator, cut, sampled and looked over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

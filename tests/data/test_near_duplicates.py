@@ -1,7 +1,5 @@
 """Nearly equal texts with other labels, against the comparison of all pairs."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Spreadsheets and Feather files give the rows that they show."""
 
-from __future__ import annotations
-
 import datetime
 import sys
 import zipfile

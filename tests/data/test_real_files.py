@@ -1,7 +1,5 @@
 """What spreadsheets, notebooks and public data sets write: read right and told, or refused with all places."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """A file read in parts gives what it gives at once: rows, places, decisions, and the same words about what is wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

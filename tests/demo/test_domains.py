@@ -1,7 +1,5 @@
 """The demo's sentences: as they were published, and split without overlap, in balance and independently of the size."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The demo's leaderboard: accuracies by test set, their intervals, the order of the lines."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

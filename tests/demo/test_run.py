@@ -1,7 +1,5 @@
 """The demo's run of `auto`, whose time may be up before it has scored its rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ SLURM's jobs are submitit's local processes, and in the slow tests those of a SL
 are installed (Debian: slurmctld, slurmd, slurm-client, munge).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Comparisons and searches of which one process after the other is killed end as if nothing had happened."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

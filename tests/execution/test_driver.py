@@ -1,7 +1,5 @@
 """The driver of a command's runs: order, killed workers, workers that outlive their command, stop requests."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

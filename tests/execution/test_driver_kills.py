@@ -1,7 +1,5 @@
 """Workers and commands that are killed again and again, and a full disk: every run is recorded exactly once."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

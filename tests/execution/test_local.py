@@ -1,7 +1,5 @@
 """Processes of this machine: tasks, killed workers, stop requests, and the end of the command."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """One run in a worker process: its record, its folder, and what another process has done before."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

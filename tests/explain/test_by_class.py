@@ -1,7 +1,5 @@
 """The words that speak for each class over a file: the planted shortcut comes first, and intervals are bootstrap's."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

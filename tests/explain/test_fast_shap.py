@@ -1,7 +1,5 @@
 """fast-shap: what the fitted head says, how it is saved, and the messages where it cannot be fitted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What attention heads look at, beside the token gate's importance."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

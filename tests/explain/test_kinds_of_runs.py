@@ -1,7 +1,5 @@
 """Explanations of ensembles and baselines: deleted words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every method is its formula, as a plain loop over single texts has it, whatever it is asked together with."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The table of docs/explaining.md: which methods explain which kinds of runs, cell by cell on trained runs."""
 
-from __future__ import annotations
-
 import csv
 import random
 import re

@@ -1,7 +1,5 @@
 """`explain_texts`: what it returns for texts and pairs, what its JSON holds, and how it tells mistakes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pieces make words by the characters that they stand on, in every family's tokenizer and in many scripts."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data files: invalid ones with what the message must contain, and random valid ones in each file format."""
 
-from __future__ import annotations
-
 import csv as csv_module
 import gzip
 import io

@@ -3,8 +3,6 @@
 `problems` are those that axe-core finds on a page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

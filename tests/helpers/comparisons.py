@@ -1,7 +1,5 @@
 """Runs small comparisons through the command line, to interrupt them and compare their results."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

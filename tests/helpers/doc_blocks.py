@@ -3,8 +3,6 @@
 What cannot run, and what is made smaller, stands at the end.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Reference implementations of explanation methods: loops with one text, one token and one forward pass at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

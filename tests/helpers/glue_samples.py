@@ -1,7 +1,5 @@
 """Writes small GLUE, HANS and CS224N folders in the published layouts, and untrained runs on tasks of GLUE."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Malicious folders, each derived from a valid one, by name, with what must be said; and a watch on what they cause."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

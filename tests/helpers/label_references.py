@@ -1,7 +1,5 @@
 """Reference implementations of the label generators: loops with one text at a time, no padding and no batches."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any

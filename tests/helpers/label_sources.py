@@ -1,7 +1,5 @@
 """Builds label sources for tests: a tiny encoder with the real scorer, or a fast bag-of-words scorer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

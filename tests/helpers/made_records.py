@@ -1,7 +1,5 @@
 """Writes synthetic records of comparisons, without training."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from collections.abc import Mapping, Sequence

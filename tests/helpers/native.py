@@ -1,7 +1,5 @@
 """Shared by tests of the C code: their marker, processor features, and a reference implementation of dropout masks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A package with one part of each kind, and broken ones, that is installed by its metadata alone."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reference implementations of attention blocks (loops in Python floats) and of blurred encoders."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Writes checkpoints in the format of the released SSA program, with a reference implementation of its model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small labelled files, settings for training on them, and small tasks for the checks of data."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """Runs the server of `attentune serve` in a thread, and sends HTTP requests to it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

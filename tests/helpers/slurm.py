@@ -1,7 +1,5 @@
 """A SLURM with one node on this machine, from the packages that are installed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """Tasks for executors, and runs of a comparison that only sleep."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Selects the cases of a full product of settings that the fast tier runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Builds untrained runs: in memory, with predictions that differ between texts, saved, and saved ensembles of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Encoders, runs, checkpoints, comparisons, searches, records and settings files; nothing is written outside.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ensembles predict the fusion of their members' predictions, and load whole folders only."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

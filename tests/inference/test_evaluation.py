@@ -1,7 +1,5 @@
 """The evaluation of a split: classes, confusions and errors as counted by hand, for each kind of labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

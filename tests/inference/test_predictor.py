@@ -1,7 +1,5 @@
 """A saved run scores and predicts as it did when it was trained, from Python."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

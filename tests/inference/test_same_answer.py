@@ -1,7 +1,5 @@
 """A text has the same probability alone and in any batch, whichever way it is predicted."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

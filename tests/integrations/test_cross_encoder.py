@@ -1,7 +1,5 @@
 """Runs on pairs, exported as classes of transformers, are CrossEncoders of sentence-transformers with equal scores."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """SSA in transformers' own Trainer: labels, losses, evaluation, what is saved, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import csv
 from collections.abc import Callable

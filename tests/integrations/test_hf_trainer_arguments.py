@@ -1,7 +1,5 @@
 """Arguments for transformers' Trainer follow the same rule as Attentune's own defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cards of exports, and uploads to a server that speaks the hub's protocol: what is uploaded, and what never is."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

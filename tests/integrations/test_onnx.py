@@ -1,7 +1,5 @@
 """An exported run says in onnxruntime what it says in PyTorch, for every preset and family, or nothing is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The script that serves an exported run without PyTorch predicts what the run predicts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

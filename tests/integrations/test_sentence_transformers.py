@@ -1,7 +1,5 @@
 """Runs in sentence-transformers: equal vectors and scores of pairs, or a reason."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

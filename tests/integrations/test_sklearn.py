@@ -1,7 +1,5 @@
 """The scikit-learn estimators, in scikit-learn's own hands."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """`AttentuneAuto`: the best model within a time limit, as a scikit-learn estimator."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 

@@ -3,8 +3,6 @@
 They pass numbers as X, which are written as words here.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

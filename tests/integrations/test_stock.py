@@ -1,7 +1,5 @@
 """Runs exported as classes of transformers: equal logits in every family, and a reason where there is no such class."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

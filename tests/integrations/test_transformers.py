@@ -1,7 +1,5 @@
 """Run folders with the model's code, loaded where Attentune cannot be imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

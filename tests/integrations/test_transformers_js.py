@@ -1,7 +1,5 @@
 """Exported graphs in transformers.js, with Node and its packages from npm."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A lock has one holder, and is free when its process is killed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What exists on one operating system alone has a way round, which is taken here by hiding it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files by path and by URL: found, read, and written whole or not at all."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

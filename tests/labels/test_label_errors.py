@@ -1,7 +1,5 @@
 """Likely label errors by out-of-fold probabilities, and how many labels may be wrong."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of likely label errors, a person's marks in it, and the corrected copy."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which texts to label next: the formulas against plain loops, and each kind of run."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

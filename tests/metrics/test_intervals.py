@@ -1,7 +1,5 @@
 """Intervals of scores: from confusion counts they are those of resampled rows, and undefined ones are NaN."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

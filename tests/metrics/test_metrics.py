@@ -1,7 +1,5 @@
 """Metrics against examples worked by hand and against plain loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

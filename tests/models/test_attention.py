@@ -1,7 +1,5 @@
 """Our own programs for attention compute what PyTorch's does, in every family that has it, and drop as told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

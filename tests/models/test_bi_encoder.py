@@ -1,7 +1,5 @@
 """A model that reads the texts of a pair apart, against each text read alone; and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

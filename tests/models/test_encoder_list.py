@@ -1,7 +1,5 @@
 """The table of known encoders: sizes are those of the published configurations; what is on this machine is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which encoders take the written-out layer, when, and that their weights, scores and files are what they were."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """transformers' Auto classes know the model, whichever of the two packages is imported first, and how much of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

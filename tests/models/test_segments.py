@@ -1,7 +1,5 @@
 """Encoders that learnt to tell the two texts of a pair apart are told which is which, before and after saving."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

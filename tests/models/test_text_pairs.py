@@ -1,7 +1,5 @@
 """Rows of two texts, split and joined again, compared with plain loops."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Training the used rows alone gives what AdamW on the whole table gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Long texts in windows: what the encoder says of a token is the mean over the windows it stands in, in plain loops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention blocks against plain loops and against BERT's own layer, and what masks and empty texts do to them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import BertConfig

@@ -1,7 +1,5 @@
 """The loss of the attribution head is FastSHAP's, as plain loops have it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

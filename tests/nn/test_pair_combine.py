@@ -1,7 +1,5 @@
 """Two vectors to scores of the pair: plain loops, and the losses that they are for."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever the rows: they come back in their order, letter for letter, or an error names the line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whatever stands in settings and records: they are read right, or an error of ours says why not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Whatever the texts: special tokens are ours alone, no row is lost, and padding changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

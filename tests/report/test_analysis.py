@@ -1,7 +1,5 @@
 """Verdicts from records: the same numbers as computed by hand, and notes about records that do not match."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

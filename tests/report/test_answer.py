@@ -1,7 +1,5 @@
 """The question of a report and its answer in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

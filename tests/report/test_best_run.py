@@ -1,7 +1,5 @@
 """The best run of a comparison or search: by the mean score, and how sure the choice is, or a refusal with its cure."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

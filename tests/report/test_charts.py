@@ -1,7 +1,5 @@
 """Charts: the drawn values, the layout, and imports without torch and Matplotlib."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The rows that methods get wrong, and what a report on one run shows."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Explanations on a page and in a terminal: whole, readable without colour, and no text becomes more than text."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Reports: their tables and figures, escaping in every format, and identical files for identical records."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """The page of a report in a real browser: what a person sees, with or without a screen reader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

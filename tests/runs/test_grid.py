@@ -1,7 +1,5 @@
 """Which runs a comparison has, with which settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

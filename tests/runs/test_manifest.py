@@ -1,7 +1,5 @@
 """What may not change between two commands into one folder."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How long a comparison will go on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Records: whole or not there, the first one counts, and rows that were not the same are told."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal

@@ -1,7 +1,5 @@
 """Comparisons from Python, and those that the disk or the kernel stops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

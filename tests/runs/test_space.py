@@ -1,7 +1,5 @@
 """What a search varies: flags, files, the papers' grids, and that each value is one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Trained runs on the same rows: tests by hand, alignment by id, kinds of labels, and refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest

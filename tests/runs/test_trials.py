@@ -1,7 +1,5 @@
 """The trials of a search: sampled alike by every process, never repeated, pruned if others do better, and ranked."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import random

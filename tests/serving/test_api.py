@@ -1,7 +1,5 @@
 """The API in this process: answers, limits, keys and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

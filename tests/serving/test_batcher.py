@@ -1,7 +1,5 @@
 """The batcher: what is joined, what waits, what is refused, and whom a failure reaches."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any

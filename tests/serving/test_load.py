@@ -1,7 +1,5 @@
 """The server under load, as a program of its own: many at once, slow ones, cut ones, and those who should not ask."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

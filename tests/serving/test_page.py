@@ -1,7 +1,5 @@
 """The page in a real browser: what a person sees and does."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the page asks the server for: masked words, files, the example, wrong rows, and the page itself."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

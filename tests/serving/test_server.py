@@ -1,7 +1,5 @@
 """The socket and the connections of the server, and the hosts that it answers for and asks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """From runs to verdicts."""
 
-from __future__ import annotations
-
 import gc
 import math
 

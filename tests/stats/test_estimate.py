@@ -1,7 +1,5 @@
 """Means over seeds and examples, against scipy and plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

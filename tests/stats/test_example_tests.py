@@ -1,7 +1,5 @@
 """McNemar, the paired bootstrap and jackknife values."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

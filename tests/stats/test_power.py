@@ -1,7 +1,5 @@
 """The stated gaps are checked by playing the tests many times, not by repeating their formulas."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

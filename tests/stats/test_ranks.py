@@ -1,7 +1,5 @@
 """Friedman's test and Nemenyi's difference."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

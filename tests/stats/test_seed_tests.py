@@ -1,7 +1,5 @@
 """The sign-flip test and Wilcoxon's, against scipy and plain loops."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The sentence of a verdict, from fields set by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

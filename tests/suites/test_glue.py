@@ -1,7 +1,5 @@
 """The GLUE site's files: names, words, order and counts, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

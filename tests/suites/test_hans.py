@@ -1,7 +1,5 @@
 """HANS: every cell against a plain loop, the class of entailment by its name, order, averages over seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Corrupted texts: one changed word in a share of the rows, and labels that say which."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Reusing training-time predictions saves forward passes and changes almost no labels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

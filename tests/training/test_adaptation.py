@@ -1,7 +1,5 @@
 """`attentune train --adapt`: an encoder learns to detect changed words, without labels."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

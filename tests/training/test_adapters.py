@@ -1,7 +1,5 @@
 """Low-rank adapters in the encoder: what trains, what is saved, and that nobody needs peft afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

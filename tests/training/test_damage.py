@@ -1,7 +1,5 @@
 """Checkpoints that a disk has spoilt are found, whatever has happened to them, and a good one is used."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

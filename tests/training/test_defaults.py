@@ -1,7 +1,5 @@
 """Open training settings are chosen by rows, text length and encoder size; given ones are kept."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Data frames: training and predicting from Python, and what a notebook shows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A frozen encoder stays as it is bit for bit, and encodes each row once where its output does not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 How many kills a test makes is kept as its property `kills` (`pytest --junitxml`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

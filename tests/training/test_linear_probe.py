@@ -1,7 +1,5 @@
 """A run that starts from a linear probe: its first predictions are the frozen solution's, and it resumes exactly."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

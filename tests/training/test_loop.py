@@ -1,7 +1,5 @@
 """What a run does step by step, seen from its folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

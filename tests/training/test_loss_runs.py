@@ -1,7 +1,5 @@
 """Runs with each loss: what is saved predicts as it was scored, by every way in."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

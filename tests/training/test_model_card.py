@@ -1,7 +1,5 @@
 """The model card of a run folder: the hub's tools read its top, it renders, and no name breaks out of it."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

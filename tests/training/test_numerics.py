@@ -1,7 +1,5 @@
 """NaN, infinity, and data from which little can be learnt: one message that names the rows, or a correct result."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

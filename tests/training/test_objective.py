@@ -3,8 +3,6 @@
 The losses of single rows and tokens are tested in `tests/nn/test_losses.py`; here they are put together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Runs beside plain PyTorch: a loop that is written out, and layers without the C code."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Each process is this file as a program: `test_processes.py JOBS.json FOLDER`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Disks that take a part of what is written, folders that may not be written to, a folder that another run is in."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

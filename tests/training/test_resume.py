@@ -1,7 +1,5 @@
 """A run that was killed and resumed ends with the same weights and labels, bit for bit, as one that was not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

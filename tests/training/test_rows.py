@@ -1,7 +1,5 @@
 """Whole runs on rows with weights, from extra files, and on rows with soft targets."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who may write to a run folder, what a failed run leaves in it, and inputs that changed before it is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """Regression on scores of any offset and scale: years, prices, a million and a little."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Callable

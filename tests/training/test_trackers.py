@@ -1,7 +1,5 @@
 """Trackers: what they are told, and how their runs end and go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -9,8 +9,6 @@ task, with Holm-corrected p values; the difference of the mean over tasks, with 
 the gain of `auto` that `auto-single` keeps. Of several folders, the last one that has a record of a cell counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -9,8 +9,6 @@ prints the tables of results/stats/README.md. With --folds it prints the false a
 cross-validation as JSON instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

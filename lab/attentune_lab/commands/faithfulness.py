@@ -1,7 +1,5 @@
 """`attentune faithfulness`: measure the faithfulness of explanations."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence

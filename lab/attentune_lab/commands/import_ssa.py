@@ -1,7 +1,5 @@
 """`attentune import-ssa`: convert a checkpoint of the released SSA program."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`attentune label`: list rows with their tokens, each token's training label and its importance by the token gate."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`attentune layers`: show the layer weights of squeeze-and-excitation."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

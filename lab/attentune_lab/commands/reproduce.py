@@ -1,7 +1,5 @@
 """`attentune reproduce`: reproduce tables and figures of the papers."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`attentune shortcut`: methods on synthetic reviews with a planted shortcut that is reversed in a test set."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`attentune stress`: measure robustness to changed texts."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ al. 2020, github.com/jayded/eraserbenchmark). A document consists of a row's non
 is the evidence in `test.jsonl`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

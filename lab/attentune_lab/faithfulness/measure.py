@@ -1,7 +1,5 @@
 """Measures the faithfulness of explanations by erasing the tokens that they rank highest."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Sanity checks of attribution methods: repeatability, and dependence on the model's weights."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A review's label depends on one word ("single"), on a word and its negation ("co
 ("pair"). Only correctly predicted reviews are used: for the others it is unknown which words the model relied on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Convert a checkpoint of the released program to a run folder."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The flags of the released program and the settings that they correspond to."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run the released program's command: train or load a model, score it, and write the same result files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables that compare the scores of a reproduction with the published ones."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Settings are chosen for each method and task on held-out training rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recipes: methods, tasks and settings of a table or figure of a paper, in `recipes/`, or of an experiment of yours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache

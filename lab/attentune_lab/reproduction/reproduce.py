@@ -1,7 +1,5 @@
 """Reproduction of a table or figure of a paper, with a report that compares it with the published one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

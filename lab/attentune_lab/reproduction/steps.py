@@ -1,7 +1,5 @@
 """Further evaluations of a recipe's trained models: HANS, AX, layer weights and explanations of sentences."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`attentune faithfulness`: tables, JSON, files, the demo's reviews, and mistakes in one line each."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`attentune label`: rows with their tokens, training labels and learnt importance, as JSON lines."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`attentune layers`: the layers' weights as a table, JSON and a figure."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

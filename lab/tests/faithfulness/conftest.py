@@ -1,7 +1,5 @@
 """One run whose methods are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

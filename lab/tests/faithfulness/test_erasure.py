@@ -1,7 +1,5 @@
 """Erasing by mask, deletion and attention is what a plain loop over single texts does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

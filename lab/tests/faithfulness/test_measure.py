@@ -1,7 +1,5 @@
 """Faithfulness of several methods on one run: random baseline and intervals."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Orders of tokens, what erasing in them does, and the best and worst order there is."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

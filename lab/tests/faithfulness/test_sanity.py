@@ -1,7 +1,5 @@
 """Scores that repeat, and scores that follow the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Checkpoints of the released SSA program as run folders: the same logits, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

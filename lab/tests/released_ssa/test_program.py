@@ -1,7 +1,5 @@
 """`attentune run-ssa`: the released program's flags, and the result files it writes."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

@@ -1,7 +1,5 @@
 """Our scores stand in the places of the published ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Every recipe is whole: its tasks, methods and settings exist, and its published rows belong to its methods."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recipes through the command line: on made-up data in the published layouts, and all of them on the real ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -8,8 +8,6 @@
 `output_dir` is the delivered run folder. Its folder `auto` has the work, with which a call with `resume` goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

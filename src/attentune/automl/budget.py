@@ -4,8 +4,6 @@
 Numbers only: neither PyTorch nor scipy is imported.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

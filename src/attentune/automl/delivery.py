@@ -1,7 +1,5 @@
 """The end of `attentune auto`: fuse what is complete, write the run folder, the leaderboard and the records."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -7,8 +7,6 @@ it. Unlabelled rows have the ensemble's predictions as targets. The ensemble's d
 Source: Hinton, Vinyals and Dean 2015, with temperature 1.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

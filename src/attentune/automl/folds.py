@@ -1,7 +1,5 @@
 """Folds of the training rows, and what was predicted out of fold: by each member, and by what `auto` delivers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The portfolio of `attentune auto`: a fixed list of members, in `portfolio.yaml`, from cheap to expensive."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

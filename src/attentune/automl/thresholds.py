@@ -9,8 +9,6 @@ several labels fit the noise of the rows themselves, and for accuracy the most p
 these must be clearly better.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The baselines by name, and saved ones as runs, which `Predictor.load` returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attentune auto`: the best model for some rows within a time limit."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

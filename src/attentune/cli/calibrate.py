@@ -1,7 +1,5 @@
 """`attentune calibrate`: fit the temperature and thresholds of a finished run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, data_from, parser_of

@@ -1,7 +1,5 @@
 """`attentune compare`: methods on tasks over several seeds; `compare RUN RUN`: trained runs on the same rows."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """`attentune demo`: the main job on real sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`attentune evaluate`: score a saved run and show what it gets wrong; with `--suite hans`, on HANS."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Settings have the names of `TrainingArguments` and `run_classification`; the names that other tools use are read too.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """`attentune init`: write a commented configuration for a file of rows."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Runs, files, texts and executors that flags name: checked before PyTorch is imported (seconds), and read."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attentune list`: the known tasks, presets, encoders and settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

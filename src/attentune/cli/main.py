@@ -4,8 +4,6 @@ Exit status: 0 success; 1 internal error; 2 user error (one message, no tracebac
 has not learnt more than a baseline; 130 interrupted by Ctrl-C.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Plain-text tables, progress lines, and where results go: standard output carries nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """`attentune params`: count parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

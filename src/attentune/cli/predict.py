@@ -1,7 +1,5 @@
 """`attentune predict`: predict texts."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`attentune report`: write tables, verdicts and figures of comparisons."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attentune serve`: serve a page for trying a run, and a JSON API."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """`attentune submit`: write a GLUE submission."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

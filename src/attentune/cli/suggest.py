@@ -1,7 +1,5 @@
 """`attentune suggest`: which texts to label next."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`attentune train`: train a model; with `--adapt`, adapt an encoder to texts without labels."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

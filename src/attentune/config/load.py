@@ -1,7 +1,5 @@
 """Load one `Config` from presets, YAML files and overrides, and write it as YAML."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

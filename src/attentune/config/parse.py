@@ -1,7 +1,5 @@
 """Parse nested mappings into frozen sections; all problems are collected instead of stopping at the first."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

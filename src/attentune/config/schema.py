@@ -5,8 +5,6 @@ other packages in that group of `attentune.plugins`), and `minimum`/`maximum` (`
 are those of transformers' `TrainingArguments` and `run_classification` where one exists.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

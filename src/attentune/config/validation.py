@@ -1,7 +1,5 @@
 """Checks of settings that are valid one by one but conflict with each other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Readers of Parquet, Feather and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Built-in tasks: their specifications (`builtin_tasks/*.yaml`), and loading them from their published files."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

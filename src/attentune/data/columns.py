@@ -5,8 +5,6 @@ a first row that is no header; `row_ids` checks the ids; `read_rows` makes the r
 All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections import Counter

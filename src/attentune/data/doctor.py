@@ -1,7 +1,5 @@
 """`examine`: the statistics of each split of a task, and what `CHECKS` find wrong with its rows."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import functools

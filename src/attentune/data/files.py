@@ -3,8 +3,6 @@
 No types are inferred: "None", "NA", "nan" and "null" are texts, and numbers stay as they are written.
 """
 
-from __future__ import annotations
-
 import atexit
 import csv
 import io

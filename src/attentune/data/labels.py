@@ -1,7 +1,5 @@
 """Labels: find the label space of a task, and read label columns as class ids, scores or multi-hot rows."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -9,8 +9,6 @@
     rows -> splits                     (this module: validation split, fold, calibration split, sample, extra rows)
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping, Sequence

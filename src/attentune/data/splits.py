@@ -1,7 +1,5 @@
 """Seeded, stratified samples, splits and folds; the groups of nearly equal texts, which none of them may separate."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

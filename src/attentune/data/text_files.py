@@ -1,7 +1,5 @@
 """Readers of text files: separated by commas, tabs and the like, one text a line, JSON lines, and JSON."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -3,8 +3,6 @@
 The sentences come with the package, in `sentences/`; its NOTICE.md has the source and the licence (CC BY 4.0).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """The demo's leaderboard: each method's accuracy on the two test sets, with intervals, and the report page."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

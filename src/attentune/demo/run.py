@@ -1,7 +1,5 @@
 """The demo: trains methods on sentences of two domains, and scores them on held-out ones and on a third domain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 `executor` has the interface and its options; `local`, `ray_cluster` and `slurm` implement it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

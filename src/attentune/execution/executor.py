@@ -4,8 +4,6 @@ A task is a function of a module and its arguments, all of which can be pickled.
 `stop`, a `StopRequest`: once `stop.requested` is set, it saves what it has and returns soon.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import math

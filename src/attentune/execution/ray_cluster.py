@@ -1,7 +1,5 @@
 """Executes tasks on a Ray cluster: one machine or many, with fractions of GPUs. Needs the extra `ray`."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -4,8 +4,6 @@ A job that is pre-empted, or reaches its time limit, saves and returns; whoever 
 job that SLURM itself starts again goes on from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import signal

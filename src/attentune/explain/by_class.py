@@ -3,8 +3,6 @@
 Of pairs, also how often each class is predicted by how many words the texts share: a shortcut that single words hide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

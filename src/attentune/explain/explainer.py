@@ -3,8 +3,6 @@
 `explainer_for` returns the explainer of a run: `Explainer` for a model, `WordExplainer` for baselines and ensembles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from abc import ABC, abstractmethod

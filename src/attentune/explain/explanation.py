@@ -1,7 +1,5 @@
 """The explanation of one prediction: the words or tokens of a text, each with a score."""
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

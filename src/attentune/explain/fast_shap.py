@@ -6,8 +6,6 @@ Source: FastSHAP (Jethani et al., ICLR 2022). Theirs is a second network that re
 states of the model that it explains.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The attribution methods by name, all with one signature."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

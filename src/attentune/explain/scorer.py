@@ -1,7 +1,5 @@
 """The scorer: a model, the rows to explain, and the function of its logits that attribution methods explain."""
 
-from __future__ import annotations
-
 import contextlib
 import zlib
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Explains the predictions of a saved run on texts, in one call."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a run gets right and wrong on labelled rows: scores with intervals, by class, confusions, worst errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The format of `predictions_SPLIT.csv`: one row per text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Run a model over rows: logits, token importances and layer weights; and set up Accelerate."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Predict any number of rows chunk by chunk, in constant memory: to CSV, or to one part of a folder of parts."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

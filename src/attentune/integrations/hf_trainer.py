@@ -3,8 +3,6 @@
 Start with `SSACallback`; `new_model` builds the model, `recommended_arguments` chooses the training arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

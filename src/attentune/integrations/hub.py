@@ -5,8 +5,6 @@ run, and leave nothing behind if it differs. An exported folder has weights, set
 the data.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

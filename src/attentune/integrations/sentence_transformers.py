@@ -3,8 +3,6 @@
 The folder's files have the form that sentence-transformers 2 to 6 load, which does not change between versions.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

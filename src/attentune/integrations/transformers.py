@@ -8,8 +8,6 @@ W2 tanh(W1 h + b1) + b2 with a pooler and W h + b without one. The first is thei
 where f(z) - f(-z) = z, as ReLU, GELU and SiLU have it: the dense layer gets the rows W and -W, the last one subtracts.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

@@ -1,7 +1,5 @@
 """Files by path or URL, both through fsspec: local files and object stores (s3://, gs://, ...)."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

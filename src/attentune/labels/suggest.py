@@ -1,7 +1,5 @@
 """Which texts to label next: those of which a run is least certain, which differ, or about which models disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Fit a softmax temperature and decision thresholds on held-out rows, and measure the effect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Intervals of scores over rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics, with the names used by GLUE in the `evaluate` library, and whether greater is better."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import statistics

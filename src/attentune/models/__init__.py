@@ -7,8 +7,6 @@ theirs on import; since `import attentune` must not import transformers (and tor
 an import hook imports each of them as soon as the part of transformers that it registers with is loaded.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

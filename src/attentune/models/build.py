@@ -1,7 +1,5 @@
 """Builds a model from settings: a pre-trained encoder with newly initialised slots."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

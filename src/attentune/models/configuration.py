@@ -1,7 +1,5 @@
 """The model's configuration class, saved as `config.json`."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig

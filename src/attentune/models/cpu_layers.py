@@ -6,8 +6,6 @@ bf16 (`use_fused_layers`). BERT's layer exists under several names: `_PATHS` say
 a new family with this layer is one entry; the mixins serve what differs in other ways, a layer's arguments and results.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Known encoders, their facts (`encoders.yaml`), and which of them are on this machine; imports no PyTorch."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Resolves the settings of a head for given rows and a given encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attentune.config import ModelConfig

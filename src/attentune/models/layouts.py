@@ -8,8 +8,6 @@ A row that is longer than a window, [CLS], tokens, [SEP], is read in windows, ea
 mean over all windows of the row. Layer mix, head and token gate therefore see the whole text.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Not in `pipeline.py`, which is copied into exported folders, where an import must not change transformers.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

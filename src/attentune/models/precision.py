@@ -1,7 +1,5 @@
 """Numeric precision: what a device computes fast."""
 
-from __future__ import annotations
-
 import functools
 import time
 

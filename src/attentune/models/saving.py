@@ -4,8 +4,6 @@ Refused are contents that could make transformers or its dependencies run code, 
 download something, or exhaust the memory (`problem_in`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

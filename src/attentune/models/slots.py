@@ -4,8 +4,6 @@ Adapters are those of the peft library, on query and value projections (Hu et al
 Large Language Models").
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -6,8 +6,6 @@ time in gradients, clipping and optimiser; the full table is assembled when it i
 full table up to rounding.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -7,8 +7,6 @@ The blur multiplies the tokens by a matrix K (T, T). K is symmetric, so blurring
 both directions (a 2-D convolution, K P K) equals blurring the values before attention and the context after it.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The classifier: from sentence vectors to logits, with what some losses and bi-encoders need in between."""
 
-from __future__ import annotations
-
 import math
 
 import torch

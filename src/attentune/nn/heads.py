@@ -9,8 +9,6 @@ blocks (a full block is BERT's layer, with one more dense layer for cross-attent
 al. 2020, sections 3.2 and 3.3) for the token gate, whose threshold is the released program's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

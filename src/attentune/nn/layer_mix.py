@@ -3,8 +3,6 @@
 Source: SESAME (Su and Cheng 2019), section 3.1 and table 3; initialisation as in its released program.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

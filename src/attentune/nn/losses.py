@@ -1,7 +1,5 @@
 """Losses per row. They return numerators and denominators, so that the caller sums both and divides once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -8,8 +8,6 @@ One test covers all parts of a package:
         check_package("my-package", tmp_path)
 """
 
-from __future__ import annotations
-
 from attentune.plugin_checks.checks import build_tiny, check_package, check_part
 
 __all__ = ["build_tiny", "check_package", "check_part"]

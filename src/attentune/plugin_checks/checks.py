@@ -5,8 +5,6 @@ part; evaluation repeats itself; a saved model gives the same logits. Losses: on
 Metrics: perfect predictions score best. Label generators: plans depend on seed, epoch and row only.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import string

@@ -1,7 +1,5 @@
 """From the records of a comparison to verdicts, by method and task, and to the best run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

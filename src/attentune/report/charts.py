@@ -3,8 +3,6 @@
 Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import math

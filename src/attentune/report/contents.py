@@ -1,7 +1,5 @@
 """The contents of a report: the question and its answer in words, then tables and figures of what readers ask next."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """What a report shows of rows and classes: rows that models get wrong, confused classes, calibration, sure errors."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import Counter

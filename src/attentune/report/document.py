@@ -1,7 +1,5 @@
 """The content of a report as plain text: sections, tables and figures, and the formats of numbers and texts."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Explanations as an HTML page, and as coloured text for a terminal; no text can become more than text in them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

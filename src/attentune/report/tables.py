@@ -1,7 +1,5 @@
 """The tables of a comparison: scores, verdicts, costs and settings; and the same results as records for CSV."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -4,8 +4,6 @@ Texts, labels and method names come from data files. A template prints them with
 makes them inert. Only a value marked with the filter `safe` or `e` is printed without the environment's escaping.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

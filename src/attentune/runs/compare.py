@@ -1,7 +1,5 @@
 """Runs a comparison: every combination of task, method, training size and seed, in parallel worker processes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

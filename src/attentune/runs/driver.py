@@ -4,8 +4,6 @@ It is one process for each folder, may be killed at any time, and goes on where 
 run with a record in its own folder (`RecordStore.draft`) is taken over, one with a checkpoint is resumed.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import math

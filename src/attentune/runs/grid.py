@@ -3,8 +3,6 @@
 The manifest in the comparison's folder (`compare.json`) keeps methods, settings and fingerprints that must not change.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

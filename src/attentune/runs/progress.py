@@ -3,8 +3,6 @@
 The time follows from finished runs.
 """
 
-from __future__ import annotations
-
 import statistics
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence

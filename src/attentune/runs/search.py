@@ -1,7 +1,5 @@
 """Hyper-parameter search: runs trials in parallel (grid, random or TPE), and trains a model with the best settings."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

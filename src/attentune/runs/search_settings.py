@@ -1,7 +1,5 @@
 """What a search varies, and how it samples and ranks trials; checked without rows, PyTorch and Optuna."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Search spaces: dimensions from flags, YAML files and the papers' grids."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The tests are about these trained models. They say nothing about other seeds: `report.analysis` compares methods.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

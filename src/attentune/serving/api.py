@@ -1,7 +1,5 @@
 """The server's routes over an `Engine`: the JSON API with its OpenAPI description, and the page."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

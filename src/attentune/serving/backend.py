@@ -1,7 +1,5 @@
 """What a saved run answers: predictions, explanations, masked words, files, and the validation rows it gets wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

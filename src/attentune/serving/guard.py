@@ -5,8 +5,6 @@ name of the site's own that resolves to 127.0.0.1 (DNS rebinding). Starlette che
 body; `Guard` adds what it lacks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """Limits on requests, and the errors of requests that exceed them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run an ASGI application with uvicorn in this process: bind the socket, answer, and stop without error output."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

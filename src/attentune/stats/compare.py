@@ -1,7 +1,5 @@
 """Compare methods: from the runs of several methods to comparisons, corrected for multiple testing, and to ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

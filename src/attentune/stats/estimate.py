@@ -4,8 +4,6 @@ The values are usually differences of two methods, paired by seed (and example),
 mean is zero. All functions accept leading axes, for many data sets at once.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The tests over examples compare two trained models and say nothing about other s
 assumptions, but their p cannot fall below 2 / 2^S with S seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

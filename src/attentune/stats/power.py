@@ -5,8 +5,6 @@ Responsibility" (EMNLP 2020). statsmodels has no power of McNemar's test, and it
 levels that Holm's correction needs.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The result of comparing two methods, and the sentence that states it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """GLUE: scores on AX, the diagnostic set, by phenomenon; and submissions, a zip archive with a TSV file per task."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence

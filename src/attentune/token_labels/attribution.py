@@ -1,7 +1,5 @@
 """Token labels from integrated gradients and LIME: expensive, for comparison with the cheaper generators."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import math

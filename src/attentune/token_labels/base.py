@@ -1,7 +1,5 @@
 """The interfaces of token labels: generators that plan each epoch, and the scorer through which they use the model."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

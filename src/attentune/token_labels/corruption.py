@@ -4,8 +4,6 @@ Source: replaced token detection (Clark et al. 2020, "ELECTRA", section 2), here
 text ungrammatical or nonsensical, as in the detection of artificial errors (Rei and Yannakoudakis 2017, section 3).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from functools import cached_property, lru_cache

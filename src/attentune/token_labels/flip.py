@@ -1,7 +1,5 @@
 """Token labels from masking some of a sentence's tokens and comparing the prediction before and after."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

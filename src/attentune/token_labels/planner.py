@@ -1,7 +1,5 @@
 """Plans the epochs of a run: the label generators by name, and how they ask the model that is being trained."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ Source: adaptation to the texts of a task before fine-tuning (Gururangan et al. 
 4), here with detection instead of masked-language modelling, which needs a head that few checkpoints carry.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

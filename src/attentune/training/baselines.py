@@ -1,7 +1,5 @@
 """Runs of baselines, and the comparison of a finished model with them: a model that is no better is told."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """Builds the parts of a run from its settings, which stop here: tokens, model, token-label planner, evaluator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Calibrates a finished run on given rows: saves temperature and thresholds, and leaves the weights unchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The model card of a run: its `README.md`, in the format of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A checkpoint is written to a temporary folder, each file is flushed to the disk,
 added, and the folder is renamed to `checkpoint-STEP`. Later damage is detected through the manifest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

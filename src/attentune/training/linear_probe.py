@@ -8,8 +8,6 @@ Source: LP-FT (Kumar et al. 2022, "Fine-tuning can distort pretrained features a
 section 3).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

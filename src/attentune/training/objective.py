@@ -1,7 +1,5 @@
 """The training objective: the task's loss, combined with the loss of the token head."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

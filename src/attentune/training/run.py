@@ -9,8 +9,6 @@ checkpoint.py  checkpoints, resuming, the final weights
 card.py        predictions, scores and the model card of the run folder
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Generator, Mapping, Sequence

@@ -10,8 +10,6 @@ baseline.json, baseline.safetensors   instead of a model, if the run fitted a ba
 log.jsonl, checkpoint-STEP/    losses and scores during training; checkpoints to resume from
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

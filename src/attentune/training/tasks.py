@@ -1,7 +1,5 @@
 """Trains several built-in tasks in one command: one run each, or one shared encoder; and their joint score."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

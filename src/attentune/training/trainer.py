@@ -4,8 +4,6 @@ Tasks with one encoder take turns, a step each. A task gets steps in proportion 
 large tasks do not drown small ones; all tasks together have as many steps as they would have alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the CPU code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The compiled AdamW against AdamW written out in float64 and against PyTorch's, in float32 and with bf16 gradients."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fast dropout drops what it should, scales what it keeps, and depends on the generator alone."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

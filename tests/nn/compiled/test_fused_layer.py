@@ -1,7 +1,5 @@
 """The written-out layer is the layer: values and gradients against the formula in float64, dropout included."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

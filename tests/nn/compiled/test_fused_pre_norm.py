@@ -1,7 +1,5 @@
 """ModernBERT's layer against the formula in float64: values, gradients, prediction."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

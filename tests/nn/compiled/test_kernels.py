@@ -1,7 +1,5 @@
 """Each function of the C files against its formula in float64, gradients by autograd; on one thread and on two."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The C functions on random shapes, masks and odd values, against their formulas in float64."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

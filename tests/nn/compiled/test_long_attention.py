@@ -1,7 +1,5 @@
 """Attention piece by piece is plain attention: values, gradients, masks and, where nothing else is left, dropout."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The C code is compiled once for a processor, and where it cannot be the reason is told."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Plain attention is the formula, loops and all, and drops what dropout says."""
 
-from __future__ import annotations
-
 import math
 
 import torch

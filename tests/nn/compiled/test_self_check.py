@@ -1,7 +1,5 @@
 """The compiled code is compared with PyTorch before its first use, and not used if they differ."""
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The compiled layer is measured against PyTorch's once, the result is kept, and a slower one is not used."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

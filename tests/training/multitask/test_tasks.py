@@ -1,7 +1,5 @@
 """Several tasks in one command: a run each, or one encoder that all share; resumed, predicted and handed in."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ number is used for four features, so probabilities are multiples of 1/65536. The
 PyTorch's generator, not on the number of threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,8 +6,6 @@ they differ, a warning is shown and PyTorch's operations are used. On the proces
 layer always was faster; on others it must not make anybody's training slower, so it is measured once for each size.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import json

@@ -1,7 +1,5 @@
 """Memory of the process: reuse of freed memory between batches, with glibc only, and the peak of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

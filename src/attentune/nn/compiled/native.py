@@ -9,8 +9,6 @@ an older processor than this one; ATTENTUNE_NATIVE=0 disables the kernels, ATTEN
 measuring whether they are faster (`checks.is_fast`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
