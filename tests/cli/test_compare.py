@@ -185,7 +185,7 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
 
 @pytest.mark.integration
 def test_more_presets_sizes_and_seeds_may_be_added(whole, attentune, tiny):
-    """Refusals of other settings are in tests/runs/test_manifest.py."""
+    """Refusals of other settings are in tests/runs/test_grid.py."""
     folder, before, _ = whole
     one = ("--presets", "bert-mean", "--seeds", "9,", "--train-size", "24")
     # What is not computed with does not matter, and more may be added.

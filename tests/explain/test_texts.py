@@ -1,4 +1,4 @@
-"""`explain_texts`: what it returns for texts and pairs, what its JSON holds, and how it tells mistakes."""
+"""`explain_texts` for texts, pairs and all kinds of runs: results, JSON, units, heads, and mistakes."""
 
 import json
 from collections.abc import Callable
@@ -15,17 +15,19 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.by_class import class_units
 from attentune.explain.explainer import Explainer, answer_masked
-from attentune.explain.explanation import Explanation
+from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
-from attentune.explain.texts import explain_texts
-from attentune.inference.predictor import ModelPredictor, predict
+from attentune.explain.texts import explain_texts, head_attention
+from attentune.inference.predictor import ModelPredictor, Predictor, predict, predict_rows
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
+from helpers import explain_references as loops
+from helpers.explain_references import OneText
 from helpers.samples import settings
 from helpers.tiers import covering
 from helpers.tiny_models import rows_of
-from helpers.tiny_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
+from helpers.tiny_runs import KINDS, SPACES, TEXTS, rows_for, saved_ensemble, tiny_run
 
 Tiny = Callable[..., Path]
 QUICK: dict[str, Any] = {"samples": 8, "steps": 2}
@@ -267,3 +269,130 @@ def test_words_by_class_have_the_unit_of_each_class(tiny: Tiny) -> None:
     assert units == {"good": good.unit, "bad": f"minus the {good.unit}"}
     bad = explained(run, "classification", "leave-one-out", target="bad")
     assert class_units([good, bad], SPACES["classification"]) == {"good": good.unit, "bad": bad.unit}
+
+
+# What attention heads look at, beside the token gate's importance.
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
+@pytest.mark.parametrize("layer", [None, 1, 2])
+def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: int | None) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    found = head_attention(run, rows, layer=layer, level="token")
+    for row, table in enumerate(found):
+        text = OneText(run, rows, row)
+        expected_TH = loops.attention(text, layer=-1 if layer is None else layer - 1)
+        assert np.array(table.attention).reshape(-1, 4) == pytest.approx(expected_TH[text.places], rel=1e-4, abs=1e-6)
+        assert [token.score for token in table.tokens] == pytest.approx(expected_TH[text.places].mean(axis=1), rel=1e-4)
+        assert table.importance == pytest.approx(loops.ssa(text)[text.places], rel=1e-4)
+        assert (table.layer, table.heads) == (layer or 3, (1, 2, 3, 4))
+    assert (found[0].pair is not None) == (kind != "classification")
+
+
+def test_layers_and_heads_are_chosen(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny(), gate=False), rows_for("classification", 1)
+    (whole,), (some,) = (head_attention(run, rows, heads=heads, level="token") for heads in (None, (4, 2)))
+    assert some.heads == (4, 2)
+    assert some.attention == tuple((own[3], own[1]) for own in whole.attention)
+    assert some.importance is None
+    (first,) = head_attention(run, rows, layer=1)
+    assert first.attention != whole.attention
+
+
+def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 1)
+    (words,), (pieces,) = (head_attention(run, rows, level=level) for level in ("word", "token"))
+    number = next(number for number, token in enumerate(words.tokens) if token.text == "unwatchable")
+    place = words.tokens[number]
+    under = [n for n, piece in enumerate(pieces.tokens) if place.start <= piece.start and piece.end <= place.end]
+    assert len(under) > 2
+    assert words.attention[number] == tuple(max(pieces.attention[n][head] for n in under) for head in range(4))
+    assert words.importance[number] == max(pieces.importance[n] for n in under)
+    assert place.score == pytest.approx(np.mean(words.attention[number]))
+
+
+def test_json_holds_the_table(tiny: Tiny) -> None:
+    (table,) = head_attention(tiny_run(tiny(), "pair"), rows_for("pair", 1))
+    line = json.loads(json.dumps(table.to_dict()))
+    assert (line["layer"], line["heads"], line["level"]) == (3, [1, 2, 3, 4], "word")
+    assert line["label"] in ("no", "maybe", "yes")
+    for token, shares, importance in zip(line["tokens"], table.attention, table.importance, strict=True):
+        assert token["attention"] == pytest.approx(shares, abs=1e-6)
+        assert token["importance"] == pytest.approx(importance, abs=1e-6)
+        assert set(token) == {"text", "start", "end", "in", "score", "attention", "importance"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 4}, "layer: got 4, expected numbers from 1 to 3, or last."),
+        ({"layer": 0}, "layer: got 0, expected numbers from 1 to 3, or last."),
+        ({"heads": (1, 5, 0)}, "heads: got 5, 0, expected numbers from 1 to 4, or all."),
+        ({"heads": ()}, "heads: got none, expected numbers from 1 to 4, or all."),
+    ],
+)
+def test_layers_and_heads_that_do_not_exist_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        head_attention(tiny_run(tiny()), rows_for("classification", 1), **options)
+    assert str(raised.value) == message
+
+
+# Explanations of ensembles and baselines: deleted words.
+
+
+TEXT, PAIR = "Nobody plays, nobody!", "The plot  never moves"
+
+
+@pytest.fixture(scope="module")
+def folders(tiny, tmp_path_factory) -> dict[str, Path]:
+    home = tmp_path_factory.mktemp("runs")
+    return {kind: saved_ensemble(home / kind, tiny, kind) for kind in ("classification", "pair", "regression")}
+
+
+def log_odds(run: Path, text: str, pair: str | None = None) -> np.ndarray:
+    logits_C = predict_rows(run, rows_of([text], None if pair is None else [pair]))[0].astype(float)
+    others = [np.logaddexp.reduce(np.delete(logits_C, k)) for k in range(len(logits_C))] if len(logits_C) > 1 else [0.0]
+    return logits_C - others
+
+
+def test_leave_one_out_deletes_words(folders):
+    (found,) = explain_texts(folders["classification"], [TEXT], target="good")
+    whole = log_odds(folders["classification"], TEXT)[1]
+    without = [" plays, nobody!", "Nobody , nobody!", "Nobody plays nobody!", "Nobody plays, !", "Nobody plays, nobody"]
+    assert [token.text for token in found.tokens] == ["Nobody", "plays", ",", "nobody", "!"]
+    for token, rest in zip(found.tokens, without, strict=True):
+        assert token.score == pytest.approx(whole - log_odds(folders["classification"], rest)[1], abs=1e-5)
+    assert (found.method, found.label, found.signed, found.passes) == ("leave-one-out", "good", True, 6 * 3)
+    shares = [predict(folders["classification"], [rest])[0]["probabilities"]["good"] for rest in without]
+    assert found.without == pytest.approx(shares, abs=1e-5)
+    assert [(token.start, token.end) for token in found.tokens] == [(0, 6), (7, 12), (12, 13), (14, 20), (20, 21)]
+
+
+def test_words_of_both_texts_of_a_pair(folders):
+    run = folders["pair"]
+    (found,) = explain_texts(run, ["A cat sat"], [PAIR], target="yes")
+    assert [(token.text, token.within) for token in found.tokens] == [
+        *((word, "text") for word in ("A", "cat", "sat")), *((word, "pair") for word in PAIR.split()),
+    ]  # fmt: skip
+    expected = log_odds(run, "A cat sat", PAIR) - log_odds(run, "A cat sat", "The plot  never ")
+    assert found.tokens[-1].score == pytest.approx(expected[2], abs=1e-5)
+
+
+def test_methods_of_one_model_are_refused(folders):
+    for method in ("ssa", "gradient"):
+        refusal = rf"{method} looks into one model, .*\(ensemble of 2\)\. Methods .* leave-one-out, lime"
+        with pytest.raises(ConfigError, match=refusal):
+            explain_texts(folders["classification"], [TEXT], method=method)
+    with pytest.raises(ConfigError, match="level: got token, but lime deletes whole words"):
+        explain_texts(folders["classification"], [TEXT], method="lime", level="token")
+    assert explain_texts(folders["classification"], []) == []
+
+
+def test_a_masked_word_is_deleted(folders):
+    saved, rows = Predictor.load(folders["classification"]), rows_of([TEXT])
+    masked = answer_masked(saved, rows, [Subword("plays", 7, 12, 0.0)])
+    plain = answer_masked(saved, rows, [])
+    assert (masked.tokens, masked.before.prediction) == ((1,), plain.after.prediction)
+    after = answer_masked(saved, rows_of(["Nobody , nobody!"]), []).before
+    assert masked.after.probabilities == pytest.approx(after.probabilities, abs=1e-6)

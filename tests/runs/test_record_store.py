@@ -1,19 +1,28 @@
-"""Records: whole or not there, the first one counts, and rows that were not the same are told."""
+"""Records: whole or not there, the first one counts; the time that is left; comparisons from Python."""
 
 import dataclasses
 import json
 import signal
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import attentune
 import attentune.runs.records as ledger_module
 from attentune.config import load_config, to_dict
-from attentune.errors import CheckpointError
+from attentune.errors import CheckpointError, StorageError
 from attentune.results import RunResult
 from attentune.runs.grid import Run
+from attentune.runs.progress import ComparisonProgress, RunTimes, as_duration, group_of
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of, unpaired
+from helpers.comparisons import (
+    times_done,
+    workers_of,
+)
 from helpers.interrupted import die, killed
+from helpers.samples import settings
 from helpers.tasks import small_record
 
 RUN = Run("cola", 250, "bert", 3)
@@ -153,3 +162,88 @@ def test_of_the_runs_kept_for_their_score_one_stays(tmp_path):
     assert end(6, 0.6, keep_best=True) == ["seed-4"]
     assert end(7, 0.1, keep=True) == ["seed-4", "seed-7"]
     assert end(8, 0.9, keep_best=True) == ["seed-7", "seed-8"]
+
+
+# How long a comparison will go on.
+
+
+def run(task: str = "cola", size: int | None = 250, method: str = "bert", seed: int = 1) -> Run:
+    return Run(task, size, method, seed)
+
+
+def seconds_left(done, waiting, running, workers):
+    times = RunTimes()
+    for record in done:
+        times.add(record)
+    return times.left(Counter(map(group_of, waiting)), running, workers)
+
+
+def test_runs_are_expected_to_last_as_those_like_them():
+    done = [
+        small_record(run(), seconds=10),
+        small_record(run(seed=2), seconds=14),
+        small_record(run(seed=6), seconds=1000),  # the machine slept
+        small_record(run(method="sesame"), seconds=40),
+        small_record(run(task="rte"), seconds=110),
+    ]
+    assert seconds_left([], [run(seed=3)], {}, 1) is None
+    assert seconds_left(done, [run(seed=3)], {}, 1) == 14  # the median of its own task, size and method
+    assert seconds_left(done, [run(task="rte", method="ssa-co")], {}, 1) == 110  # of its task and size
+    assert seconds_left(done, [run(task="sst2")], {}, 1) == 40  # of all
+    assert seconds_left(done, [run(seed=3), run(seed=4)], {}, 2) == 14
+    # What is at work counts for the rest of its time, and never below nothing.
+    assert seconds_left(done, [run(seed=3)], {run(seed=4): 5.0, run(seed=5): 99.0}, 2) == pytest.approx(11.5)
+    # The last run does not end sooner for two workers.
+    assert seconds_left(done, [], {run(task="rte", seed=3): 10.0, run(seed=4): 15.0}, 2) == 100
+
+
+def test_baselines_say_nothing_about_the_time_of_trained_runs():
+    baseline = replace(small_record(run(method="tfidf-linear"), seconds=0.5), config={"baseline": "tfidf-linear"})
+    assert seconds_left([baseline], [run()], {}, 1) is None
+    assert seconds_left([baseline], [], {run(): 3.0}, 1) is None
+    assert seconds_left([baseline], [run(method="tfidf-linear", seed=2)], {}, 1) == 0.5
+    trained = small_record(run(), seconds=60)
+    assert seconds_left([baseline, baseline, trained], [run(method="sesame")], {}, 1) == 60
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (40.4, "about 40 s"), (61, "about 1 min"), (3599, "about 1 h 0 min"), (7500, "about 2 h 5 min")],
+)
+def test_durations_in_words(seconds, text):
+    assert as_duration(seconds) == text
+
+
+# Comparisons from Python, and those that the disk or the kernel stops.
+
+
+def overrides(folder: Path, encoder: Path) -> dict[str, object]:
+    values = settings(folder, encoder, training__num_train_epochs=1)
+    return {name: value for name, value in values.items() if name != "training.output_dir"}
+
+
+@pytest.mark.integration
+def test_compare_from_python_and_a_disk_that_refuses(tiny, tmp_path):
+    folder, given = tmp_path / "comparison", overrides(tmp_path, tiny("bert"))
+    methods = {"bert": {"preset": "bert"}, "careful": {"preset": "bert", "set": {"training.learning_rate": 1e-6}}}
+    quiet = {"display": ComparisonProgress(quiet=True), "jobs": 1, "overrides": given, "settings": methods}
+    first = attentune.compare(folder, presets=["bert"], seeds=[4], **quiet)
+    assert [(record.run.method, record.seed, record.is_done) for record in first] == [("bert", 4, True)]
+    # Where runs should be trained there is a file.
+    (folder / "runs").write_text("in the way")
+    with pytest.raises(StorageError, match=r"runs.*: is a file, so no run folder can be made there"):
+        attentune.compare(folder, seeds=[4], **quiet)
+    assert len(RecordStore(folder).records()) == 1  # that is no failure of the run
+    (folder / "runs").unlink()
+    # Where its records should go, too.
+    blocked = RecordStore(folder).file(first[0].run).parent.parent / "careful"
+    blocked.write_text("in the way")
+    with pytest.raises(StorageError, match=r"careful.* could not be written"):
+        attentune.compare(folder, seeds=[4], **quiet)
+    assert not workers_of(folder)
+    blocked.unlink()
+    both = attentune.compare(folder, seeds=[4], **quiet)
+    assert [record.run.method for record in both] == ["bert", "careful"]
+    assert both[0] == first[0]
+    assert both[1].config["training"]["learning_rate"] == 1e-6
+    assert set(times_done(folder).values()) == {1}  # what was trained was not trained again
