@@ -394,7 +394,7 @@ def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, fir
 def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> argparse.Action:
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
-    is_switch = str(field.type).startswith("bool")  # its flag may stand without a value
+    is_switch = field.type in (bool, bool | None)  # its flag may stand without a value
     shown = "" if default is None else f" (default: {default})"
     also = [f"--{short}" for short in _SHORT if ALIASES[short] == field.name]
     shown = f"; also {', '.join(also)}{shown}" if also else shown
