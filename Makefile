@@ -70,6 +70,10 @@ $(VERSIONS)/%/.installed: pyproject.toml $(CONSTRAINTS) requirements/oldest.txt
 		-e '.[embedded,export,peft]' hypothesis polars pytest pytest-xdist
 	@touch $@
 
+.PHONY: wheel
+wheel: $(STAMP)  ## the wheel, with the layers in C for each level of x86-64 processors, and the source archive, into dist/
+	$(BIN)/python -m build
+
 .PHONY: coverage
 coverage: $(STAMP)  ## the tests that CI runs, and which lines and branches of src/ they reach
 	$(PYTEST) -n 2 -m "not slow" --cov

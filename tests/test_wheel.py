@@ -1,24 +1,27 @@
-"""The wheel and the source archive hold all that is needed: installed alone, outside of the checkout, they work."""
+"""The wheel and the source archive hold all that is needed: installed alone, without a compiler, they work."""
 
 import os
+import platform
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import attentune
+from attentune.nn.compiled.native import LEVELS
 
 ROOT = Path(__file__).resolve().parent.parent
 Tiny = Callable[..., Path]
 ROWS = "text,label\n" + "".join(f"{'good fine' if n % 2 else 'bad poor'} thing {n},{n % 2}\n" for n in range(40))
 
 
-def said(*words: str | Path, cwd: Path) -> str:
-    around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*map(str, words)], cwd=cwd, env=around, capture_output=True, text=True, check=False)
+def said(*words: str | Path, cwd: Path, **more: str) -> str:
+    around = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "ATTENTUNE_NATIVE")}
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=around | more, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -51,7 +54,9 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(python,
     where = said(python, "-c", "import attentune; print(attentune.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(python.parent.parent)
     command = python.parent / "attentune"
-    assert said(command, "--version", cwd=tmp_path).strip().endswith(attentune.__version__)
+    told = said(command, "--version", cwd=tmp_path)
+    assert told.startswith(f"{attentune.__version__} (commit ")
+    assert "unknown" not in told
     assert "ssa-hybrid" in said(command, "list", "presets", cwd=tmp_path)
     templates = "from attentune.report.writing import html_templates; print(html_templates.list_templates())"
     assert "report.html.jinja" in said(python, "-c", templates, cwd=tmp_path)
@@ -60,10 +65,31 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(python,
     assert said(python, "-c", sentences, cwd=tmp_path).strip() == "1000"
     (tmp_path / "rows.csv").write_text(ROWS)
     flags = ["--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", "run", "--quiet"]
+    flags += ["--precision", "bf16"]
     said(command, "train", "--train_file", "rows.csv", "--preset", "ssa-hybrid", *flags, cwd=tmp_path)
     header, row = said(command, "predict", "run", "--text", "a good thing", cwd=tmp_path).splitlines()
     assert header == "id,label,prediction,p_0,p_1"
     assert row.split(",")[2] in ("0", "1")
+    assert "leave-one-out" in said(
+        command, "explain", "run", "--text", "a good thing", "--format", "json", cwd=tmp_path
+    )
+    said(command, "export", "run", "--format", "transformers", "--output_dir", "exported", cwd=tmp_path)
+    assert (tmp_path / "exported/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the wheel is a pure one")
+def test_the_wheel_has_the_compiled_layers_and_needs_no_compiler(archives, python: Path, tmp_path: Path) -> None:
+    assert archives[0].name.endswith("-py3-none-linux_x86_64.whl")
+    with zipfile.ZipFile(archives[0]) as opened:
+        kept = {Path(name).name for name in opened.namelist() if name.endswith(".so")}
+    assert kept == {f"kernels-{level}.so" for level in LEVELS}
+    program = "from attentune.nn.compiled import checks, native; print(native.origin(), checks.unavailable_reason())"
+    nothing = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    told = said(python, "-c", program, cwd=tmp_path, **nothing).strip()
+    assert (packaged := told.removesuffix(" None")) != told, told
+    assert packaged.endswith(" of the wheel") or "no C compiler" in packaged
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 
 from attentune.models import register_with_transformers
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Each public name and the module that defines it. They are imported on first use, so that `import attentune` is fast
 # and settings can be read without PyTorch.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import json
 import math
 import platform
+import subprocess
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,9 +163,27 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@functools.cache
+def commit() -> str | None:
+    """Return the commit of this package: the one that it was built from, or that of the clone that it runs from."""
+    folder = Path(__file__).parent
+    if (folder / "commit.txt").is_file():
+        return (folder / "commit.txt").read_text(encoding="utf-8")
+    clone = folder.parent.parent
+    if not (clone / ".git").exists():
+        return None
+    words = ("git", "-C", str(clone), "describe", "--always", "--abbrev=9", "--dirty=+", "--exclude=*")
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def versions() -> dict[str, str]:
-    """Return the versions of Python, the platform and the packages that a result may depend on."""
+    """Return the versions of Python, the platform and the packages that a result may depend on, and the commit."""
     installed = {"python": platform.python_version(), "platform": platform.platform()}
+    if (known := commit()) is not None:
+        installed["commit"] = known
     for package in _PACKAGES:
         try:
             installed[package] = metadata.version(package)

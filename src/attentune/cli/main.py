@@ -17,7 +17,9 @@ from attentune import __version__
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 from attentune.execution.executor import limit_threads
+from attentune.nn.compiled.native import origin
 from attentune.plugins import command_module, command_names
+from attentune.results import commit
 
 # The commands by the groups of the help; each has a module of its name in this folder.
 GROUPS: dict[str, dict[str, str]] = {
@@ -99,7 +101,7 @@ def _dispatch(words: list[str]) -> int:
         print(_usage(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("--version", "-V", "version"):
-        print(__version__)
+        print(f"{__version__} (commit {commit() or 'unknown'}; layers in C: {origin()})")
         return 0
     limit_threads()
     command = words[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.nn.compiled import native
+from attentune.nn.compiled import checks, native
 from attentune.nn.compiled.native import NativeError, unavailable_reason
 from helpers.interrupted import Disk
 from helpers.native import needs_native
@@ -159,14 +159,60 @@ def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.integration
 @needs_native
-@pytest.mark.parametrize(
-    "flags",
-    [(), ("-mno-avx512f",), ("-mno-avx512bf16",), ("-mno-amx-bf16",)],
-    ids=["all", "AVX2", "no bf16", "no tiles"],
-)
-def test_the_compiler_has_nothing_to_say_of_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    command = [*native.find_compiler(), *native.COMPILER_FLAGS, *flags, "-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+@pytest.mark.parametrize("level", [None, *native.LEVELS])
+def test_the_compiler_has_nothing_to_say_of_it(tmp_path: Path, level: str | None) -> None:
+    flags = "-march=native" if level is None else native.LEVELS[level][0]
+    command = [*native.find_compiler(), *native.COMPILER_FLAGS, *flags.split(), "-Wall", "-Wextra", "-Wno-psabi"]
     done = subprocess.run(
-        [*command, "-o", str(tmp_path / "k.so"), *native.sources(), "-lm"], capture_output=True, text=True
+        [*command, "-Werror", "-o", str(tmp_path / "k.so"), *native.sources(), "-lm"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the wheel's libraries, empty."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    monkeypatch.setattr(native, "LIBRARIES", folder)
+    return folder
+
+
+@pytest.mark.integration
+@needs_native
+@pytest.mark.parametrize("level", native.LEVELS)
+def test_the_library_of_the_wheel_is_right_and_needs_no_compiler(
+    libraries: Path, cache: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = libraries / f"kernels-{level}.so"
+    native.compile_to(file, [*native.COMPILER_FLAGS, *native.LEVELS[level][0].split()])
+    if native.packaged_library() is None:
+        pytest.skip("this processor is of a lower level")
+    monkeypatch.setenv("PATH", "")
+    assert native.origin() == f"kernels-{level} of the wheel"
+    assert checks.unavailable_reason() is None  # the self-check compares with PyTorch
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("level", [None, *native.LEVELS])
+def test_the_best_library_that_the_processor_can_run(
+    libraries: Path, monkeypatch: pytest.MonkeyPatch, level: str | None
+) -> None:
+    for name in native.LEVELS:
+        (libraries / f"kernels-{name}.so").touch()
+    has = "avx2 fma" if level is None else native.LEVELS[level][1]
+    monkeypatch.setattr(native, "processor_name", lambda: f"flags\t\t: fpu {has}")
+    assert native.packaged_library() == (None if level is None else libraries / f"kernels-{level}.so")
+    monkeypatch.setenv("ATTENTUNE_CFLAGS", "-O1")
+    assert native.packaged_library() is None
+
+
+@pytest.mark.integration
+@needs_native
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_a_library_that_another_user_could_have_written_is_refused(cache: Path, which: str) -> None:
+    native.load_library()
+    path = cache if which == "folder" else next(cache.iterdir())
+    path.chmod(path.stat().st_mode | stat.S_IWOTH)
+    native.attempt_load.cache_clear()
+    assert f"{path} could have been written by another user" in str(unavailable_reason())
