@@ -21,11 +21,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # These need fork, SIGKILL, pseudo-terminals or resource limits, which Windows does not have.
 _POSIX_ONLY = [
     "cli/test_explain.py",
+    "cli/test_predict.py",
     "cli/test_serve.py",
     "cli/test_shards.py",
-    "cli/test_standard_input.py",
     "cli/test_storage.py",
-    "cli/test_streaming.py",
     "data/test_bad_files.py",
     "execution/test_*kills.py",
     "hostile/*",
@@ -109,21 +108,36 @@ def data_dir() -> Path:
     return folder
 
 
-@pytest.fixture
-def attentune(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command line, as in `attentune("train", "--seed", 1)`.
+class CommandLine:
+    """Runs command lines, as in `attentune("train", "--seed", 1)`: returns exit status, standard output and error."""
 
-    The function returns the exit status, standard output and standard error.
-    """
-    from attentune.cli.main import main
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
 
-    def run(*words: object) -> tuple[int, str, str]:
-        capfd.readouterr()
+    def __call__(self, *words: object) -> tuple[int, str, str]:
+        from attentune.cli.main import main
+
+        self._capfd.readouterr()
         status = main([str(word) for word in words])
-        captured = capfd.readouterr()
+        captured = self._capfd.readouterr()
         return status, captured.out, captured.err
 
-    return run
+    def done(self, *words: object) -> tuple[str, str]:
+        """Run a command line that must succeed; return standard output and error."""
+        status, out, err = self(*words)
+        assert status == 0, err
+        return out, err
+
+    def refused(self, *words: object) -> str:
+        """Run a command line that must be refused with status 2 and nothing on standard output; return the message."""
+        status, out, err = self(*words)
+        assert (status, out) == (2, ""), err
+        return err
+
+
+@pytest.fixture
+def attentune(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capfd)
 
 
 @pytest.fixture(scope="session")

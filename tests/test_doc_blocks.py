@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def with_blocks(path: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
+def ground(tmp_path_factory, data_dir):
     """A folder with all files, from which each page's is copied."""
     folder = tmp_path_factory.mktemp("documentation")
     material.write_package(folder / "packages")
@@ -85,7 +85,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
 
 
 @pytest.fixture
-def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
+def page(ground, tmp_path, monkeypatch):
     """`page("docs/x.md")`: a new folder with what the page's reader has, which is now the working folder."""
     monkeypatch.syspath_prepend(str(ground / "packages"))
     paths = [str(ground / "packages"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -211,7 +211,7 @@ def run_python(block: Block, name: str, names: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in TEXTS if with_blocks(path)], ids=name_of)
-def test_the_blocks_of_a_page_run(path: Path, page: Pages) -> None:
+def test_the_blocks_of_a_page_run(path, page):
     check_blocks(path, page)
 
 
@@ -250,7 +250,7 @@ def check_settings(text: str) -> None:
     load_config("settings.yaml")
 
 
-def test_what_is_not_run_and_what_is_made_smaller_is_still_documented() -> None:
+def test_what_is_not_run_and_what_is_made_smaller_is_still_documented():
     pages = [*TEXTS, *LAB_PAGES]
     commands = {line for path in pages for line in all_commands(path)}
     assert [line for line in NOT_RUN if line not in commands] == []

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from attentune.cli.main import main
 from helpers.doc_blocks import ROOT, blocks
 from helpers.samples import write_reviews
 
-Command = Callable[..., tuple[int, str, str]]
 BAD_FILES = {
     "ragged.csv": b"text,label\na fine film,good\na dull film, really,bad\n",
     "mixed.csv": "text,label\nein schöner Film,good\n".encode() + b"a caf\xe9 film,good\n",
@@ -49,7 +47,7 @@ def keys(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def run(tiny, tmp_path_factory):
     """A folder in which the quick start's run was made with SSA's labels, and what training said."""
     folder, said = tmp_path_factory.mktemp("outputs"), io.StringIO()
     write_reviews(folder / "reviews.csv", 120)
@@ -63,7 +61,7 @@ def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.integration
-def test_what_training_says(run: tuple[Path, str]) -> None:
+def test_what_training_says(run):
     said = {shape(line) for line in run[1].splitlines()}
     found = [line for line in shown("docs/quickstart.md", "Task type").splitlines() if shape(line) not in said]
     # Which class is more frequent is the file's own affair.
@@ -88,23 +86,21 @@ def test_predictions_metrics_tokens_and_explanations(run, attentune, monkeypatch
     assert places[0] == places[1]
 
 
-def test_messages_on_bad_data_and_flags(attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_on_bad_data_and_flags(attentune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, content in BAD_FILES.items():
         (tmp_path / name).write_bytes(content)
     told = [block.text for block in blocks(ROOT / "docs/problems.md") if block.text.startswith("attentune: ")]
     assert len(told) == len(BAD_COMMANDS)
     for words, text in zip(BAD_COMMANDS, told, strict=True):
-        status, _, error = attentune("train", *words, "--output_dir", "run")
-        assert status == 2
+        error = attentune.refused("train", *words, "--output_dir", "run")
         assert [line for line in text.splitlines() if line not in error] == []
 
 
 @pytest.mark.slow
-def test_the_doctor_s_report_on_rte(attentune: Command, data_dir: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_doctor_s_report_on_rte(attentune, data_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "glue_data").symlink_to(data_dir / "glue_data")
-    status, out, error = attentune("doctor", "--task", "rte", "--data_dir", "glue_data")
-    assert status == 0
+    out, error = attentune.done("doctor", "--task", "rte", "--data_dir", "glue_data")
     wanted = shown("docs/data.md", "rte: classification").splitlines()  # the page leaves lines out
     assert [line for line in wanted if line not in (error + out).splitlines()] == []

@@ -56,30 +56,30 @@ def settings(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, data
 
 
 @pytest.mark.parametrize("name", ["configuration.md", "commands.md"])
-def test_the_generated_tables_are_current(name: str) -> None:
+def test_the_generated_tables_are_current(name):
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert page == runpy.run_path(str(ROOT / "docs" / "generate.py"))["written"](name, page), "run `make docs`"
 
 
 @pytest.mark.parametrize(("name", "hint", "field"), [pytest.param(*case, id=case[0]) for case in settings()])
-def test_a_default_is_documented_as_it_can_be_typed(name: str, hint: Any, field: dataclasses.Field) -> None:
+def test_a_default_is_documented_as_it_can_be_typed(name, hint, field):
     rows = dict(_ROW.findall(prose(ROOT / "docs/configuration.md")))
     assert coerce(rows[name], hint) == field.default or (rows[name] == "null" and field.default is None)
 
 
-def test_metrics_are_documented() -> None:
+def test_metrics_are_documented():
     text = prose(ROOT / "docs/configuration.md")
     assert [name for name in METRICS if f"`{name}`" not in text] == []
 
 
-def test_known_tasks_and_verbs_and_public_names_are_documented() -> None:
+def test_known_tasks_and_verbs_and_public_names_are_documented():
     tasks, commands, python = (prose(ROOT / f"docs/{page}.md") for page in ("data", "commands", "python"))
     assert [name for name in spec_names() if f"`{name}`" not in tasks] == []
     assert [command for command in COMMANDS if f"\n## {command}\n" not in commands] == []
     assert [name for name in attentune.__all__ if not re.search(rf"`{name}\b", python)] == []
 
 
-def test_yaml_blocks_that_are_settings_are_valid() -> None:
+def test_yaml_blocks_that_are_settings_are_valid():
     found = [yaml.safe_load(text) for text in blocks(ROOT / "docs/configuration.md", "yaml")]
     assert found
     for content in found:
@@ -110,7 +110,7 @@ def command_lines(pages: Iterable[Path] = TEXTS) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("words", list(command_lines()))
-def test_a_documented_command_line_is_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_documented_command_line_is_understood(words, capsys):
     check_understood(words, capsys)
 
 
@@ -134,14 +134,14 @@ def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
         assert set(parsed.presets or ()) <= {*preset_names(), "all"}
 
 
-def test_there_are_command_lines_for_every_command_and_flags_are_checked() -> None:
+def test_there_are_command_lines_for_every_command_and_flags_are_checked():
     assert {case.values[0][0] for case in command_lines()} == set(COMMANDS)
     parser = importlib.import_module("attentune.cli.train").parser()
     assert isinstance(parser, argparse.ArgumentParser)
     assert parser.parse(["--no_such_flag", "1"])[1] != []
 
 
-def test_make_targets_that_are_named_exist() -> None:
+def test_make_targets_that_are_named_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = {target for path in TEXTS for target in re.findall(r"(?:`|(?m:^))make ([a-z-]+)", path.read_text("utf-8"))}
     assert named
@@ -158,7 +158,7 @@ def slugs(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *LAB_PAGES, ROOT / "lab" / "README.md"], ids=name_of)
-def test_internal_links_lead_somewhere(path: Path) -> None:
+def test_internal_links_lead_somewhere(path):
     for link in _LINK.findall(prose(path)):
         if re.match(r"[a-z]+:", link):
             continue
@@ -170,13 +170,13 @@ def test_internal_links_lead_somewhere(path: Path) -> None:
             assert anchor in slugs(target), f"{link}: there is no such heading"
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(pages_of(yaml.safe_load(text)["nav"])) == [path.name for path in PAGES]
 
 
 @pytest.mark.integration
-def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+def test_the_documentation_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -192,11 +192,11 @@ def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *LAB_PAGES, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)
-def test_no_path_of_one_machine_is_named(path: Path) -> None:
+def test_no_path_of_one_machine_is_named(path):
     assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", path.read_text(encoding="utf-8"))
 
 
-def test_the_citation_names_the_version() -> None:
+def test_the_citation_names_the_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == attentune.__version__
     assert citation["license"] == "Apache-2.0"
@@ -207,14 +207,14 @@ def test_the_citation_names_the_version() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
-def test_python_blocks_compile(path: Path) -> None:
+def test_python_blocks_compile(path):
     for text in blocks(path, "python"):
         compile(text, name_of(path), "exec")
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "docs/exporting.md", "README.md"])
-def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(page, tiny, tmp_path, monkeypatch):
     """One after the other, as a reader would, with a tiny encoder in the place of the embedded one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("attentune.models.build.resolve_encoder", lambda name: str(tiny("bert")))
@@ -261,7 +261,7 @@ def ours(command: str = "train") -> set[str]:
     return {flag.removeprefix("--") for action in parser._actions for flag in action.option_strings}
 
 
-def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
+def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides():
     from transformers import TrainingArguments
 
     training = {field.name for field in dataclasses.fields(TrainingArguments)}
@@ -278,7 +278,7 @@ def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("page", ["which-tool.md", "data.md", "small-data.md"])
-def test_flags_named_in_prose_exist(page: str) -> None:
+def test_flags_named_in_prose_exist(page):
     text = re.sub(r"^\| `--.*? \|", "", prose(ROOT / "docs" / page), flags=re.MULTILINE)
     theirs = {"do_train", "do_eval", "do_predict", "deepspeed", "fsdp", "no_cuda"}
     known = theirs.union(*(ours(command) for command in COMMANDS))
@@ -303,7 +303,7 @@ def test_each_of_the_54_rows_has_a_test_that_exists():
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_overview_shows_the_choices_of_each_slot() -> None:
+def test_the_overview_shows_the_choices_of_each_slot():
     drawing = ElementTree.parse(ROOT / "docs/images/overview.svg")
     slots = {one.attrib["data-slot"]: one for one in drawing.iter(f"{_SVG}g") if "data-slot" in one.attrib}
     assert set(slots) == {"blur.where", "layer_mix.kind", "token_gate.kind", "head.kind"}

@@ -1,14 +1,14 @@
 """The examples do what they say, on a tiny encoder."""
 
 import json
+import os
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
-
-pytestmark = pytest.mark.integration
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TESTED = {
@@ -18,13 +18,10 @@ TESTED = {
     "explain_one_text.py",
     "ssa_in_trainer.py",
 }
-Started = Callable[..., list[str]]
 
 
 @pytest.fixture
-def started(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., list[str]]:
+def started(tiny, tmp_path, monkeypatch, capsys):
     """`started("name.py", more words)`: the lines that an example prints, its folder being `tmp_path / "example"`."""
 
     def start(name: str, *words: str) -> list[str]:
@@ -36,12 +33,14 @@ def started(
     return start
 
 
-def test_every_example_is_run_by_a_test_and_is_short() -> None:
+@pytest.mark.integration
+def test_every_example_is_run_by_a_test_and_is_short():
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
     assert all(len(path.read_text(encoding="utf-8").splitlines()) < 60 for path in EXAMPLES.glob("*.py"))
 
 
-def test_train_own_csv(started: Started, tmp_path: Path) -> None:
+@pytest.mark.integration
+def test_train_own_csv(started, tmp_path):
     for _ in range(2):  # the second time into the same folder
         first, *predicted = started("train_own_csv.py")
         assert first.startswith("{'accuracy':")
@@ -49,7 +48,8 @@ def test_train_own_csv(started: Started, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "example" / "run" / "run.json").read_text())["train"]["steps"] == 12
 
 
-def test_pairs_cross_attention(started: Started, tmp_path: Path) -> None:
+@pytest.mark.integration
+def test_pairs_cross_attention(started, tmp_path):
     for _ in range(2):
         scores, *predicted = started("pairs_cross_attention.py")
         assert scores.startswith("{'accuracy':")
@@ -59,7 +59,8 @@ def test_pairs_cross_attention(started: Started, tmp_path: Path) -> None:
     assert config["head"]["kind"] == "cross-attention"
 
 
-def test_explain_one_text(started: Started) -> None:
+@pytest.mark.integration
+def test_explain_one_text(started):
     lines = started("explain_one_text.py")
     heads = [line for line in lines if not line.startswith(" ")]
     assert [head.split(":")[0] for head in heads] == ["ssa", "leave-one-out"]
@@ -68,17 +69,71 @@ def test_explain_one_text(started: Started) -> None:
     assert "1 passes" in heads[0]
 
 
-def test_ssa_in_trainer(started: Started) -> None:
+@pytest.mark.integration
+def test_ssa_in_trainer(started):
     *_, labels, first, second = started("ssa_in_trainer.py")
     assert labels.startswith("labels of the last epoch:")
     assert {first.split()[-1], second.split()[-1]} <= {"good", "bad"}
 
 
+@pytest.mark.integration
 @pytest.mark.slow
-def test_compare_two_presets(started: Started, tmp_path: Path) -> None:
+def test_compare_two_presets(started, tmp_path):
     lines = started("compare_two_presets.py", "2")
     assert len([line for line in lines if " done " in line]) == 4
     assert "bert-mean" in lines[-1]
     assert "CI" in lines[-1]
     assert (tmp_path / "example" / "report.html").is_file()
     assert started("compare_two_presets.py", "2") == lines  # nothing is done again
+
+
+# The notebooks in examples/ run from top to bottom with the embedded encoder, and are committed without outputs
+
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
+# A machine at rest needs about a minute for each.
+LIMIT_S = 900
+
+
+def test_there_are_five_and_pages_link_to_each():
+    assert len(NOTEBOOKS) == 5
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert [path.name for path in NOTEBOOKS if f"`examples/notebooks/{path.name}`" not in pages] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_a_title_and_has_no_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].source.startswith("# ")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_between_notebooks_and_pages_lead_somewhere(path):
+    text = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]
+    assert [target for target in targets if not (path.parent / target).is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()
+    shown = [
+        output.get("text", "") + str(output.get("data", {}).get("text/plain", ""))
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
+    # A command that fails in a `!` line does not stop a notebook.
+    assert [text for text in shown if "Traceback" in text or "attentune: internal error" in text] == []
+    assert [text for text in shown if "Errno" in text or "unknown flag" in text] == []
+    assert any(text.strip() for text in shown)

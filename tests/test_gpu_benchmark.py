@@ -2,9 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[ModuleType]:
+def gpu():
     """The package behind `python -m benchmarks.gpu`, with its modules."""
     sys.path.insert(0, str(ROOT))
     try:
@@ -27,12 +25,12 @@ def gpu() -> Iterator[ModuleType]:
 
 
 @pytest.fixture
-def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.mark.integration
-def test_parts_run_on_a_cpu_and_leave_no_record(gpu: ModuleType, without_gpu: None, tmp_path: Path, capsys) -> None:
+def test_parts_run_on_a_cpu_and_leave_no_record(gpu, without_gpu, tmp_path, capsys):
     record = tmp_path / "gpu.jsonl"
     parts = ["--parts", "training,presets,resume", "--presets", "ssa-hybrid,task-attention,cosine"]
     status = gpu.main([*parts, "--contenders", "fp32, sdpa"], record)
@@ -74,7 +72,7 @@ def test_an_error_of_a_part_is_a_problem_and_the_others_run(gpu, without_gpu, mo
     assert "| as it was |" in said
 
 
-def test_a_wrong_gradient_of_a_small_parameter_is_found(gpu: ModuleType) -> None:
+def test_a_wrong_gradient_of_a_small_parameter_is_found(gpu):
     compare = gpu.correctness.gradient_difference
     expected = {"encoder": torch.randn(100, 100), "blur.sigma": torch.tensor([0.1])}
     assert compare(expected, {name: gradient * (1 + 1e-6) for name, gradient in expected.items()})[0] < 0.01
@@ -84,7 +82,7 @@ def test_a_wrong_gradient_of_a_small_parameter_is_found(gpu: ModuleType) -> None
     assert compare(expected, {"encoder": expected["encoder"]}) == (float("inf"), "blur.sigma")
 
 
-def test_ratios_are_to_the_fastest_trainer_of_the_precision(gpu: ModuleType) -> None:
+def test_ratios_are_to_the_fastest_trainer_of_the_precision(gpu):
     made = gpu.training.Contender
     found = [
         made(None, "fp32"),
@@ -102,7 +100,7 @@ def test_ratios_are_to_the_fastest_trainer_of_the_precision(gpu: ModuleType) -> 
     assert "Trainer, bf16, sdpa, compiled: no compiler" in gpu.training.lines_of(lines, ("ratio",))
 
 
-def test_runs_that_differ_in_weights_log_or_scores_are_told(gpu: ModuleType, tmp_path: Path) -> None:
+def test_runs_that_differ_in_weights_log_or_scores_are_told(gpu, tmp_path):
     def run(name: str, *, weight: float = 0.5, loss: float = 0.7, accuracy: float = 0.5, **more: float) -> Path:
         folder = tmp_path / name
         folder.mkdir()

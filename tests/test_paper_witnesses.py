@@ -1,10 +1,8 @@
 """What the papers say of whole methods, against transformers' classes and plain loops over whole runs."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +22,8 @@ from helpers.label_references import probing_labels
 from helpers.label_sources import features_of
 from helpers.tiny_models import FIRST, LONG, build
 
-Tiny = Callable[..., Path]
 
-
-def test_the_preset_bert_is_transformers_own_class_with_the_same_weights(tiny: Tiny) -> None:
+def test_the_preset_bert_is_transformers_own_class_with_the_same_weights(tiny):
     folder = tiny("bert")
     ours, tokenizer = build(folder, settings=load_config(preset="bert").model)
     theirs = BertForSequenceClassification.from_pretrained(folder, num_labels=2)
@@ -39,7 +35,7 @@ def test_the_preset_bert_is_transformers_own_class_with_the_same_weights(tiny: T
 
 
 @pytest.mark.parametrize("preset", ["ssa-hybrid", "ssa-hybrid-released"])
-def test_ssa_h_is_equation_1_on_the_encoders_output(tiny: Tiny, preset: str) -> None:
+def test_ssa_h_is_equation_1_on_the_encoders_output(tiny, preset):
     """The paper's [CLS] is the last layer's; the released program's goes through the pooler, and it has a threshold."""
     settings = load_config(preset=preset).model
     model, tokenizer = build(tiny("bert"), settings=settings)
@@ -61,7 +57,7 @@ def test_ssa_h_is_equation_1_on_the_encoders_output(tiny: Tiny, preset: str) -> 
 
 
 @pytest.mark.parametrize("preset", ["ssa-co", "ssa-hybrid", "bert-mask"])
-def test_presets_mask_three_tokens_of_ten(preset: str) -> None:
+def test_presets_mask_three_tokens_of_ten(preset):
     labels = load_config(preset=preset).labels
     assert labels.tolerance == 0.3, "row 12: scores within 0.3 are equal"
     for count in range(1, 41):
@@ -151,7 +147,7 @@ GRIDS = {"ssa": GRID, "bert": SESAME, "sesame": {"model.blur.sigma": (0.01, 0.1,
 
 
 @pytest.mark.parametrize("name", GRIDS)
-def test_a_papers_grid_is_the_product_of_its_values(name: str) -> None:
+def test_a_papers_grid_is_the_product_of_its_values(name):
     points = load_space(name).points()
     assert points is not None
     expected = [dict(zip(GRIDS[name], values, strict=True)) for values in product(*GRIDS[name].values())]

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def installed(tmp_path, monkeypatch):
     """`installed(name=..., parts=...)`: a package with these parts, by default that of all parts."""
 
     def add(**options: Any) -> None:
@@ -42,12 +41,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 @pytest.fixture
-def package(installed: Callable[..., None]) -> None:
+def package(installed):
     installed()
 
 
 @pytest.fixture
-def broken(installed: Callable[..., None]) -> None:
+def broken(installed):
     installed(name="attentune-broken", parts=BROKEN)
 
 
@@ -97,8 +96,7 @@ def test_a_run_with_every_kind_of_part_trains_loads_and_says_what_it_needs(
     flags += ["--set", "model.blur.where=context", "--metric_for_best_model", "recall_of_no"]
     files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv", "--use_cpu")
     encoder = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", tmp_path / "run")
-    status, _, err = attentune("train", *files, *encoder, *flags)
-    assert status == 0, err
+    attentune.done("train", *files, *encoder, *flags)
     assert json.loads((tmp_path / "run/config.json").read_text())["head"]["kind"] == f"{NAME}/max"
     texts = ["a fine film", "a dull film"]
     before = predict(tmp_path / "run", texts)
@@ -106,8 +104,7 @@ def test_a_run_with_every_kind_of_part_trains_loads_and_says_what_it_needs(
     assert predict(tmp_path / "run", texts) == before
     monkeypatch.setattr("sys.path", [part for part in __import__("sys").path if "site" not in part.split("/")[-1:]])
     forget()
-    status, out, err = attentune("predict", tmp_path / "run", "--text", "a fine film")
-    assert (status, out) == (2, "")
+    err = attentune.refused("predict", tmp_path / "run", "--text", "a fine film")
     assert f"the package {NAME}" in err
     assert "Traceback" not in err
 
@@ -177,9 +174,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 
 @pytest.mark.parametrize("extra", sorted({*EXTRAS} - {"dev", "bench", "mutation"}))
-def test_the_command_that_installs_an_extra_works_in_a_clone_and_without_one(
-    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_that_installs_an_extra_works_in_a_clone_and_without_one(extra, tmp_path, monkeypatch):
     assert shlex.split(plugins.install_command(extra)) == ["pip", "install", "-e", f"{ROOT}[{extra}]"]
     monkeypatch.setattr(plugins, "__file__", str(tmp_path / "site-packages/attentune/plugins.py"))
     given = shlex.split(plugins.install_command(extra))
@@ -187,7 +182,7 @@ def test_the_command_that_installs_an_extra_works_in_a_clone_and_without_one(
     assert {str(Requirement(one)) for one in given[2:]} == {str(Requirement(one)) for one in EXTRAS[extra]}
 
 
-def test_no_message_names_the_package_to_an_index() -> None:
+def test_no_message_names_the_package_to_an_index():
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     assert not [found for text in sources for found in re.findall(r"pip install .*attentune\[.*", text)]
     used = {found for text in sources for found in re.findall(r"install_command\([\"'](\w+)", text)}

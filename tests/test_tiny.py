@@ -1,15 +1,10 @@
 """The tiny checkpoints behave as the families' real ones, and text that spells a special token can be read as text."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
 from helpers.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import FIRST, LONG, SECOND
-
-Tiny = Callable[..., Path]
 
 TOKENIZER_CLASSES = {
     "bert": "BertTokenizer",
@@ -26,7 +21,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @every_family
-def test_loads_as_the_familys_own_classes(tiny: Tiny, family: str) -> None:
+def test_loads_as_the_familys_own_classes(tiny, family):
     tokenizer, model = AutoTokenizer.from_pretrained(tiny(family)), AutoModel.from_pretrained(tiny(family))
     assert type(tokenizer).__name__ == TOKENIZER_CLASSES[family]
     assert tokenizer.is_fast
@@ -38,7 +33,7 @@ def test_loads_as_the_familys_own_classes(tiny: Tiny, family: str) -> None:
 
 
 @every_family
-def test_special_tokens_stand_in_their_places_and_offsets_point_into_the_text(tiny: Tiny, family: str) -> None:
+def test_special_tokens_stand_in_their_places_and_offsets_point_into_the_text(tiny, family):
     tokenizer = AutoTokenizer.from_pretrained(tiny(family))
     first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (FIRST, SECOND))
     cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]

@@ -30,13 +30,13 @@ def is_release_of(pin: str, bound: str) -> bool:
     return pin == bound or re.fullmatch(re.escape(bound) + r"(\.\d+)+", pin) is not None
 
 
-def test_the_lowest_versions_are_those_of_the_package() -> None:
+def test_the_lowest_versions_are_those_of_the_package():
     bounds, pins = lowest(), pinned()
     assert bounds.keys() - LEFT_OUT == pins.keys()
     assert {name: pin for name, pin in pins.items() if not is_release_of(pin, bounds[name])} == {}
 
 
-def test_the_environment_of_the_lowest_versions_has_them() -> None:
+def test_the_environment_of_the_lowest_versions_has_them():
     pins = pinned()
     if version("transformers") != pins["transformers"]:
         pytest.skip("this environment has other versions")

@@ -106,8 +106,7 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
     folder, _, _ = delivered
     best = folder / "best"
     result = json.loads((best / "auto/leaderboard.json").read_text())
-    status, out, err = attentune("evaluate", best, "--split", "test", "--format", "json")
-    assert status == 0, err
+    out, _ = attentune.done("evaluate", best, "--split", "test", "--format", "json")
     assert json.loads(out)["test"] == pytest.approx(result["scores"]["test"])
     assert json.loads((best / "run.json").read_text())["scores"]["test"] == result["scores"]["test"]
     assert predict(best, ["Great phone, works well."])[0]["prediction"] in ("bad", "good")
@@ -121,14 +120,12 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
 def test_the_doctor_judges_labels_by_the_out_of_fold_predictions(delivered, attentune, tiny, tmp_path):
     folder = delivered[0]
     encoder = ("--model_name_or_path", tiny("bert"), "--max_length", "24")
-    status, out, _ = attentune("doctor", "--labels", "--run", folder / "best", *encoder, "--format", "json")
-    assert status == 0
+    out, _ = attentune.done("doctor", "--labels", "--run", folder / "best", *encoder, "--format", "json")
     labels = json.loads(out)["labels"]
     assert (labels["rows"], labels["source"]) == (60, f"the out-of-fold predictions of {folder / 'best'}")
     write_sentences(tmp_path / "other.csv", 5, 65)
     words = ("doctor", tmp_path / "other.csv", "--labels", "--run", folder / "best", *encoder)
-    status, out, err = attentune(*words)
-    assert (status, out) == (2, "")
+    err = attentune.refused(*words)
     assert "was made from other rows or labels than these 60" in err
 
 
@@ -139,8 +136,7 @@ def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
     assert len(before) == 5
     assert sorted(name for _, name in begun if "bert" in name) == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
     flags = (*PORTFOLIO, *LONG, "--folds", "3", "--jobs", "2", "--resume")
-    status, out, err = attentune(*words(folder, tiny("bert"), *flags))
-    assert status == 0, err
+    out, _ = attentune.done(*words(folder, tiny("bert"), *flags))
     assert tasks(folder) == begun
     assert finished_folds(folder) == before
     assert "bert-mean" in out
@@ -190,10 +186,7 @@ def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, t
     columns = ("--text_column", "first", "--text_pair_column", "second", "--label_column", "label")
     members = ("--portfolio", "majority,tfidf-linear,cosine,bert,bi-encoder-cosine", "--folds", "2", "--jobs", "1")
     given = ("--train_file", tmp_path / "train.csv", *columns, *members, *LONG, *SMALL)
-    status, _, err = attentune(
-        "auto", *given, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "best", "--quiet"
-    )
-    assert status == 0, err
+    attentune.done("auto", *given, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "best", "--quiet")
     fine_tuned = [name for _, name in tasks(tmp_path) if name.startswith(("be", "bi"))]
     assert fine_tuned[0] == ("bi-encoder-cosine, fold 1" if similar else "bert, fold 1")
     assert len(fine_tuned) == 4
@@ -337,11 +330,9 @@ def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_pa
     """Out of time before that: the models of its folds are averaged."""
     flags = ("--portfolio", "majority,tfidf-linear", "--folds", "3", "--jobs", "1")
     line = intents(tmp_path, tiny("bert"), *flags, classes=3, rows=90)
-    status, _, err = attentune(*line, *LONG)
-    assert status == 0, err
+    attentune.done(*line, *LONG)
     shutil.rmtree(tmp_path / "best/auto/runs/own/all/tfidf-linear/seed-42/all")
-    status, out, err = attentune(*line, *LONG, "--resume")
-    assert status == 0, err
+    out, _ = attentune.done(*line, *LONG, "--resume")
     assert re.search(r"^tfidf-linear .* (delivered|in the fusion, weight 0\.\d)", out, re.MULTILINE)
     assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"] == "c1"
     members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
@@ -352,8 +343,7 @@ def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_pa
 def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("attentune.automl.auto._DELIVERY_S", 1e3)  # so that no time is left for training
     flags = ("--time_limit", "10s", "--portfolio", "frozen-linear,tfidf-linear,majority", "--jobs", "1")
-    status, out, err = attentune(*intents(tmp_path, tiny("bert"), *flags, classes=2, rows=300))
-    assert status == 0, err
+    out, err = attentune.done(*intents(tmp_path, tiny("bert"), *flags, classes=2, rows=300))
     assert "have another label" not in err
     assert "No member was ready when the time was up; majority was fitted after that." in err
     assert re.search(r"^majority .* delivered$", out, re.MULTILINE), out
@@ -400,8 +390,7 @@ def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fused_baselines_are_a_single_model_of_one_encoder(attentune, tiny, tmp_path, fuses_all, encoders):
     flags = ("--portfolio", "tfidf-linear,frozen-linear", "--folds", "2", "--jobs", "2", "--deliver", "single")
     named = ",".join(str(tiny(name)) for name in encoders)
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, "--encoders", named, *LONG))
-    assert status == 0, err
+    out, _ = attentune.done(*words(tmp_path, tiny("bert"), *flags, "--encoders", named, *LONG))
     members = [member["name"] for member in json.loads((tmp_path / "best/ensemble.json").read_text())["members"]]
     assert (len(members), "tfidf-linear" in members) == (2, True)
     if len(encoders) > 1:
@@ -431,8 +420,7 @@ def test_fused_baselines_with_a_lower_loss_than_the_distilled_model_are_delivere
     flags = ("--portfolio", portfolio, "--folds", "2", "--jobs", "2", "--deliver", "single")
     line = words(tmp_path, tiny("bert"), *flags, *LONG)
     place = line.index("--test_file")  # without test rows
-    status, out, err = attentune(*line[:place], *line[place + 2 :])
-    assert status == 0, err
+    out, _ = attentune.done(*line[:place], *line[place + 2 :])
     assert (tmp_path / "best/model.safetensors").is_file() is not is_better
     assert (tmp_path / "best/ensemble.json").is_file() is is_better
     says = "has a higher loss than the fusion of tfidf-linear, frozen-linear, which needs no more than one encoder"
@@ -444,8 +432,7 @@ def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_p
     distillation = delivery.Distillation
     monkeypatch.setattr(delivery, "Distillation", lambda **given: distillation(**{**given, "left_s": lambda: 0.0}))
     flags = ("--portfolio", "bert-mean", "--folds", "2", "--jobs", "2", "--deliver", "single")
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
-    assert status == 0, err
+    out, _ = attentune.done(*words(tmp_path, tiny("bert"), *flags, *LONG))
     assert "No time was left to distil it into one encoder: give more with --time_limit and --resume." in out
     assert (tmp_path / "best/ensemble.json").is_file()
     assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
@@ -455,11 +442,9 @@ def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_p
 def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_path):
     folder, _, _ = delivered
     line = words(folder, tiny("bert"), *PORTFOLIO, *LONG, "--folds", "3", "--resume")
-    status, _, err = attentune(*line, "--weight_decay", "0.5")
-    assert status == 2
+    err = attentune.refused(*line, "--weight_decay", "0.5")
     assert "cannot be resumed: the settings changed since it was begun" in err
     other = write_sentences(tmp_path / "other.csv", 100, 160)
     line[line.index("--train_file") + 1] = str(other)
-    status, _, err = attentune(*line)
-    assert status == 2
+    err = attentune.refused(*line)
     assert "cannot be resumed: the rows changed" in err

@@ -111,7 +111,7 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, tmp_pa
     expected = np.where(shares >= threshold, "good", "bad").tolist()
     turned = [number for number, share in enumerate(shares) if (share >= 0.5) != (share >= threshold)]
     assert turned, "the rows lie on one side of a half"
-    status, out, _ = attentune("predict", run, "--input_file", files / "dev.csv")
+    out, _ = attentune.done("predict", run, "--input_file", files / "dev.csv")
     assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == expected
     assert [one["prediction"] for one in predict(run, texts)] == expected
     classify = pipeline("text-classification", model=str(run))
@@ -123,8 +123,7 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, tmp_pa
         assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
         assert backend.predict([(texts[number], None)])[0]["prediction"] == expected[number]
         assert backend.mask((texts[number], None), [])["after"]["prediction"] == expected[number]
-    status, out, err = attentune("explain", run, "--text", texts[turned[0]], "--method", "ssa", "--format", "json")
-    assert status == 0, err
+    out, _ = attentune.done("explain", run, "--text", texts[turned[0]], "--method", "ssa", "--format", "json")
     assert json.loads(out)["label"] == expected[turned[0]]
 
 
@@ -157,8 +156,7 @@ def test_the_estimator_calibrates_too(tiny, files: Path) -> None:
 def test_a_finished_run_gets_what_training_would_have_given_it(attentune, files: Path, run: Path) -> None:
     before = kept(run)
     words = ("calibrate", run, "--validation_file", files / "more.csv", "--thresholds", "f1", "--format", "json")
-    status, out, err = attentune(*words)
-    assert status == 0, err
+    out, _ = attentune.done(*words)
     facts = json.loads(out)
     wanted = json.loads((files / "fitted/metrics.json").read_text())["train"]["calibration"]
     assert facts["rows"] == wanted["rows"] == 50
@@ -194,8 +192,7 @@ def test_it_is_fitted_anew_and_taken_back(attentune, files: Path, run: Path) -> 
     errors = twice["expected_calibration_error"]["these rows"]
     assert errors["before"] == pytest.approx(errors["after"])
     assert (run / "README.md").read_text().count("Calibrated on ") == 1
-    status, out, err = attentune("calibrate", run, "--calibrate", "none")
-    assert status == 0, err
+    out, _ = attentune.done("calibrate", run, "--calibrate", "none")
     assert out == f"{run}: Probabilities are those of the model, not calibrated.\n"
     assert settings_of(run) == first | {"calibration_temperature": 1.0, "thresholds": None}
     assert (run / "README.md").read_text() == card

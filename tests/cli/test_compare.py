@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from attentune.config import load_config
+from attentune.runs.grid import fingerprint_rows, rows_of_task
 from helpers.comparisons import (
     checkpointed,
     command,
@@ -22,6 +24,7 @@ from helpers.comparisons import (
     worker_at,
     workers_of,
 )
+from helpers.samples import write_reviews
 
 FLAGS = ("--presets", "bert,ssa-hybrid", "--seeds", "3", "--jobs", "2")
 RUNS = 6
@@ -29,7 +32,7 @@ LONG = {"training__num_train_epochs": 4, "training__save_steps": 3}
 
 
 @pytest.fixture(scope="module")
-def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
+def whole(tiny, tmp_path_factory):
     """A comparison that nothing interrupted: its folder's parent, outcomes, and what it printed."""
     folder = tmp_path_factory.mktemp("whole")
     status, out, err = finish(start(command(folder, tiny("bert"), *FLAGS, **LONG)))
@@ -38,8 +41,7 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
 
 
 def test_two_seeds_are_recorded_and_go_into_the_table(attentune, tiny, tmp_path):
-    status, out, err = attentune(*command(tmp_path, tiny("bert"), "--presets", "bert", "--seeds", "2", "--jobs", "2"))
-    assert status == 0, err
+    out, _ = attentune.done(*command(tmp_path, tiny("bert"), "--presets", "bert", "--seeds", "2", "--jobs", "2"))
     found = outcomes(tmp_path / "comparison")
     records = [found[f"records/own/all/bert/seed-{seed}.json"] for seed in (1, 2)]
     assert [record["status"] for record in records] == ["done", "done"]
@@ -159,8 +161,7 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
     (tmp_path / "methods.yaml").write_text(METHODS)
     flags = ("--settings", str(tmp_path / "methods.yaml"), "--seeds", "3,7", "--jobs", "2")
     words, folder = command(tmp_path, tiny("bert"), *flags, training__precision="fp32"), tmp_path / "comparison"
-    status, _, err = attentune(*words)
-    assert status == 2
+    err = attentune.refused(*words)
     assert "2 of 6 runs failed" in err
     assert "--retry_failed" in err
     assert err.count("hopeless rate on train.csv, all rows, seed ") == 2
@@ -190,11 +191,165 @@ def test_more_presets_sizes_and_seeds_may_be_added(whole, attentune, tiny):
     one = ("--presets", "bert-mean", "--seeds", "9,", "--train-size", "24")
     # What is not computed with does not matter, and more may be added.
     added = command(folder, tiny("bert"), *one, "--keep-runs", **LONG, training__save_total_limit=1)
-    status, out, err = attentune(*added)
-    assert status == 0, err
+    out, _ = attentune.done(*added)
     assert (folder / "comparison/runs/own/24/bert-mean/seed-9/model.safetensors").is_file()
     assert out.splitlines()[2].split()[:4] == ["train.csv", "24", "bert-mean", "accuracy"]
     now = outcomes(folder / "comparison")
     assert {name: now[name] for name in before} == before
     assert now["records/own/24/bert-mean/seed-9.json"]["train"]["rows"] == 24
     assert len(now) == len(before) + 2
+
+
+# `--best`: predict and others with the best run of a comparison or search, which leave a model for it
+
+
+QUICK = {"training__num_train_epochs": 1}
+
+
+@pytest.mark.integration
+def test_a_comparison_keeps_the_best_run_of_each_preset_and_makes_a_lost_one_again(attentune, tiny, tmp_path):
+    line = command(tmp_path, tiny("bert"), "--presets", "bert,majority", "--seeds", "2", "--jobs", "2", **QUICK)
+    folder = tmp_path / "comparison"
+    attentune.done(*line)
+    assert not (folder / "runs").exists()
+    err = attentune.refused("predict", folder, "--best", "--text", "a dull film")
+    assert "were not kept" in err
+    # The cure of the message.
+    record = Path(err.split("delete ")[1].split(" and repeat")[0])
+    before = json.loads(record.read_text())["score"]
+    record.unlink()
+    attentune.done(*line, "--keep_best")
+    assert json.loads(record.read_text())["score"] == before
+    method, seed = record.parent.name, record.stem
+    assert [path.parent.name for path in folder.glob("runs/*/*/*/*/run.json")] == [seed]
+    out, err = attentune.done("predict", folder, "--best", "--text", "a dull film")
+    assert out.startswith("id,label,prediction")
+    assert err.startswith(f"attentune: using {folder}/runs/own/all/{method}/{seed} ({method}, the best of 2")
+    err = attentune.refused("predict", folder, "--text", "a dull film")
+    assert "is the folder of a comparison or search, not a run folder. Add --best" in err
+
+
+@pytest.mark.integration
+def test_of_several_tasks_the_run_of_the_named_one_is_used_for_other_texts(attentune, tiny, tmp_path):
+    rows = {"cola": tmp_path / "glue/CoLA", "sst2": tmp_path / "glue/SST-2"}
+    for folder in rows.values():
+        folder.mkdir(parents=True)
+    for name in ("train", "dev"):
+        (rows["cola"] / f"{name}.tsv").write_text("".join(f"x\t{n % 2}\t*\tthe film was dull {n}\n" for n in range(24)))
+        texts = "".join(f"a lovely film {n}\t{n % 2}\n" for n in range(24))
+        (rows["sst2"] / f"{name}.tsv").write_text(f"sentence\tlabel\n{texts}")
+    attentune.done(
+        "compare", "--tasks", "cola,sst2", "--data_dir", tmp_path / "glue", "--presets", "bert", "--seeds", "1",
+        "--model_name_or_path", tiny("bert"), "--num_train_epochs", 1, "--max_length", 16, "--use_cpu",
+        "--output_dir", tmp_path / "c", "--keep_best", "--quiet",
+    )  # fmt: skip
+    err = attentune.refused("evaluate", tmp_path / "c", "--best")
+    assert "name one with --task cola" in err
+    for words in (
+        ("evaluate", tmp_path / "c", "--best", "--task", "sst2"),
+        ("predict", tmp_path / "c", "--best", "--task", "sst2", "--text", "fine"),
+        ("explain", tmp_path / "c", "--best", "--task", "sst2", "--text", "fine"),
+        ("export", tmp_path / "c", "--best", "--task", "sst2", "--format", "transformers", "--output_dir",
+         tmp_path / "out"),
+    ):  # fmt: skip
+        _, err = attentune.done(*words)
+        assert "c/runs/sst2/all/bert/seed-1" in err
+
+
+@pytest.mark.integration
+def test_a_search_trains_its_best_settings_and_goes_on_with_an_unfinished_model(attentune, tiny, tmp_path):
+    write_reviews(tmp_path / "rows.csv", 60)
+    words = (
+        "search", tmp_path / "rows.csv", "--model_name_or_path", tiny("bert"), "--search",
+        "training.learning_rate=1e-3,3e-3", "--num_train_epochs", 2, "--max_length", 16, "--use_cpu", "--output_dir",
+        tmp_path / "s", "--jobs", 2, "--baselines", "none", "--save_steps", 3, "--per_device_train_batch_size", 8,
+    )  # fmt: skip
+    out, _ = attentune.done(*words, "--settings_only")
+    assert "train with it: attentune train --config" in out
+    assert not (tmp_path / "s/best").exists()
+    out, _ = attentune.done(*words)
+    assert f"model with its settings, trained on all training rows: {tmp_path / 's/best'} (validation: accuracy" in out
+    result = json.loads((tmp_path / "s/trials.json").read_text())
+    record = json.loads((tmp_path / "s/best/run.json").read_text())
+    assert (result["model"], result["model_scores"]) == (str(tmp_path / "s/best"), record["scores"])
+    trials = [json.loads(file.read_text()) for file in (tmp_path / "s/records").rglob("seed-*.json")]
+    assert [trial["train"]["rows"] for trial in trials] == [round(0.8 * record["train"]["rows"])] * 2
+    # Killed between its checkpoint and its end: the same command finishes it, with the same weights.
+    weights = (tmp_path / "s/best/model.safetensors").read_bytes()
+    for name in ("run.json", "model.safetensors"):
+        (tmp_path / "s/best" / name).unlink()
+    newest = max((tmp_path / "s/best").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    shutil.rmtree(newest)
+    _, err = attentune.done(*words)
+    assert "resuming from" in err
+    assert (tmp_path / "s/best/model.safetensors").read_bytes() == weights
+    # A finished one is left as it is; one with the settings of another trial is replaced.
+    stamp = (tmp_path / "s/best/run.json").stat().st_mtime_ns
+    assert attentune(*words)[0] == 0
+    assert (tmp_path / "s/best/run.json").stat().st_mtime_ns == stamp
+    other = (tmp_path / "s/best/config.yaml").read_text().replace("learning_rate: 0.00", "learning_rate: 0.01")
+    (tmp_path / "s/best/config.yaml").write_text(other)
+    err = attentune.refused("predict", tmp_path / "s", "--best", "--text", "a fine film")
+    assert "has other settings than trial-000" in err
+    assert attentune(*words)[0] == 0
+    out, err = attentune.done("predict", tmp_path / "s", "--best", "--text", "a fine film")
+    assert out.startswith("id,label,prediction")
+    assert f"using {tmp_path / 's/best'} (trained on all training rows with the settings of" in err
+
+
+# `attentune compare --folds`: every preset on every fold, paired, with verdicts that allow for the overlap
+
+
+FOLD_FLAGS = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu")
+
+
+def fold_words(folder: Path, tiny, *more: object) -> tuple[object, ...]:
+    if not (folder / "rows.csv").exists():
+        write_reviews(folder / "rows.csv", 30)
+    own = ("--train_file", folder / "rows.csv", "--model_name_or_path", tiny("bert"), *FOLD_FLAGS)
+    return ("compare", "--presets", "bert,bert-mean", *own, "--output_dir", folder / "c", "--quiet", *more)
+
+
+@pytest.mark.slow
+def test_all_folds_of_all_cuts(attentune, tiny, tmp_path):
+    out, _ = attentune.done(*fold_words(tmp_path, tiny, "--folds", "2", "--seeds", "2", "--format", "json"))
+    found = json.loads(out)
+    assert [cell["n"] for cell in found["cells"]] == [4, 4]
+    (one,) = found["comparisons"]
+    assert (one["over"], one["seeds"], one["p_sign_flip"]) == ("folds", 4, None)
+    assert "corrected resampled t test" in " ".join(one["notes"])
+    scored: dict[int, list[str]] = {1: [], 2: []}
+    for seed in range(1, 5):
+        prints = []
+        for method in ("bert", "bert-mean"):
+            file = tmp_path / "c" / "records" / "own" / "all" / method / f"seed-{seed}.json"
+            record = json.loads(file.read_text())
+            assert record["config"]["data"]["folds"] == 2
+            assert record["config"]["data"]["fold"] == (seed - 1) % 2 + 1
+            assert record["config"]["data"]["fold_seed"] == (seed - 1) // 2 + 1
+            assert record["train"]["rows"] == 15
+            prints.append(record["data_fingerprint"])
+        assert prints[0] == prints[1], "paired"
+        lines = file.with_name(record["predictions"]["validation"]).read_text().splitlines()[1:]
+        scored[(seed - 1) // 2 + 1] += [line.split(",")[0] for line in lines]
+    assert sorted(scored[1]) == sorted(scored[2]) == sorted(f"r{number}" for number in range(30))
+    assert scored[1] != scored[2]
+    # A third cut is added; nothing is done again.
+    before = (tmp_path / "c/records/own/all/bert/seed-1.json").stat().st_mtime_ns
+    out, _ = attentune.done(*fold_words(tmp_path, tiny, "--folds", "2", "--seeds", "3"))
+    assert (tmp_path / "c/records/own/all/bert/seed-1.json").stat().st_mtime_ns == before
+    assert "6 folds" in out
+    attentune.done("report", tmp_path / "c", "--output_file", tmp_path / "report.md")
+    assert "6 folds" in (tmp_path / "report.md").read_text()
+
+
+def test_all_folds_have_the_same_fingerprints(tmp_path):
+    """Else a comparison that is resumed at a later fold would be refused, because its rows seem to have changed."""
+    write_reviews(tmp_path / "rows.csv", 30)
+    prints = []
+    for fold, fold_seed in ((1, 1), (2, 1), (1, 2)):
+        folds = {"train_file": str(tmp_path / "rows.csv"), "folds": 2, "fold": fold, "fold_seed": fold_seed}
+        config = load_config(overrides={f"data.{name}": value for name, value in folds.items()})
+        prints.append(fingerprint_rows("own", rows_of_task(config)))
+    assert prints[0] == prints[1] == prints[2]
+    assert sorted(prints[0]) == ["train rows of own", "validation rows of own"]

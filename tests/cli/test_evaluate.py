@@ -28,8 +28,7 @@ def texts_of(run: Path) -> set[str]:
 
 def test_scores_classes_and_worst_errors(runs, attentune, tmp_path):
     run, file = runs[0], tmp_path / "errors.csv"
-    status, out, err = attentune("evaluate", run, "--errors_file", file, "--show_errors", "2")
-    assert status == 0, err
+    out, _ = attentune.done("evaluate", run, "--errors_file", file, "--show_errors", "2")
     recorded = json.loads((run / "run.json").read_text())["scores"]["validation"]
     predicted = predictions_of(run)
     assert f"accuracy  {recorded['accuracy']:.4f}  0." in out
@@ -57,8 +56,7 @@ def test_of_many_classes_the_worst_and_the_most_confused_pairs_are_listed(attent
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"{text},{name}\n" for text, name in rows))
     files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv")
     assert attentune("train", *files, "--preset", "tfidf-linear", "--output_dir", tmp_path / "run")[0] == 0
-    status, out, err = attentune("evaluate", tmp_path / "run")
-    assert status == 0, err
+    out, _ = attentune.done("evaluate", tmp_path / "run")
     lines = [line.split() for line in out.splitlines()]
     start = next(number for number, line in enumerate(lines) if line[:1] == ["class"])
     assert f"195 rows by class, the 20 worst of {len(names) + 1}" in out
@@ -83,8 +81,7 @@ def test_json_has_the_scores_and_on_request_the_rest(runs, attentune):
 
 def test_compared_scores_are_those_of_the_records_and_changed_rows_have_their_texts(runs, attentune, tmp_path):
     file = tmp_path / "changed.csv"
-    status, out, err = attentune("compare", *runs, "--output_file", file)
-    assert status == 0, err
+    out, _ = attentune.done("compare", *runs, "--output_file", file)
     recorded = [json.loads((run / "run.json").read_text())["scores"]["validation"]["accuracy"] for run in runs]
     assert f"accuracy  seed-1  {recorded[0]:.4f}" in out
     assert f"seed-2  {recorded[1]:.4f}" in out

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,23 @@ from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny_models import rows_of
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
 TEXT = "the film was <b>great</b>, so unwatchable"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("explain")
 
 
 @pytest.fixture(scope="module")
-def run(tiny: Tiny, folder: Path) -> Path:
+def run(tiny, folder):
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
     train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
-def plain_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_run(tiny, tmp_path_factory):
     """A run without token gate, on pairs."""
     own = tmp_path_factory.mktemp("plain")
     for name in ("train", "validation"):
@@ -63,11 +60,10 @@ def same(line: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**line, "seconds": 0} == {**other, "seconds": 0}
 
 
-def test_json_lines_are_those_of_python(run: Path, attentune: Command) -> None:
+def test_json_lines_are_those_of_python(run, attentune):
     methods = ("ssa", "leave-one-out", "shap")
     flags = ("--method", ",".join(methods), "--format", "json", "--samples", 16, "--seed", 5, "--level", "token")
-    status, out, _ = attentune("explain", run, "--text", TEXT, *flags, "--target", "good")
-    assert status == 0
+    out, _ = attentune.done("explain", run, "--text", TEXT, *flags, "--target", "good")
     lines = parsed(out)
     assert [line["method"] for line in lines] == list(methods)
     for line in lines:
@@ -80,11 +76,10 @@ def test_json_lines_are_those_of_python(run: Path, attentune: Command) -> None:
     assert [line["passes"] for line in lines] == [1, 1 + len(expected.pieces) + whole, 17]
 
 
-def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) -> None:
-    status, out, _ = attentune(
+def test_methods_stand_side_by_side_in_a_table(run, attentune):
+    out, _ = attentune.done(
         "explain", run, "--text", TEXT, "--method", "ssa, gradient,leave-one-out", "--precision", "fp32"
     )
-    assert status == 0
     lines = out.splitlines()
     assert lines[0] == f"text: {TEXT}"
     assert lines[1].startswith("prediction: ")
@@ -103,7 +98,7 @@ def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) ->
     assert seconds[0] == "seconds"
 
 
-def test_a_file_of_texts_becomes_a_page(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_a_file_of_texts_becomes_a_page(run, tmp_path, attentune):
     file = tmp_path / "new.csv"
     file.write_text('story,other\n"a dull, awful film",x\n"<script>alert(1)</script>",y\n')
     page = tmp_path / "why.html"
@@ -118,7 +113,7 @@ def test_a_file_of_texts_becomes_a_page(run: Path, tmp_path: Path, attentune: Co
 
 
 @pytest.mark.parametrize("name", ["why.jsonl", "why.txt"])
-def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, attentune: Command, name: str) -> None:
+def test_other_files_are_written_by_their_endings(run, tmp_path, attentune, name):
     status, out, err = attentune("explain", run, "--text", TEXT, "--output_file", tmp_path / name)
     assert (status, out) == (0, "")
     assert f"1 text written to {tmp_path / name}" in err
@@ -129,21 +124,19 @@ def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, att
         assert content.decode().startswith(f"text: {TEXT}\n")
 
 
-def test_words_by_class_are_tables_or_lines(run: Path, folder: Path, attentune: Command) -> None:
+def test_words_by_class_are_tables_or_lines(run, folder, attentune):
     words = ("explain", run, "--input_file", folder / "validation.csv", "--by_class")
-    status, out, _ = attentune(*words)
-    assert status == 0
+    out, _ = attentune.done(*words)
     assert out.startswith("words for bad")
     assert "leave-one-out, 20 rows; bootstrap intervals over rows; ranked by lower bound times rows.\n" in out
-    status, out, _ = attentune(*words, "--format", "json")
+    out, _ = attentune.done(*words, "--format", "json")
     for line in parsed(out):
         assert line["rows"] >= 3
         assert 0 < line["low"] <= line["score"] <= line["high"]
 
 
-def test_heads_are_shown_as_table_lines_and_figure(run: Path, tmp_path: Path, attentune: Command) -> None:
-    status, out, _ = attentune("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
-    assert status == 0
+def test_heads_are_shown_as_table_lines_and_figure(run, tmp_path, attentune):
+    out, _ = attentune.done("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
     assert "layer 2" in out
     assert out.splitlines()[3].split() == ["word", "head", "4", "head", "1", "ssa"]
     status, out, _ = attentune(
@@ -159,20 +152,19 @@ def test_heads_are_shown_as_table_lines_and_figure(run: Path, tmp_path: Path, at
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pairs_are_explained_without_a_token_gate(plain_run: Path, attentune: Command) -> None:
+def test_pairs_are_explained_without_a_token_gate(plain_run, attentune):
     flags = ("--text", "A cat sat.", "--text-pair", "It rained.", "--method", "gradient", "--format", "json")
-    status, out, _ = attentune("explain", plain_run, *flags)
-    assert status == 0
+    out, _ = attentune.done("explain", plain_run, *flags)
     (line,) = parsed(out)
     assert [(token["text"], token["in"]) for token in line["tokens"]] == [
         *((word, "text") for word in ("A", "cat", "sat", ".")),
         *((word, "pair") for word in ("It", "rained", ".")),
     ]
-    status, out, _ = attentune("explain", plain_run, *flags[:-2])
+    out, _ = attentune.done("explain", plain_run, *flags[:-2])
     assert out.startswith("text: A cat sat.\npair: It rained.\nprediction: ")
 
 
-def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:
+def test_a_run_without_token_gate_is_told_what_works(plain_run, attentune):
     expected = {
         ("explain", "--method", "ssa"): "Methods that work on it: gradient, integrated-gradients, leave-one-out",
         (
@@ -181,15 +173,12 @@ def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune:
         ): f"Fit a head to it once: attentune explain {plain_run} --fit; or use attentune explain",
     }
     for words, message in expected.items():
-        status, out, err = attentune(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
-        assert (status, out) == (2, "")
+        err = attentune.refused(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
         assert message in err
 
 
 @pytest.mark.parametrize("command", ["predict", "explain"])
-def test_in_the_folder_of_several_tasks_the_task_names_the_run(
-    run: Path, tmp_path: Path, attentune: Command, command: str
-) -> None:
+def test_in_the_folder_of_several_tasks_the_task_names_the_run(run, tmp_path, attentune, command):
     shutil.copytree(run, tmp_path / "many" / "cola")
     config = tmp_path / "many" / "cola" / "config.json"
     config.write_text(config.read_text().replace('"bad"', '"unacceptable"').replace('"good"', '"acceptable"'))
@@ -197,22 +186,19 @@ def test_in_the_folder_of_several_tasks_the_task_names_the_run(
     rows = tmp_path / "CoLA"
     rows.mkdir()
     (rows / "test.tsv").write_text("index\tsentence\n0\tthe film was great\n1\tso dull\n")
-    status, out, err = attentune(command, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
-    assert status == 0, err
+    out, _ = attentune.done(command, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
     assert "acceptable" in out
-    status, _, err = attentune(command, tmp_path / "many", "--text", "so dull")
-    assert status == 2
+    err = attentune.refused(command, tmp_path / "many", "--text", "so dull")
     assert "holds a run for each of cola; got no task" in err
 
 
 # predict --explain
 
 
-def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, attentune: Command) -> None:
+def test_predictions_are_the_same_with_a_column_more(run, folder, attentune):
     flags = ("predict", run, "--input_file", folder / "validation.csv")
     _, without, _ = attentune(*flags)
-    status, out, _ = attentune(*flags, "--explain")
-    assert status == 0
+    out, _ = attentune.done(*flags, "--explain")
     plain, rows = (list(csv.DictReader(io.StringIO(text))) for text in (without, out))
     assert len(plain) == 20
     assert [{name: own for name, own in row.items() if name != "explanation"} for row in rows] == plain
@@ -230,7 +216,7 @@ def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, at
         )
 
 
-def test_the_column_costs_no_pass(run: Path) -> None:
+def test_the_column_costs_no_pass(run):
     saved = Predictor.load(run)
     batches = []
     saved.model.register_forward_pre_hook(
@@ -241,7 +227,7 @@ def test_the_column_costs_no_pass(run: Path) -> None:
 
 
 @pytest.mark.integration
-def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
+def test_pairs_and_no_rows_have_a_column_too(tiny, tmp_path):
     from helpers.tiny_runs import rows_for, tiny_run
 
     pairs = rows_for("pair")
@@ -249,3 +235,106 @@ def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None
     assert {token["in"] for token in json.loads(column[0])["tokens"]} == {"text", "pair"}
     logits, column = predict_explained(tiny_run(tiny()), rows_of([]))
     assert (len(logits), column) == (0, [])
+
+
+# `attentune explain --fit`: from a finished run to an explanation with every prediction
+
+
+FILM = "the film was great and the story never dull"
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit-explainer")
+    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2)
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    return folder / "run"
+
+
+@pytest.fixture
+def fitted_run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def share(monkeypatch):
+    """Set the share of variance that heads are found to explain, which a few rows do not decide."""
+    return lambda value: monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: value)
+
+
+def test_a_fitted_run_explains_by_fast_shap_in_one_pass(fitted_run, attentune, share):
+    share(0.5)
+    status, out, err = attentune("explain", fitted_run, "--fit", "--copies", "2", "--format", "json")
+    facts = json.loads(out)
+    assert (status, facts["run"], facts["copies"], facts["seed"]) == (0, str(fitted_run), 2, 0)
+    assert (facts["explained_variance"], facts["is_default"]) == (0.5, True)
+    assert facts["texts"] > facts["held_out_texts"] > 0
+    assert "head fitted:" in err
+    (line,) = attentune("explain", fitted_run, "--text", FILM, "--format", "json")[1].splitlines()
+    found = json.loads(line)
+    assert (found["method"], found["signed"], found["passes"]) == ("fast-shap", True, 1)
+    assert [token["text"] for token in found["tokens"]] == FILM.split()
+
+
+def test_predictions_have_the_scores_and_stay_the_same(fitted_run, tmp_path, attentune, share):
+    share(0.9)
+    (tmp_path / "new.csv").write_text("text\n" + "".join(f"{FILM} {n}\n" for n in range(5)))
+    flags = ("predict", fitted_run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
+    _, before, _ = attentune(*flags)
+    assert attentune("explain", fitted_run, "--fit", "--copies", "2")[0] == 0
+    status, out, _ = attentune(*flags, "--explain")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    explanations = [json.loads(row.pop("explanation")) for row in rows]
+    assert (status, rows) == (0, list(csv.DictReader(io.StringIO(before))))
+    texts = [f"{FILM} {n}" for n in range(5)]
+    for found, expected in zip(explanations, explain_texts(fitted_run, texts, precision="fp32"), strict=True):
+        assert expected.method == "fast-shap"
+        scores = [token.score for token in expected.tokens]
+        assert found["unit"] == expected.unit
+        assert [token["score"] for token in found["tokens"]] == pytest.approx(scores, rel=1e-3, abs=1e-5)
+
+
+def test_training_can_end_with_it(tiny, tmp_path, attentune):
+    own = settings(tmp_path, tiny("bert"), training__max_steps=2)
+    flags = [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
+    _, err = attentune.done("train", *flags, "--fit_explainer")
+    assert "Fitted on" in err
+    assert (tmp_path / "run" / "attribution_head.json").is_file()
+    err = attentune.refused("train", "--tasks", "sst5,quora", "--fit_explainer", "--output_dir", tmp_path / "x")
+    assert "--fit_explainer: works with one task" in err
+
+
+@pytest.mark.parametrize("value", [0.49, 0.8])
+def test_a_head_that_explains_too_little_is_not_used_by_itself(fitted_run, tmp_path, attentune, share, value):
+    share(value)
+    lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
+    (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
+    out, _ = attentune.done("explain", fitted_run, "--fit", "--input_file", tmp_path / "texts.csv", "--copies", "2")
+    assert f"Fitted on 14 texts; on 6 others its scores explain {value:.0%} of how" in out
+    assert ("leave-one-out stays the default" in out) == (value < 0.5)
+    card = (fitted_run / "README.md").read_text()
+    assert card.count("## Explanations") == 1
+    assert f"explain {value:.0%}" in card.split("## Explanations")[1]
+    assert attentune("explain", fitted_run, "--fit", "--input_file", tmp_path / "texts.csv", "--copies", "2")[0] == 0
+    assert (fitted_run / "README.md").read_text() == card  # the section is replaced
+
+    def method_of(*flags: str) -> tuple[str, bool]:
+        out, err = attentune.done("explain", fitted_run, "--text", FILM, "--format", "json", *flags)
+        return json.loads(out)["method"], "so leave-one-out is the default" in err
+
+    assert method_of() == (("fast-shap", False) if value >= 0.5 else ("leave-one-out", True))
+    assert method_of("--method", "fast-shap") == ("fast-shap", False)
+    out, _ = attentune.done("predict", fitted_run, "--text", FILM, "--explain")
+    # Without the head, this run's token gate scores the words.
+    assert ("token head" in out) == (value < 0.5)
+
+
+def test_predictions_are_not_explained_by_a_weak_head(tiny, tmp_path, attentune, share):
+    share(0.1)
+    train(
+        load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)),
+        display=ProgressDisplay(quiet=True),
+    )
+    assert attentune("explain", tmp_path / "run", "--fit", "--copies", "2")[0] == 0
+    status, _, err = attentune("predict", tmp_path / "run", "--text", FILM, "--explain")
+    assert (status, "explains 10%" in err, "--fit --input_file" in err) == (2, True, True)

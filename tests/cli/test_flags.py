@@ -1,6 +1,13 @@
 """From words on a command line to a configuration."""
 
 import dataclasses
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +17,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import attentune.cli
 from attentune.cli import train
-from attentune.cli.flags import Parser, config_from
+from attentune.cli.flags import ALIASES, Parser, config_from
+from attentune.cli.main import COMMANDS, GROUPS
 from attentune.config import Config, load_config, to_yaml
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
+from helpers.samples import write_reviews
 
 FLAT = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "objective": ObjectiveConfig}
 
@@ -133,7 +143,7 @@ def test_flags_have_the_names_of_training_arguments():
     assert len(set(flat)) == len(flat), "two sections have a flag of the same name"
 
 
-ALIASES = {
+SPELLINGS = {
     ("--task_name", "cola"): {"data.task": "cola"},
     ("--text_column_name", "body"): {"data.text_column": "body"},
     ("--text-column-names", "body"): {"data.text_column": "body"},
@@ -175,9 +185,9 @@ ALIASES = {
 }
 
 
-@pytest.mark.parametrize("words", ALIASES, ids=" ".join)
+@pytest.mark.parametrize("words", SPELLINGS, ids=" ".join)
 def test_other_spellings(words):
-    expected = ALIASES[words]
+    expected = SPELLINGS[words]
     config = parsed(*words)
     assert {name: value_of(config, name) for name in expected} == expected
     assert config == load_config(overrides=expected)
@@ -245,9 +255,7 @@ def test_no_words_raise_anything_but_a_config_error(words):
     assert all(problem.strip() for problem in problems)
 
 
-def test_the_run_folder_is_named_after_the_training_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_folder_is_named_after_the_training_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     config = load_config(overrides={"data.train_file": "data/reviews.csv.gz"})
     assert train.with_run_folder(config).training.output_dir == str(Path("runs/reviews"))
@@ -259,3 +267,147 @@ def test_the_run_folder_is_named_after_the_training_file(
         assert train.with_run_folder(kept) is kept
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert train.with_run_folder(config) is config
+
+
+# The help of each command: the most used flags first, and no flag that the command does not obey
+
+
+_FOLDER = Path(attentune.cli.__file__).parent
+# Commands that train, whose settings all apply.
+_TRAIN = ("train", "auto", "compare", "search")
+# Settings that the commands on a finished run must not show: they are those of its training.
+_OF_TRAINING = ("data.max_length", "data.long_texts", "data.stride", "data.max_windows", "data.tasks",
+                "data.task_settings", "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
+_ON_RUNS = ("predict", "explain", "evaluate", "calibrate")
+# Of these, those that read texts and need no splits.
+_ON_TEXTS = ("predict", "explain")
+
+
+def parser_of(command: str, *arguments: str):
+    return importlib.import_module(f"attentune.cli.{command}").parser(arguments)
+
+
+def shown(command: str, *arguments: str) -> list:
+    """The flags in the help of a command; a flag that is only a synonym is not shown."""
+    actions = parser_of(command, *arguments)._actions
+    return [action for action in actions if action.option_strings and action.help != "==SUPPRESS=="]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(attentune, command):
+    status, out, err = attentune(command, "--help")
+    assert (status, err) == (0, "")
+    assert f"usage: attentune {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [*((name, ()) for name in COMMANDS), ("train", ["--adapt"]), ("evaluate", ["--suite"]), ("explain", ["--fit"])],
+)
+def test_every_flag_of_its_own_is_read(command, arguments):
+    """Each is read from the parsed values, by the command or what checks and reads its files."""
+    source = "".join((_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in (command, "flags", "inputs"))
+    own = [action.dest for action in shown(command, *arguments) if "." not in action.dest]
+    for name in (name for name in own if not name.startswith("help")):
+        assert re.search(rf"parsed\.{name}\b|[\"']{name}[\"']", source), name
+
+
+@pytest.mark.parametrize("command", _ON_RUNS)
+def test_commands_on_a_run_show_no_settings_of_its_training(command):
+    settings = {action.dest for action in shown(command) if "." in action.dest}
+    assert {name.split(".")[0] for name in settings} == {"data"}
+    assert not settings & set(_OF_TRAINING)
+    assert {"data.text_column", "data.task", "data.encoding"} <= settings
+    if command in _ON_TEXTS:
+        assert not {name for name in settings if name.endswith("_file") or "fold" in name or "train" in name}
+
+
+@pytest.mark.parametrize("command", _TRAIN)
+def test_the_most_used_come_first(command):
+    made = parser_of(command)
+    titles = [group.title for group in made._action_groups if group._group_actions]
+    assert titles[:3] == ["positional arguments", "options", "most used"]
+    (group,) = (group for group in made._action_groups if group.title == "most used")
+    flags = [action.option_strings[0] for action in group._group_actions]
+    assert len(flags) == 20
+    assert {"--text_column", "--label_column", "--output_dir", "--learning_rate", "--seed"} <= set(flags)
+    every = [flag for action in made._actions for flag in action.option_strings]
+    assert len(every) == len(set(every))
+    assert "; also --lr" in " ".join(made.format_help().split())
+    assert "--warmup_ratio" not in made.format_help()
+    with pytest.raises(SystemExit):
+        made.parse(["--help-all"])
+    assert "--warmup_ratio" in made.format_help()
+
+
+def test_a_flag_has_one_meaning():
+    """What is a switch in one command takes no value in another; a flag and a setting of one name are the same."""
+    makes = [(name, ()) for name in COMMANDS]
+    makes += [("train", ("--adapt",)), ("evaluate", ("--suite", "hans")), ("explain", ("--fit",)), ("compare", "ab")]
+    kinds: dict[str, set[bool]] = {}
+    for command, arguments in makes:
+        for action in shown(command, *arguments):
+            kinds.setdefault(action.option_strings[-1], set()).add(action.nargs == 0)
+    assert not {flag for flag, found in kinds.items() if len(found) > 1}
+    assert not set(ALIASES) & {flag.removeprefix("--") for flag in kinds}
+    assert {"--method", "--format", "--folds"} <= set(kinds)
+    assert not {"--methods", "--cv_folds", "--output_format"} & set(kinds)
+
+
+def test_commands_are_in_four_groups(attentune):
+    out, _ = attentune.done("--help")
+    assert [line for line in out.splitlines() if line.removesuffix(":") in GROUPS] == [f"{group}:" for group in GROUPS]
+    assert len(COMMANDS) == 18
+
+
+def test_a_flag_that_does_another_job_has_a_help_of_its_own():
+    assert parser_of("evaluate", "runs/mnli", "--suite=hans").prog == "attentune evaluate --suite hans"
+    assert parser_of("evaluate", "runs/mnli").prog == "attentune evaluate"
+    assert parser_of("compare", "runs/a", "runs/b").usage.startswith("attentune compare RUN RUN")
+    assert parser_of("compare", "rows.csv", "--presets", "bert").usage.startswith("attentune compare --presets")
+
+
+# What a command imports: `predict` no more than it needs, mistakes before PyTorch; seconds are not asserted
+
+
+# Modules that predicting a text with a saved model does not need.
+NOT_TO_PREDICT = (
+    "datasets",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "sklearn",
+    "statsmodels",
+    "rich.progress",
+    "attentune.training",
+    "attentune.runs",
+    "attentune.report",
+)
+_PROGRAM = """
+import json, sys
+from attentune.cli.main import main
+status = main(sys.argv[2:])
+print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]), file=sys.stderr)
+"""
+
+
+def imported(folder: Path, line: str, names: tuple[str, ...]) -> tuple[int, list[str], str, str]:
+    """Run a command line as a program; return its status, which of the modules it imported, and its output."""
+    words = [sys.executable, "-c", _PROGRAM, json.dumps(names), *shlex.split(line)]
+    # Variables of torchrun would make it one of several processes.
+    environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    *told, last = done.stderr.splitlines()
+    status, found = json.loads(last)
+    return status, found, done.stdout, "\n".join(told)
+
+
+@pytest.mark.integration
+def test_predict_imports_what_it_needs(tiny, tmp_path, attentune):
+    write_reviews(tmp_path / "train.csv", 24, seed=1)
+    words = ("--model_name_or_path", tiny("bert"), "--max_steps", 1, "--baselines", "none", "--quiet", "--use_cpu")
+    assert attentune("train", tmp_path / "train.csv", "--output_dir", tmp_path / "run", *words)[0] == 0
+    status, found, out, told = imported(tmp_path, 'predict run --text "a dull film"', NOT_TO_PREDICT)
+    assert (status, found) == (0, []), told
+    assert (0, out) == attentune("predict", tmp_path / "run", "--text", "a dull film")[:2]

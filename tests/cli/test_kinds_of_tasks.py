@@ -119,7 +119,7 @@ def write_rows(path: Path, kind: str, rows: int, *, seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tiny, tmp_path_factory) -> Path:
+def home(tiny, tmp_path_factory):
     """A folder in which runs are made when they are first asked for."""
     home = tmp_path_factory.mktemp("tasks")
     shutil.copytree(tiny("bert"), home / "encoder")

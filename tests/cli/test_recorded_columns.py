@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +14,6 @@ from attentune.integrations.sklearn import AttentuneClassifier
 from attentune.serving.backend import FileOptions, RunBackend
 from helpers.samples import write_reviews
 
-Command = Callable[..., tuple[int, str, str]]
 MOODS = {"bad": "neg", "good": "pos"}
 NOTE = "Columns read: text 'What the customer wrote', label 'category'."
 TEXT = "What the customer wrote"
@@ -34,7 +32,7 @@ def write(path: Path, rows: int, *, seed: int, decoys: bool) -> Path:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     """A folder with a run that found its columns by itself, and files with decoys."""
     from attentune.cli.main import main
 
@@ -55,21 +53,21 @@ def accuracy(predicted: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["new.csv", "new.jsonl"])
-def test_predict_reads_the_columns_of_the_run(home: Path, attentune: Command, name: str) -> None:
+def test_predict_reads_the_columns_of_the_run(home, attentune, name):
     status, out, err = attentune("predict", home / "run", "--input_file", home / name)
     assert (status, err.splitlines()[1]) == (0, NOTE)
     assert accuracy(out) == 1.0
 
 
 @pytest.mark.parametrize("flags", [(), ("--split", "test")])
-def test_evaluate_reads_the_columns_of_the_run(home: Path, attentune: Command, flags: tuple[str, ...]) -> None:
+def test_evaluate_reads_the_columns_of_the_run(home, attentune, flags):
     words = ("evaluate", home / "run", "--test_file", home / "new.csv", "--format", "json", *flags)
     status, out, err = attentune(*words)
     assert (status, err.splitlines()[0]) == (0, NOTE)
     assert json.loads(out)["test"]["accuracy"] == 1.0
 
 
-def test_explain_and_suggest_read_the_columns_of_the_run(home: Path, attentune: Command) -> None:
+def test_explain_and_suggest_read_the_columns_of_the_run(home, attentune):
     status, out, err = attentune("explain", home / "run", "--input_file", home / "new.csv", "--format", "json")
     assert (status, err.splitlines()[0]) == (0, NOTE)
     assert "shipped" not in out
@@ -78,22 +76,21 @@ def test_explain_and_suggest_read_the_columns_of_the_run(home: Path, attentune: 
     assert "shipped" not in out
 
 
-def test_parts_read_the_columns_of_the_run(home: Path, attentune: Command, tmp_path: Path) -> None:
+def test_parts_read_the_columns_of_the_run(home, attentune, tmp_path):
     words = ("predict", home / "run", "--input_file", home / "new.csv", "--output_dir", tmp_path / "out")
-    status, _, err = attentune(*words)
-    assert status == 0, err
+    _, err = attentune.done(*words)
     assert f"Columns read: text {TEXT!r}, label 'category'." in err
     found = pd.concat(map(pd.read_parquet, (tmp_path / "out").glob("*.parquet")))
     assert list(found["prediction"]) == list(pd.read_csv(home / "new.csv")["category"])
 
 
-def test_the_page_reads_the_columns_of_the_run(home: Path) -> None:
+def test_the_page_reads_the_columns_of_the_run(home):
     backend = RunBackend(library.Predictor.load(home / "run"), name="run")
     rows = backend.read_file((home / "new.csv").read_bytes(), FileOptions("new.csv"), 1000)
     assert accuracy(backend.file_answer(rows, [backend.score(rows, words=False)])["csv"]) == 1.0
 
 
-def test_python_reads_the_columns_of_the_run(home: Path) -> None:
+def test_python_reads_the_columns_of_the_run(home):
     frame = pd.read_csv(home / "new.csv")
     assert list(library.predict(home / "run", frame)["prediction"]) == list(frame["category"])
     explained = library.explain_texts(home / "run", frame.head(2))
@@ -102,7 +99,7 @@ def test_python_reads_the_columns_of_the_run(home: Path) -> None:
         library.predict(home / "run", pd.read_csv(home / "renamed.csv"))
 
 
-def test_estimators_read_the_columns_of_fit(home: Path) -> None:
+def test_estimators_read_the_columns_of_fit(home):
     frame = pd.read_csv(home / "new.csv")
     model = AttentuneClassifier(preset="tfidf-linear").fit(frame[[TEXT]], frame["category"])
     assert list(model.predict(frame)) == list(frame["category"])
@@ -113,15 +110,14 @@ def test_estimators_read_the_columns_of_fit(home: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("predict", "--input_file"), ("explain", "--input_file"), ("evaluate", "--test_file")]
 )
-def test_a_file_without_the_column_is_refused(home: Path, attentune: Command, words: tuple[str, str]) -> None:
-    status, out, err = attentune(words[0], home / "run", words[1], home / "renamed.csv")
-    assert (status, out) == (2, "")
+def test_a_file_without_the_column_is_refused(home, attentune, words):
+    err = attentune.refused(words[0], home / "run", words[1], home / "renamed.csv")
     for part in ("no column 'What the customer wrote'", "Did you mean 'What the customers wrote'", "--text_column"):
         assert part in err
 
 
 @pytest.mark.integration
-def test_an_ensemble_reads_the_columns_that_auto_found(home: Path, attentune: Command, tmp_path: Path) -> None:
+def test_an_ensemble_reads_the_columns_that_auto_found(home, attentune, tmp_path):
     words = ("--portfolio", "majority,tfidf-linear", "--folds", 2, "--time_limit", "60s", "--jobs", 1)
     assert attentune("auto", home / "train.csv", *words, "--output_dir", tmp_path / "best")[0] == 0
     status, out, err = attentune("predict", tmp_path / "best", "--input_file", home / "new.csv")

@@ -31,7 +31,7 @@ def words(folder: Path, encoder: Path, *flags: str, **changes: Any) -> list[str]
 
 
 @pytest.fixture(scope="module")
-def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str, str]:
+def whole(tiny, tmp_path_factory):
     """A search that nothing interrupted: its folder's parent, outcomes, and what it printed."""
     folder = tmp_path_factory.mktemp("whole")
     status, out, err = finish(start(words(folder, tiny("bert"), *FLAGS)))
@@ -41,8 +41,7 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str, str]:
 
 def test_one_trial_is_recorded_and_written_as_a_configuration(attentune, tiny, tmp_path):
     space = ("--search", "training.learning_rate=2e-3", "--jobs", "1")
-    status, out, err = attentune(*words(tmp_path, tiny("bert"), *space, training__num_train_epochs=1))
-    assert status == 0, err
+    out, _ = attentune.done(*words(tmp_path, tiny("bert"), *space, training__num_train_epochs=1))
     result = json.loads((tmp_path / "search/trials.json").read_text())
     assert [trial["status"] for trial in result["trials"]] == ["done"]
     assert load_config(tmp_path / "search/config.yaml").training.learning_rate == 2e-3
@@ -91,8 +90,7 @@ def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
 def test_the_same_command_does_nothing_again_and_another_is_refused(whole, attentune, tiny):
     folder, before, _, _ = whole
     encoder = tiny("bert")
-    status, again, _ = attentune(*words(folder, encoder, *FLAGS, "--format", "json"))
-    assert status == 0
+    again, _ = attentune.done(*words(folder, encoder, *FLAGS, "--format", "json"))
     assert json.loads(again)["trials"] == json.loads((folder / "search/trials.json").read_text())["trials"]
     assert set(times_done(folder / "search").values()) == {1}
     for flags, changes, message in (
@@ -102,8 +100,7 @@ def test_the_same_command_does_nothing_again_and_another_is_refused(whole, atten
         ((), {"data__max_train_samples": 30}, "data.max_train_samples: was None, now 30"),
         (("--search", "model.head.kind=cls,mean"), {}, "space model.head.kind: was 'not there'"),
     ):
-        status, _, err = attentune(*words(folder, encoder, *FLAGS, *flags, **changes))
-        assert status == 2
+        err = attentune.refused(*words(folder, encoder, *FLAGS, *flags, **changes))
         assert "was begun as another search" in err
         assert message in err
     assert outcomes(folder / "search") == before

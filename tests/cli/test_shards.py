@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -27,13 +26,11 @@ from helpers.interrupted import Disk
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
 
-Tiny = Callable[..., Path]
-Command = Callable[..., tuple[int, str, str]]
 SETTINGS = "training: {per_device_eval_batch_size: 64, precision: fp32, use_cpu: true}\n"
 
 
 @pytest.fixture(scope="module")
-def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tiny, tmp_path_factory):
     """A saved run with a token gate over a random encoder."""
     folder = tmp_path_factory.mktemp("shards") / "run"
     folder.mkdir()
@@ -43,7 +40,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     """Blocks of eight rows, in this process only."""
     monkeypatch.setattr(data_parts, "BLOCK_ROWS", 8)
     monkeypatch.setattr(data_parts, "BLOCK", ChunkLimit(8, 1 << 20, 8))
@@ -71,7 +68,7 @@ def table_of(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
 
 
-def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run, tmp_path, attentune):
     corpus = write_corpus(tmp_path / "corpus", 700, first=4200)
     words = ["predict", run, "--input_file", corpus, "--keep_columns", "text", "--output_dir"]
     status, out, err = attentune(*words, tmp_path / "one")
@@ -80,8 +77,7 @@ def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run: Path, tmp_path
     assert err.splitlines()[-1] == f"5,600 of 5,600 rows written to {tmp_path}/one/part-00001-of-00001.parquet"
     for count in (2, 5):
         for number in range(1, count + 1):
-            status, _, err = attentune(*words, tmp_path / str(count), "--shard", f"{number}/{count}")
-            assert status == 0, err
+            attentune.done(*words, tmp_path / str(count), "--shard", f"{number}/{count}")
     whole = table_of(tmp_path / "one")
     assert list(parts(tmp_path / "2")) == ["part-00001-of-00002.parquet", "part-00002-of-00002.parquet"]
     assert table_of(tmp_path / "2").equals(whole)
@@ -91,10 +87,7 @@ def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run: Path, tmp_path
         f"{file}r{n}" for file, rows in (("", 4200), ("b", 700), ("c", 700)) for n in range(rows)
     ]
     # As a single file of one chunk, within the last digits.
-    status, _, err = attentune(
-        "predict", run, "--input_file", corpus / "c.parquet", "--output_file", tmp_path / "c.csv"
-    )
-    assert status == 0, err
+    attentune.done("predict", run, "--input_file", corpus / "c.parquet", "--output_file", tmp_path / "c.csv")
     with (tmp_path / "c.csv").open() as file:
         single = list(csv.DictReader(file))
     for name in ("label", "prediction"):
@@ -102,14 +95,13 @@ def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run: Path, tmp_path
     assert [float(row["p_bad"]) for row in single] == pytest.approx(whole["p_bad"].to_pylist()[4900:], abs=2e-6)
 
 
-def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, small_blocks: None) -> None:
+def test_formats_ids_and_columns(run, tmp_path, attentune, small_blocks):
     corpus = write_corpus(tmp_path / "corpus", 20)
     words = ["predict", run, "--input_file", f"{corpus}/[bc].*", "--text_column", "text"]
     tables = {}
     for kind in ("parquet", "json", "csv"):
         out = tmp_path / kind
-        status, _, err = attentune(*words, "--output_dir", out, "--format", kind, "--keep_columns", "all")
-        assert status == 0, err
+        attentune.done(*words, "--output_dir", out, "--format", kind, "--keep_columns", "all")
         (path,) = out.glob("part-*")
         if kind == "parquet":
             tables[kind] = pq.read_table(path).to_pylist()
@@ -130,17 +122,14 @@ def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, 
     out = tmp_path / "o"
     words = ["predict", run, "--input_file", tmp_path / "[de].*", "--output_dir", out, "--keep_columns", "nr"]
     for number in range(1, 6):
-        status, _, err = attentune(*words, "--shard", f"{number}/5")
-        assert status == 0, err
+        attentune.done(*words, "--shard", f"{number}/5")
     found = table_of(out)
     assert found["id"].to_pylist() == [str(n) for n in range(12)]
     assert found["nr"].to_pylist() == [*map(str, range(11)), "7"]
     assert 0 in [pq.read_metadata(path).num_rows for path in out.glob("part-*")]
 
 
-def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
-    run: Path, tmp_path: Path, attentune: Command, small_blocks: None
-) -> None:
+def test_parts_of_the_same_call_are_skipped_and_of_others_refused(run, tmp_path, attentune, small_blocks):
     own, corpus, out = tmp_path / "run", write_corpus(tmp_path / "corpus", 10), tmp_path / "out"
     own.mkdir()
     for file in run.iterdir():
@@ -149,8 +138,7 @@ def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
     given = ["--input_file", f"{corpus}/*", "--shard", "1/2"]
 
     def refused(*more: object) -> str:
-        status, printed, err = attentune(*words, *more)
-        assert (status, printed) == (2, "")
+        err = attentune.refused(*words, *more)
         assert f"attentune: {out}/parts.json: --output_dir has parts of another call, which differs" in err
         return err
 
@@ -179,7 +167,7 @@ def test_parts_of_the_same_call_are_skipped_and_of_others_refused(
     assert attentune(*words, *given)[0] == 2
 
 
-def test_predictions_with_explanations(run: Path, tmp_path: Path, attentune: Command, small_blocks: None) -> None:
+def test_predictions_with_explanations(run, tmp_path, attentune, small_blocks):
     path = write_reviews(tmp_path / "rows.csv", 12)
     words = ["predict", run, "--input_file", path, "--explain", "--output_dir", tmp_path / "p"]
     assert attentune(*words)[0] == 0
@@ -188,28 +176,23 @@ def test_predictions_with_explanations(run: Path, tmp_path: Path, attentune: Com
     assert json.loads(table["explanation"][0].as_py())["tokens"][0].keys() == {"text", "start", "end", "score"}
 
 
-def test_several_label_columns(tmp_path: Path, attentune: Command) -> None:
+def test_several_label_columns(tmp_path, attentune):
     for name, count in (("train.csv", 60), ("new.csv", 9)):
         rows = "".join(f"{'slow' if n % 2 else 'quick'} {n} {'nasty' if n % 3 else ''},{n % 2},{int(n % 3 > 0)}\n"
                        for n in range(count))  # fmt: skip
         (tmp_path / name).write_text(f"comment,late,rude\n{rows},0,1\n")
     run = tmp_path / "run"
     words = ("--label_column", "late,rude", "--preset", "tfidf-linear", "--output_dir", run)
-    status, _, err = attentune("train", tmp_path / "train.csv", *words)
-    assert status == 0, err
+    attentune.done("train", tmp_path / "train.csv", *words)
     words = ("predict", run, "--input_file", tmp_path / "new.csv", "--keep_columns", "late,rude,comment")
-    status, _, err = attentune(*words, "--output_file", tmp_path / "o.csv")
-    assert status == 0, err
-    status, _, err = attentune(*words, "--output_dir", tmp_path / "p", "--format", "csv")
-    assert status == 0, err
+    attentune.done(*words, "--output_file", tmp_path / "o.csv")
+    attentune.done(*words, "--output_dir", tmp_path / "p", "--format", "csv")
     (part,) = parts(tmp_path / "p").values()
     whole = list(csv.reader((tmp_path / "o.csv").read_text().splitlines()))
     assert part.decode() == "".join(f"{','.join([row[0], *row[2:]])}\n" for row in whole)
 
 
-def test_urls_and_files_that_are_read_as_a_whole(
-    run: Path, tmp_path: Path, attentune: Command, small_blocks: None
-) -> None:
+def test_urls_and_files_that_are_read_as_a_whole(run, tmp_path, attentune, small_blocks):
     corpus, memory = write_corpus(tmp_path / "corpus", 20), fsspec.filesystem("memory")
     frame = pandas.read_csv(corpus / "a.csv", dtype=str)
     frame.to_parquet(tmp_path / "a.parquet")
@@ -238,8 +221,7 @@ def test_urls_and_files_that_are_read_as_a_whole(
     ):
         words = ["predict", run, "--input_file", source, "--output_dir", out, "--keep_columns", "text", *more]
         for part in ("1/2", "2/2", "2/2"):
-            status, _, err = attentune(*words, "--shard", part)
-            assert status == 0, (source, err)
+            _, err = attentune.done(*words, "--shard", part)
         assert "is already written" in err
         if out == "memory://parts-out":
             memory.get("/parts-out", str(tmp_path / str(number)), recursive=True)
@@ -249,18 +231,17 @@ def test_urls_and_files_that_are_read_as_a_whole(
         assert found == expected, source
 
 
-def test_columns_beside_the_predictions_of_one_file(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_columns_beside_the_predictions_of_one_file(run, tmp_path, attentune):
     path = tmp_path / "rows.jsonl"
     rows = [{"id": n, "text": f"so {n}", "more": [n], "note": 'a "b"\n' if n else None} for n in range(3)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    status, out, err = attentune("predict", run, "--input_file", path, "--keep_columns", "all")
-    assert status == 0, err
+    out, _ = attentune.done("predict", run, "--input_file", path, "--keep_columns", "all")
     found = list(csv.DictReader(out.splitlines(keepends=True)))
     assert list(found[0]) == ["id", "label", "prediction", "p_bad", "p_good", "text", "more", "note"]
     assert [row["text"] for row in found] == ["so 0", "so 1", "so 2"]
     assert [json.loads(row["more"]) for row in found] == [["0"], ["1"], ["2"]]
     assert [row["note"] for row in found] == ["", 'a "b"\n', 'a "b"\n']
-    status, out, _ = attentune("predict", run, "--input_file", path, "--keep_columns", "note", "--explain")
+    out, _ = attentune.done("predict", run, "--input_file", path, "--keep_columns", "note", "--explain")
     assert list(csv.DictReader(out.splitlines(keepends=True)))[1]["note"] == 'a "b"\n'
 
 
@@ -275,7 +256,7 @@ KINDS = {
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_predicts_as_without_parts(kind: str, tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+def test_every_kind_of_run_predicts_as_without_parts(kind, tiny, tmp_path, attentune):
     space, labels = KINDS[kind]
     second = ",title" if kind == "pairs" else ""
     lines = [f"r{n},so {'fine ' * n}film{',a film' if second else ''},{labels[n % 3]}" for n in range(12)]
@@ -292,8 +273,7 @@ def test_every_kind_of_run_predicts_as_without_parts(kind: str, tiny: Tiny, tmp_
         (run / "config.yaml").write_text(SETTINGS)
     given = [run, "--input_file", path, *columns]
     into = ["--keep_columns", "stars", "--output_dir"]
-    status, plain, err = attentune("predict", *given)
-    assert status == 0, err
+    plain, _ = attentune.done("predict", *given)
     assert attentune("predict", *given, *into, tmp_path / "csv", "--format", "csv")[0] == 0
     (part,) = (tmp_path / "csv").glob("part-*")
     with part.open(newline="") as file:
@@ -309,12 +289,11 @@ def test_every_kind_of_run_predicts_as_without_parts(kind: str, tiny: Tiny, tmp_
         assert one["label" if "label" in one else "labels"] == one["stars"]
 
 
-def test_a_full_disk_ends_the_command(run: Path, tmp_path: Path, attentune: Command) -> None:
+def test_a_full_disk_ends_the_command(run, tmp_path, attentune):
     corpus, disk = write_corpus(tmp_path / "corpus", 3000), Disk(tmp_path / "disk", 96)
     try:
         words = ["predict", run, "--input_file", corpus, "--keep_columns", "all", "--output_dir", disk.folder]
-        status, printed, err = attentune(*words)
-        assert (status, printed) == (2, "")
+        err = attentune.refused(*words)
         assert "could not be written: the disk is full; free some space." in err
         assert [path.name for path in disk.folder.iterdir()] == ["parts.json"]
     finally:
@@ -323,9 +302,7 @@ def test_a_full_disk_ends_the_command(run: Path, tmp_path: Path, attentune: Comm
 
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_part_that_is_stopped_or_killed_is_not_there(
-    run: Path, tmp_path: Path, attentune: Command, number: signal.Signals
-) -> None:
+def test_a_part_that_is_stopped_or_killed_is_not_there(run, tmp_path, attentune, number):
     corpus, out = write_corpus(tmp_path / "corpus", 60_000), tmp_path / "out"
     words = ["predict", run, "--input_file", corpus, "--output_dir", out, "--shard", "2/2"]
     command = [sys.executable, "-m", "attentune", *map(str, words)]
@@ -347,7 +324,7 @@ def test_a_part_that_is_stopped_or_killed_is_not_there(
 
 
 @pytest.mark.integration
-def test_the_job_of_the_documentation_writes_the_part_of_its_task(run: Path, tmp_path: Path) -> None:
+def test_the_job_of_the_documentation_writes_the_part_of_its_task(run, tmp_path):
     (script,) = [
         block.text for block in blocks(ROOT / "docs/several-processes.md") if block.text.startswith("#!/bin/bash\n")
     ]

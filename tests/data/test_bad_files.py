@@ -6,7 +6,7 @@ import json
 import os
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from attentune.errors import AttentuneError, DataError
 from helpers.bad_files import BAD_FILES, GOOD, Bad, as_parquet, as_zip
 
 
-def test_there_are_many() -> None:
+def test_there_are_many():
     assert len(BAD_FILES) >= 80
 
 
@@ -33,7 +33,7 @@ def message_about(bad: Bad, folder: Path) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_refused_with_place_cause_and_cure(tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_refused_with_place_cause_and_cure(tmp_path, name):
     bad = BAD_FILES[name]
     message, path = message_about(bad, tmp_path)
     if bad.line is not None:
@@ -46,17 +46,14 @@ def test_a_bad_file_is_refused_with_place_cause_and_cure(tmp_path: Path, name: s
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]", message), "what a terminal could obey"
 
 
-def test_the_command_line_says_it_and_ends_with_2(
-    tmp_path: Path, attentune: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_line_says_it_and_ends_with_2(tmp_path, attentune):
     for number, bad in enumerate(BAD_FILES.values()):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = folder / f"rows.{bad.ending}"
         path.write_bytes(bad.content)
         flags = [word for name, value in bad.settings.items() for word in (f"--{name}", joined(value))]
-        status, out, err = attentune("doctor", "--train_file", path, *flags)
-        assert (status, out) == (2, ""), (bad.content[:80], err)
+        err = attentune.refused("doctor", "--train_file", path, *flags)
         assert "Traceback" not in err
         assert err.startswith("attentune: ")
 
@@ -84,7 +81,7 @@ ODD = {
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "json", "parquet"])
 @pytest.mark.parametrize("name", ODD)
-def test_odd_texts_are_texts(tmp_path: Path, name: str, kind: str) -> None:
+def test_odd_texts_are_texts(tmp_path, name, kind):
     path = tmp_path / f"rows.{kind}"
     texts = ODD[name]
     labels = [("bad", "good")[number % 2] for number in range(len(texts))]
@@ -108,7 +105,7 @@ def written(kind: str, texts: Sequence[str], labels: Sequence[str]) -> bytes:
     return ("\n".join(map(json.dumps, found)) if kind == "jsonl" else json.dumps(found)).encode()
 
 
-def test_a_parquet_file_of_one_text_many_times_is_a_bomb(tmp_path: Path) -> None:
+def test_a_parquet_file_of_one_text_many_times_is_a_bomb(tmp_path):
     """The file has 200 kB; its texts would have 100 GB."""
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), ["x" * 500_000])
     path = tmp_path / "rows.parquet"
@@ -120,7 +117,7 @@ def test_a_parquet_file_of_one_text_many_times_is_a_bomb(tmp_path: Path) -> None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 200 * 1024  # kilobytes
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "rows.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     for name in ("rows.csv", "zero.csv"):
@@ -128,7 +125,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             load_data(DataConfig(train_file=str(tmp_path / name)), seed=0)
 
 
-def test_a_file_that_changes_its_kind_is_read_by_its_ending(tmp_path: Path) -> None:
+def test_a_file_that_changes_its_kind_is_read_by_its_ending(tmp_path):
     """No content makes another reader of it: an archive is never opened, whatever its name."""
     for ending in ("csv", "jsonl", "parquet", "csv.gz"):
         path = tmp_path / f"rows.{ending}"

@@ -44,7 +44,7 @@ ROWS = {
 
 @pytest.mark.integration
 @pytest.mark.parametrize("task", ROWS)
-def test_real_files_have_their_published_rows(data_dir: Path, task: str) -> None:
+def test_real_files_have_their_published_rows(data_dir, task):
     folder, *counts = ROWS[task]
     data = load(task, data_dir / folder)
     expected = {name: count for name, count in zip(("train", "validation", "test"), counts, strict=True) if count}
@@ -54,7 +54,7 @@ def test_real_files_have_their_published_rows(data_dir: Path, task: str) -> None
         assert len(set(rows.ids)) == len(rows)
 
 
-def test_real_rows_stay_as_they_are(data_dir: Path) -> None:
+def test_real_rows_stay_as_they_are(data_dir):
     """Texts against the file's own lines, with the quotes that QUOTE_NONE keeps."""
     rows = load("mrpc", data_dir, ("validation",)).splits["validation"]
     lines = (data_dir / "glue_data/MRPC/dev.tsv").read_text(encoding="utf-8").split("\n")
@@ -66,7 +66,7 @@ def test_real_rows_stay_as_they_are(data_dir: Path) -> None:
 
 
 @pytest.mark.integration
-def test_ids_are_the_files_own_or_row_numbers(data_dir: Path) -> None:
+def test_ids_are_the_files_own_or_row_numbers(data_dir):
     cola = load("cola", data_dir)
     assert cola.splits["validation"].ids[:2] == ("0", "1")
     assert cola.splits["test"].ids[-1] == "1062"
@@ -77,7 +77,7 @@ def test_ids_are_the_files_own_or_row_numbers(data_dir: Path) -> None:
     assert any(told in note for note in load("quora", data_dir).notes)
 
 
-def test_the_tasks_own_folder_and_the_environment_do_as_well(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_own_folder_and_the_environment_do_as_well(data_dir, monkeypatch):
     expected = load("rte", data_dir / "glue_data").fingerprint()
     assert load("RTE", data_dir / "glue_data" / "RTE").fingerprint() == expected
     monkeypatch.setenv("ATTENTUNE_DATA", str(data_dir))
@@ -102,7 +102,7 @@ def write_mnli(folder: Path) -> None:
     write(folder / "test_matched.tsv", f"{MNLI_HEAD}\n{MNLI_HEAD.replace('index', '3')}\n")
 
 
-def test_mnli_in_the_layout_of_glue(tmp_path: Path) -> None:
+def test_mnli_in_the_layout_of_glue(tmp_path):
     write_mnli(tmp_path / "MNLI")
     data = load("MNLI", tmp_path)
     assert list(data.splits) == ["train", "validation_matched", "validation_mismatched", "test_matched"]
@@ -118,7 +118,7 @@ def test_mnli_in_the_layout_of_glue(tmp_path: Path) -> None:
     ]
 
 
-def test_ax_with_and_without_labels(tmp_path: Path) -> None:
+def test_ax_with_and_without_labels(tmp_path):
     folder = tmp_path / "diagnostic"
     write(folder / "diagnostic.tsv", "index\tsentence1\tsentence2\n0\tA\tB\n1\tC\tD\n")
     data = load("ax", tmp_path)
@@ -132,7 +132,7 @@ def test_ax_with_and_without_labels(tmp_path: Path) -> None:
     assert rows.labels.tolist() == [2]
 
 
-def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path):
     head = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(tmp_path / "QQP/train.tsv", head + "5\t1\t2\tA?\tB?\t1\n6\t3\t4\tC?\n7\t5\t6\tE?\tF?\t0\n")
     write(tmp_path / "QQP/dev.tsv", head + "8\t1\t2\tA?\tB?\t1\n")
@@ -141,7 +141,7 @@ def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path: Path) -> None:
     assert any("train.tsv: 1 row was left out for missing or extra fields (line 3)" in note for note in data.notes)
 
 
-def test_published_sick_with_windows_line_ends(tmp_path: Path) -> None:
+def test_published_sick_with_windows_line_ends(tmp_path):
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
     write(tmp_path / "SICK_train.txt", head + "1\tA\tB\t4.5\tNEUTRAL\r\n2\tC\tD\t5\tENTAILMENT\r\n")
     write(tmp_path / "SICK_trial.txt", head + "4\tA\tB\t1\tCONTRADICTION\r\n")
@@ -170,19 +170,19 @@ def write_rte(folder: Path, train: str = "0\tA\tB\tentailment\n") -> None:
         ("0\tA\tB\n", r"train.tsv:2: 3 fields, expected 4"),
     ],
 )
-def test_a_broken_row_of_a_known_task(tmp_path: Path, row: str, message: str) -> None:
+def test_a_broken_row_of_a_known_task(tmp_path, row, message):
     write_rte(tmp_path, row)
     with pytest.raises(DataError, match=message):
         load("rte", tmp_path)
 
 
-def test_another_tasks_folder_is_told(tmp_path: Path) -> None:
+def test_another_tasks_folder_is_told(tmp_path):
     write_rte(tmp_path)
     with pytest.raises(DataError, match=r"train.tsv: there is no column '#1 String', expected the file of MRPC"):
         load("mrpc", tmp_path / "RTE")
 
 
-def test_missing_files_and_folders_say_where_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_and_folders_say_where_to_get_them(tmp_path, monkeypatch):
     monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
     write_rte(tmp_path)
     (tmp_path / "RTE/dev.tsv").unlink()
@@ -206,7 +206,7 @@ def test_missing_files_and_folders_say_where_to_get_them(tmp_path: Path, monkeyp
         load("hans", tmp_path, ("train",))
 
 
-def test_labels_are_mapped_to_a_models_by_name(tmp_path: Path) -> None:
+def test_labels_are_mapped_to_a_models_by_name(tmp_path):
     write_mnli(tmp_path / "MNLI")
     write_rte(tmp_path)
     config = DataConfig(task="mnli", data_dir=str(tmp_path))
@@ -221,7 +221,7 @@ def test_labels_are_mapped_to_a_models_by_name(tmp_path: Path) -> None:
         load_data(config, seed=1, label_space=LabelSpace("regression"))
 
 
-def test_another_task_type_where_the_labels_allow_it(tmp_path: Path) -> None:
+def test_another_task_type_where_the_labels_allow_it(tmp_path):
     head = "\tid\tsentence\tsentiment\n"
     write(tmp_path / "ids-sst-train.csv", head + "0\ta\t Good .\t4\n1\tb\tBad\t0\n")
     write(tmp_path / "ids-sst-dev.csv", head + "0\tc\tSo so\t2\n")
@@ -249,7 +249,7 @@ TASKS = (
 )
 
 
-def test_names_as_users_type_them() -> None:
+def test_names_as_users_type_them():
     assert spec_names() == TASKS
     typed = {
         **{"CoLA": "cola", "STS-B": "stsb", "sts_b": "stsb", "stsb": "stsb", "sts": "sts", "sst-2": "sst2"},
@@ -259,7 +259,7 @@ def test_names_as_users_type_them() -> None:
     assert {name: load_spec(name).name for name in typed} == typed
 
 
-def test_an_unknown_task_lists_the_near_and_all() -> None:
+def test_an_unknown_task_lists_the_near_and_all():
     with pytest.raises(ConfigError) as caught:
         load_spec("colla")
     assert "there is no task 'colla'. Did you mean 'cola'?" in str(caught.value)
@@ -285,14 +285,14 @@ LABELS = {
 }
 
 
-def test_labels_have_the_order_of_their_publisher_and_numbers_are_ids_in_it() -> None:
+def test_labels_have_the_order_of_their_publisher_and_numbers_are_ids_in_it():
     assert {name: load_spec(name).label_names for name in LABELS} == LABELS
     for spec in map(load_spec, ("cola", "sst2", "mrpc", "qqp", "wnli", "sst5")):
         assert [spec.label_values[str(number)] for number in range(len(spec.label_names))] == list(spec.label_names)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_each_file_is_complete(name: str) -> None:
+def test_each_file_is_complete(name):
     spec = load_spec(name)
     assert spec.task_type in TASK_TYPES
     assert spec.quoting in ("none", "csv")
@@ -305,7 +305,7 @@ def test_each_file_is_complete(name: str) -> None:
     assert set(spec.label_values.values()) == set(spec.label_names)
 
 
-def test_no_two_tasks_share_a_name() -> None:
+def test_no_two_tasks_share_a_name():
     names = [re.sub(r"[^a-z0-9]", "", name.lower()) for task in TASKS for name in {task, *load_spec(task).aliases}]
     owners = [task for task in TASKS for _ in {task, *load_spec(task).aliases}]
     assert len(set(names)) == len(set(zip(names, owners, strict=True)))

@@ -12,7 +12,7 @@ from attentune.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     import datasets
 
     features = datasets.Features(
@@ -38,7 +38,7 @@ def load(folder: Path, **settings: Any) -> TaskData:
     return load_data(DataConfig(dataset_name=str(folder), **settings), seed=1)
 
 
-def test_a_data_set_from_disk(saved: Path) -> None:
+def test_a_data_set_from_disk(saved):
     data = load(saved)
     assert data.label_space == LabelSpace("classification", ("pos", "neg"))
     assert list(data.splits) == ["train", "validation", "test"]
@@ -51,7 +51,7 @@ def test_a_data_set_from_disk(saved: Path) -> None:
     assert any("not used: unsupervised" in note for note in data.notes)
 
 
-def test_a_single_data_set_is_train_and_shuffled_rows_stay_so(tmp_path: Path) -> None:
+def test_a_single_data_set_is_train_and_shuffled_rows_stay_so(tmp_path):
     import datasets
 
     rows = {"sentence": [f"s{number}" for number in range(20)], "score": [number / 4 for number in range(20)]}
@@ -71,7 +71,7 @@ def test_a_single_data_set_is_train_and_shuffled_rows_stay_so(tmp_path: Path) ->
 
 
 @pytest.fixture
-def unnamed() -> Any:
+def unnamed():
     """Rows whose columns have names that say nothing."""
     import datasets
 
@@ -81,9 +81,7 @@ def unnamed() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["save_to_disk", "csv", "json", "parquet"])
-def test_columns_are_chosen_by_what_they_hold_as_for_files(
-    tmp_path: Path, unnamed: Any, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_chosen_by_what_they_hold_as_for_files(tmp_path, unnamed, kind, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -107,7 +105,7 @@ def test_columns_are_chosen_by_what_they_hold_as_for_files(
     assert "label 'sterne', text 'kommentar'" in note
 
 
-def test_two_columns_that_could_be_the_text_are_named(tmp_path: Path, unnamed: Any) -> None:
+def test_two_columns_that_could_be_the_text_are_named(tmp_path, unnamed):
     answers = [f"und die Antwort war {number} von 3" for number in range(40)]
     unnamed.add_column("antwort", answers).save_to_disk(tmp_path / "set")
     with pytest.raises(
@@ -116,7 +114,7 @@ def test_two_columns_that_could_be_the_text_are_named(tmp_path: Path, unnamed: A
         load(tmp_path / "set")
 
 
-def test_a_folder_of_files_with_another_separator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_files_with_another_separator(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -126,7 +124,7 @@ def test_a_folder_of_files_with_another_separator(tmp_path: Path, monkeypatch: p
         load(tmp_path / "set")
 
 
-def test_what_cannot_be_used(saved: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_used(saved, tmp_path):
     with pytest.raises(DataError, match="row 0: column 'tags' holds a"):
         load(saved, text_column="tags", label_column="label")
     with pytest.raises(ConfigError, match="dataset_config_name"):

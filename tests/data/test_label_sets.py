@@ -32,7 +32,7 @@ def load(**settings: Any) -> Any:
     return load_data(DataConfig(task_type="multi_label", validation_share=0.25, **settings), seed=1)
 
 
-def test_lists_in_json_lines_become_ones_and_zeros(tmp_path: Path) -> None:
+def test_lists_in_json_lines_become_ones_and_zeros(tmp_path):
     data = load(
         train_file=write_json(tmp_path / "t.jsonl", ROWS), validation_file=write_json(tmp_path / "v.jsonl", ROWS)
     )
@@ -45,7 +45,7 @@ def test_lists_in_json_lines_become_ones_and_zeros(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [None, "|", ";", ", "])
-def test_texts_with_a_separator_are_the_same(tmp_path: Path, separator: str | None) -> None:
+def test_texts_with_a_separator_are_the_same(tmp_path, separator):
     train = write_csv(tmp_path / "t.csv", [f" {separator or '|'} ".join(own) for own in ROWS])
     data = load(train_file=train, validation_file=train, label_separator=separator)
     other = write_json(tmp_path / "t.jsonl", ROWS)
@@ -56,7 +56,7 @@ def test_texts_with_a_separator_are_the_same(tmp_path: Path, separator: str | No
 
 
 @pytest.mark.parametrize("sign", [",", ", ", ";", "/", "\t", "\n"])
-def test_a_separator_is_found_in_all_splits(tmp_path: Path, sign: str) -> None:
+def test_a_separator_is_found_in_all_splits(tmp_path, sign):
     train = write_csv(tmp_path / "t.csv", [f"a{sign}b", "b", "a", f"b{sign}a", "c", ""] * 3)
     test = write_csv(tmp_path / "test.csv", [f"c{sign}b"])
     data = load(train_file=train, test_file=test)
@@ -65,21 +65,21 @@ def test_a_separator_is_found_in_all_splits(tmp_path: Path, sign: str) -> None:
     assert any(f"are separated by '{sign.strip(' ') if sign.strip() else repr(sign)[1:-1]}'" in n for n in data.notes)
 
 
-def test_a_test_file_without_labels_has_none(tmp_path: Path) -> None:
+def test_a_test_file_without_labels_has_none(tmp_path):
     train = write_json(tmp_path / "t.jsonl", ROWS)
     for name, cells in (("empty", [""] * 3), ("lists", [[]] * 3), ("nulls", [None] * 3), ("unknown", [-1] * 3)):
         data = load(train_file=train, test_file=write_json(tmp_path / f"{name}.jsonl", cells))
         assert data.splits["test"].labels is None, name
 
 
-def test_known_tasks_have_one_label_a_row(data_dir: Path) -> None:
+def test_known_tasks_have_one_label_a_row(data_dir):
     with pytest.raises(ConfigError, match="the rows of rte have one label each"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), task_type="multi_label"), seed=1)
     with pytest.raises(ConfigError, match="data.label_separator: is for custom data"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), label_separator=";"), seed=1)
 
 
-def test_rare_labels_are_in_every_part() -> None:
+def test_rare_labels_are_in_every_part():
     """A label that 1 row in 20 has beside a common one, and rows without any."""
     labels = np.zeros((200, 3), dtype=np.int64)
     labels[:180, 0] = 1
@@ -94,7 +94,7 @@ def test_rare_labels_are_in_every_part() -> None:
     assert [labels[part].sum(axis=0)[1] for part in stratified_folds(labels, 5, 7)] == [2, 2, 2, 2, 2]
 
 
-def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path: Path) -> None:
+def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path):
     train = write_json(tmp_path / "t.jsonl", [*ROWS, ["joy"]])
     data = load(train_file=train, validation_file=train, label_names=("anger", "joy", "love", "fear"))
     report = examine(data)
@@ -106,7 +106,7 @@ def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path: P
     ]
 
 
-def test_texts_with_other_sets_conflict(tmp_path: Path) -> None:
+def test_texts_with_other_sets_conflict(tmp_path):
     rows = [("same", ["a"]), ("same", ["a", "b"]), ("other", ["b"]), ("other", ["b"]), ("x", [])]
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(json.dumps({"text": text, "labels": own}) for text, own in rows))
@@ -114,7 +114,7 @@ def test_texts_with_other_sets_conflict(tmp_path: Path) -> None:
     assert report.splits["train"].conflicts == 1
 
 
-def test_a_hub_data_set_with_lists_of_classes(tmp_path: Path) -> None:
+def test_a_hub_data_set_with_lists_of_classes(tmp_path):
     import datasets
 
     names = ["sad", "glad", "calm"]

@@ -9,26 +9,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from attentune.config import DataConfig
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_delimited, read_table
+from attentune.data.labels import LabelReader
+from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
-from attentune.errors import DataError
-
-TRICKY = [
-    "None",
-    "NA",
-    "nan",
-    "null",
-    "",
-    " leading",
-    'a "quote"',
-    "tab\there",
-    "a,b",
-    "two\nlines",
-    "x\u2028y",
-    "7",
-    "1.0",
-]
+from attentune.data.text_formats import FileOptions
+from attentune.errors import ConfigError, DataError, LabelError
+from helpers.bad_files import KINDS, letters, names, tables, texts
+from helpers.bad_files import written as table_file
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -37,56 +30,21 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def as_csv(rows: list[list[str]], delimiter: str = ",", lineterminator: str = "\r\n") -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, delimiter=delimiter, lineterminator=lineterminator).writerows(rows)
-    return buffer.getvalue()
-
-
 def as_parquet(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     return buffer.getvalue()
 
 
-def encoded(kind: str, texts: list[str], labels: list[str]) -> bytes:
-    """A file of the kind with the columns text and label."""
-    records = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
-    if kind in ("csv", "tsv"):
-        rows = [["text", "label"], *map(list, zip(texts, labels, strict=True))]
-        return as_csv(rows, "," if kind == "csv" else "\t").encode()
-    if kind == "jsonl":
-        return "\n".join(json.dumps(record, ensure_ascii=False) for record in records).encode()
-    if kind == "parquet":
-        return as_parquet(pa.table({"text": texts, "label": labels}))
-    return json.dumps({"list": records, "data": {"version": 1, "data": records}}[kind]).encode()
-
-
-KINDS = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "list": "json", "data": "json", "parquet": "parquet"}
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, packed: bool) -> None:
-    labels = [str(number) for number in range(len(TRICKY))]
-    content = encoded(kind, TRICKY, labels)
-    path = tmp_path / f"rows.{KINDS[kind]}{'.gz' if packed else ''}"
-    path.write_bytes(gzip.compress(content) if packed else content)
-    table = read_table(path)
-    assert table.texts("text") == tuple(TRICKY)
-    assert table.texts("label") == tuple(labels)
-    assert table.names == ("text", "label")
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_line_ends_bom_and_blank_lines_at_the_end_do_not_count(tmp_path: Path, end: str) -> None:
+def test_line_ends_bom_and_blank_lines_at_the_end_do_not_count(tmp_path, end):
     path = write(tmp_path, "rows.csv", "\ufeff" + end.join(["text,label", "good,1", "bad,0", "", ""]))
     table = read_table(path)
     assert table.names == ("text", "label")
     assert table.texts("label") == ("1", "0")
 
 
-def test_lines_are_those_that_records_begin_at(tmp_path: Path) -> None:
+def test_lines_are_those_that_records_begin_at(tmp_path):
     table = read_table(write(tmp_path, "rows.csv", 'text,label\n"one\ntwo\nthree",1\nfour,0\n'))
     assert table.lines == (2, 5)
     table = read_table(write(tmp_path, "rows.jsonl", '{"text": "a"}\n\n{"text": "b"}\n'))
@@ -98,7 +56,7 @@ def test_lines_are_those_that_records_begin_at(tmp_path: Path) -> None:
     assert table.texts("text") == ("a", "b")
 
 
-def test_values_that_are_no_texts_keep_their_spelling(tmp_path: Path) -> None:
+def test_values_that_are_no_texts_keep_their_spelling(tmp_path):
     line = '{"a": 1, "b": 1.50, "c": 12345678901234567890123, "d": true, "e": null, "f": NaN}'
     table = read_table(write(tmp_path, "rows.jsonl", line))
     values = [table.values(name)[0] for name in "abcdef"]
@@ -110,21 +68,21 @@ def test_values_that_are_no_texts_keep_their_spelling(tmp_path: Path) -> None:
     assert [table.values(name)[0] for name in "abcde"] == ["1", "1.5", "true", None, None]
 
 
-def test_only_asked_columns_are_kept_but_all_are_named(tmp_path: Path) -> None:
+def test_only_asked_columns_are_kept_but_all_are_named(tmp_path):
     columns = as_parquet(pa.table({"a": [1], "b": [2], "c": [3]}))
     for kind, content in (("csv", b"a,b,c\n1,2,3\n"), ("jsonl", b'{"a": 1, "b": 2, "c": 3}'), ("parquet", columns)):
         table = read_table(write(tmp_path, f"rows.{kind}", content), keep={"c", "a"})
         assert (set(table.columns), table.names, table.texts("c")) == ({"a", "c"}, ("a", "b", "c"), ("3",))
 
 
-def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path: Path) -> None:
+def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path):
     csv.field_size_limit(131072)  # the standard library's own
     table = read_table(write(tmp_path, "rows.csv", f'text,label\n"{"x" * 300_000}",1\n'))
     assert len(table.texts("text")[0]) == 300_000
     assert csv.field_size_limit() == 131072
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
+def test_missing_files_and_folders(tmp_path):
     write(tmp_path, "train.csv", "text\na\n")
     with pytest.raises(DataError, match=r"no such file. Did you mean 'train.csv'\?"):
         read_table(tmp_path / "trian.csv")
@@ -135,7 +93,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz", "rows.parquet"])
-def test_unpacked_size_is_bounded(tmp_path: Path, name: str) -> None:
+def test_unpacked_size_is_bounded(tmp_path, name):
     text = "x" * 200_000
     content = {"csv": f"text\n{text}\n".encode(), "jsonl": json.dumps({"text": text}).encode()}.get(name.split(".")[1])
     content = content or as_parquet(pa.table({"text": [text, text]}))
@@ -146,7 +104,7 @@ def test_unpacked_size_is_bounded(tmp_path: Path, name: str) -> None:
         read_table(path, max_bytes=100 if name.endswith("parquet.gz") else 100_000)
 
 
-def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
+def test_without_quoting_a_quote_is_a_character(tmp_path):
     path = write(tmp_path, "rows.txt", 'a\tb\n"x\ty\n""\t"z" and\r\n')
     table = read_delimited(path, Dialect("\t", "none"))
     assert table.texts("a") == ('"x', '""')
@@ -154,7 +112,285 @@ def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.db", "rows.csv"])
-def test_a_database_is_refused_with_the_command_that_exports_it(tmp_path: Path, name: str) -> None:
+def test_a_database_is_refused_with_the_command_that_exports_it(tmp_path, name):
     (tmp_path / name).write_bytes(b"SQLite format 3\0" + b"text,label\n" * 20)
     with pytest.raises(DataError, match=rf"{name}.* sqlite3 FILE -header -csv|{name}.*\(sqlite3 FILE"):
         read_table(tmp_path / name)
+
+
+# Separators and encodings that people have are found; UTF-8 with the separator of the extension is read as it was
+
+
+SENTENCES = {
+    "cp1252": (
+        "Le café était très bon, même délicieux",
+        "Größe passt nicht, schöne Farbe",
+        "“so fine”",
+        "naïve façade",
+        "it’s a lovely room",
+        "“so fine” – really…",
+    ),
+    "cp1250": ("Książka była naprawdę świetna, polecam każdemu", "Příliš žluťoučký kůň úpěl ďábelské ódy"),
+    "cp1254": ("Bu ürün çok güzel ve kaliteli, teşekkürler", "Kargo çok geç geldi, hiç beğenmedim"),
+    "cp1251": ("Очень хороший фильм, рекомендую всем", "Плохое качество, не покупайте"),
+    "koi8-r": ("Очень хороший фильм, рекомендую всем", "Плохое качество, не покупайте"),
+    "cp1253": ("Πολύ καλό προϊόν το συνιστώ", "Δεν μου άρεσε καθόλου"),
+    "shift_jis": ("この映画はとても面白かったです", "この製品はお勧めしません"),
+    "gb18030": ("这个产品非常好，我很喜欢", "质量很差，不推荐购买"),
+    "big5": ("這個產品非常好，我很喜歡", "品質很差"),
+    "euc-kr": ("이 영화는 정말 재미있었어요", "별로예요"),
+    "utf-16": ("so fine", "Größe", "日本"),
+    "utf-16-le": ("so fine", "Größe", "日本"),
+    "utf-16-be": ("so fine", "Größe", "日本"),
+}
+MARKS = (",", ";", "\t", "|")
+
+
+def delimited(texts: tuple[str, ...], mark: str, encoding: str = "utf-8") -> bytes:
+    opened = io.StringIO(newline="")
+    rows = [(text, ("bad", "good")[number % 2]) for number, text in enumerate(texts)]
+    csv.writer(opened, delimiter=mark).writerows([("text", "label"), *rows])
+    return opened.getvalue().encode(encoding)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+@pytest.mark.parametrize("encoding", SENTENCES)
+def test_an_encoding_is_found_and_told(tmp_path, encoding, count):
+    path, texts = tmp_path / "rows.csv", (SENTENCES[encoding] * 40)[:count]
+    path.write_bytes(delimited(texts, ",", encoding))
+    table = read_table(path)
+    assert tuple(table.columns["text"]) == texts
+    (note,) = table.notes
+    assert note.startswith(f"{path}: read as ")
+    assert "--encoding" in note
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+@pytest.mark.parametrize("mark", MARKS)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")), min_size=2))
+def test_a_separator_is_found(tmp_path_factory, mark, ending, texts):
+    path = tmp_path_factory.getbasetemp() / f"rows.{ending}"
+    content = delimited(tuple(texts), mark)
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    table = read_table(path)
+    assert list(table.columns["text"]) == texts
+    assert bool(table.notes) == (mark != ("\t" if ending == "tsv" else ","))
+
+
+def test_what_the_extension_says_comes_first(tmp_path):
+    """A header with the extension's separator is read by it, whatever else is in the rows."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a;b,label\nso;fine,good\nso;dull,bad\n")
+    assert read_table(path).names == ("a;b", "label")
+    path.write_text("text\nso;fine\nso|dull\n")  # one column
+    assert read_table(path).columns["text"] == ("so;fine", "so|dull")
+    path.write_text("text;label|more\nso;fine|x\n")  # two separators fit
+    assert read_table(path).names == ("text;label|more",)
+
+
+def test_what_is_given_is_used(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a;b,label\nso;fine,good\n")
+    assert read_table(path, options=FileOptions(delimiter=";")).names == ("a", "b,label")
+    path.write_bytes("text,label\nżółw,good\n".encode("iso8859-2"))
+    table = read_table(path, options=FileOptions(encoding="iso8859-2"))
+    assert table.columns["text"] == ("żółw",)
+    path.write_text("text,label\nżółw,good\n")  # UTF-8 is never read as something else
+    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"] == ("żółw",)
+    path.write_bytes(b"text,label\n" + b"so fine,good\n" * 100_000 + "żółw,good\n".encode("iso8859-2"))
+    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"][-1] == "żółw"
+    with pytest.raises(DataError, match=r"rows.csv:100002: byte 1 of the line is 0xbf, which is not UTF-8.*--encoding"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"delimiter": ";;"}, r"--delimiter: got ';;', expected one character"),
+        ({"delimiter": '"'}, r"--delimiter: got .*not a quote"),
+        ({"encoding": "windows"}, r"--encoding: got 'windows', which Python does not know"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, problem):
+    with pytest.raises(ConfigError, match=problem):
+        FileOptions.of(DataConfig(**settings))
+
+
+@pytest.mark.parametrize(("used", "given", "name"), [(";", ",", "semicolon"), (",", ";", "comma")])
+def test_a_separator_that_the_file_does_not_have_is_told(tmp_path, used, given, name):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(delimited(("so fine", "so dull"), used, "utf-8"))
+    (note,) = read_table(path, options=FileOptions(delimiter=given)).notes
+    assert f"read as {name}-separated, since its first line has no '{given}', which --delimiter gives." in note
+
+
+# A folder of text files by class has a row for each file
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in {
+        "good/1.txt": b"so fine\r\nand more\r\n",
+        "good/10.txt": "Größe passt, schöne Farbe, nur für mich".encode("cp1252"),
+        "bad/2.txt": "\ufeffso dull".encode(),
+        "bad/notes.md": b"left out",
+        "readme.txt": b"left out",
+    }.items():
+        (tmp_path / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reviews" / name).write_bytes(text)
+    return tmp_path / "reviews"
+
+
+def test_the_rows(folder):
+    data = load_data(DataConfig(train_file=str(folder), validation_file=str(folder)), seed=0)
+    rows = data.splits["train"]
+    assert rows.texts == ("so dull", "so fine\nand more", "Größe passt, schöne Farbe, nur für mich")
+    assert [data.label_space.names[label] for label in rows.labels] == ["bad", "good", "good"]
+    assert any("3 text files are read, some of them as cp1252" in note for note in data.notes)
+    assert read_table(folder, keep=["file"]).columns == {"file": ("bad/2.txt", "good/1.txt", "good/10.txt")}
+
+
+def test_what_is_no_text_is_refused(folder):
+    (folder / "bad" / "3.txt").write_bytes(b"\x00\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"bad/3.txt: byte 2 is 0xff, which is not UTF-8"):
+        read_table(folder)
+    with pytest.raises(DataError, match=r"reviews: its files hold more than the 10 bytes"):
+        read_table(folder, max_bytes=10)
+
+
+def test_another_folder_is_no_file(folder):
+    with pytest.raises(DataError, match="this is a folder, expected a file"):
+        read_table(folder / "good")
+
+
+# Whatever the rows: they come back in their order, letter for letter, or an error names the line
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("properties")
+
+
+@given(columns=tables(), kind=st.sampled_from(KINDS), packed=st.booleans())
+def test_what_is_written_is_read(place, columns, kind, packed):
+    ending, content = table_file(kind, columns, packed=packed)
+    path = place / f"rows.{ending}"
+    path.write_bytes(content)
+    table = read_table(path)
+    assert table.names == tuple(columns)
+    assert {name: list(table.texts(name)) for name in columns} == columns
+
+
+@given(content=st.binary(max_size=200), kind=st.sampled_from([*KINDS, "csv.gz", "parquet.gz", "ndjson"]))
+def test_any_bytes_are_a_table_or_an_error_of_ours(place, content, kind):
+    path = place / f"bytes.{kind.replace('data', 'json')}"
+    path.write_bytes(content)
+    check_read_or_told(path)
+
+
+def check_read_or_told(path: Path) -> None:
+    """There is a table with all of its cells, or a message of ours."""
+    told = f"{path}:"
+    try:
+        table = read_table(path)
+        assert {len(table.values(name)) for name in table.names} <= {len(table)}
+    except DataError as error:
+        told = str(error)
+    assert told.startswith(f"{path}:")
+
+
+@given(columns=tables(), kind=st.sampled_from(KINDS), packed=st.booleans(), data=st.data())
+def test_a_damaged_file_is_a_table_or_an_error_of_ours(place, columns, kind, packed, data):
+    ending, content = table_file(kind, columns, packed=packed)
+    damaged = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = place / f"damaged.{ending}"
+    path.write_bytes(bytes(damaged[: data.draw(st.integers(1, len(damaged)))]))
+    check_read_or_told(path)
+
+
+@given(columns=tables(least=2), data=st.data())
+def test_a_row_with_a_field_too_many_is_named_by_its_line(place, columns, data):
+    _, content = table_file("csv", {"text": columns[next(iter(columns))], "label": columns[next(iter(columns))]})
+    whole = content.decode()  # with line ends inside of quotes, records and lines differ
+    table_lines = read_lines(place, whole)
+    row = data.draw(st.integers(0, len(table_lines) - 1))
+    places = [*table_lines, whole.count("\n") + 1]
+    physical = whole.split("\n")
+    end = places[row + 1] - 2
+    physical[end] = physical[end].removesuffix("\r") + ',"more"\r'
+    path = place / "ragged.csv"
+    path.write_bytes("\n".join(physical).encode())
+    with pytest.raises(DataError, match=r"3 fields, expected 2") as caught:
+        read_table(path)
+    assert caught.value.line == table_lines[row]
+
+
+def read_lines(place: Path, whole: str) -> tuple[int, ...]:
+    path = place / "whole.csv"
+    path.write_bytes(whole.encode())
+    found = read_table(path).lines
+    assert found is not None
+    return found
+
+
+@given(count=st.integers(1, 8), data=st.data())
+def test_what_is_no_utf_8_is_named_by_its_line(place, count, data):
+    lines = [json.dumps({"text": f"row {number}"}).encode() for number in range(count)]
+    row = data.draw(st.integers(0, count - 1))
+    bad = data.draw(st.sampled_from([b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xe9", b"\x80", b"\0"]))
+    lines[row] = lines[row].replace(b"row", b"r" + bad + b"w")
+    path = place / "rows.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DataError) as caught:
+        read_table(path)
+    assert caught.value.line == row + 1
+
+
+classes = st.lists(names.map(str.strip).filter(bool), min_size=2, max_size=5, unique=True)
+
+
+@given(found=classes, data=st.data())
+def test_labels_are_found_mapped_and_told_again(place, found, data):
+    labels = [*found, *data.draw(st.lists(st.sampled_from(found), max_size=6))]
+    order = data.draw(st.permutations(range(len(labels))))
+    rows = {"text": [f"row {number}" for number in order], "label": [labels[number] for number in order]}
+    ending, content = table_file(data.draw(st.sampled_from(KINDS)), rows)
+    path = place / f"labels.{ending}"
+    path.write_bytes(content)
+    data_found = load_data(DataConfig(train_file=str(path), validation_file=str(path)), seed=0)
+    train, space = data_found.splits["train"], data_found.label_space
+    assert set(space.names) == set(found)
+    assert train.texts == tuple(rows["text"])
+    assert [space.names[label] for label in train.labels] == rows["label"]
+
+
+@given(found=classes, stranger=names.map(str.strip).filter(bool), data=st.data())
+def test_a_label_that_nobody_knows_is_named_by_its_line(place, found, stranger, data):
+    assume(stranger not in found)
+    labels = data.draw(st.lists(st.sampled_from(found), min_size=1, max_size=6))
+    row = data.draw(st.integers(0, len(labels)))
+    labels.insert(row, stranger)
+    _, content = table_file("jsonl", {"text": ["x"] * len(labels), "label": labels})
+    path = place / "strange.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LabelError, match="unknown labels") as caught:
+        LabelReader(LabelSpace("classification", tuple(found))).read(read_table(path), "label")
+    assert caught.value.line == row + 1
+
+
+@given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=6), data=st.data())
+def test_a_fingerprint_tells_every_change(rows, data):
+    def of(pairs: list[tuple[str, str]]) -> str:
+        ids = tuple(map(str, range(len(pairs))))
+        first, second = tuple(one for one, _ in pairs), tuple(two for _, two in pairs)
+        return TextRows(ids, first, second, None, "rows").fingerprint()
+
+    assert of(rows) == of(list(rows))
+    place, side, more = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.booleans()), data.draw(letters)
+    changed = list(rows)
+    one, two = changed[place]
+    changed[place] = (one + more, two) if side else (one, more + two)
+    assert of(changed) != of(rows)
+    assert of(rows[::-1]) == of(rows) if rows == rows[::-1] else of(rows[::-1]) != of(rows)

@@ -46,7 +46,7 @@ def texts_by_ranges(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize(("kind", "mark"), [("tsv", "\t"), ("csv", ";"), ("csv", "|"), ("csv", ",")])
-def test_quotes_that_hold_rows_together_are_plain(tmp_path: Path, kind: str, mark: str, ending: str) -> None:
+def test_quotes_that_hold_rows_together_are_plain(tmp_path, kind, mark, ending):
     rows = lines(mark)
     rows[10] = f'"We shall not come back, said aunt May{mark}pos'.replace(mark, " ", mark == ",")
     rows[20] = f'the screen had 15"{mark}neg'
@@ -59,7 +59,7 @@ def test_quotes_that_hold_rows_together_are_plain(tmp_path: Path, kind: str, mar
     assert texts_by_ranges(path) == list(table.columns["text"])
 
 
-def test_rows_inside_of_a_quote_are_told_where_other_fields_are_quoted(tmp_path: Path) -> None:
+def test_rows_inside_of_a_quote_are_told_where_other_fields_are_quoted(tmp_path):
     rows = lines(",")
     rows[3] = '"fine, really",pos'
     rows[10] = '"We shall not come back said aunt May,pos'
@@ -69,7 +69,7 @@ def test_rows_inside_of_a_quote_are_told_where_other_fields_are_quoted(tmp_path:
     assert f"{path}: the lines 11 to 21 are one row each" in notes_of(path)
 
 
-def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path: Path) -> None:
+def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path):
     """Other quoted fields in its first line; a column of scores or ids instead of classes; a chunk before the last."""
     rows = [f"a{number},{number / 7:.2f},{text}" for number, text in enumerate(TEXTS)]
     rows[9:10] = ['a9,1.29,"We shall not come back']
@@ -97,7 +97,7 @@ def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path: Path)
     assert any("the lines 11 to 17" in note for note in source.scanned().notes)
 
 
-def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:
+def test_a_text_of_several_lines_is_one_text(tmp_path):
     rows = lines(",")
     rows[10] = '"Hello, all\nwe came, we saw\nbye",pos'
     path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
@@ -106,7 +106,7 @@ def test_a_text_of_several_lines_is_one_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_quotes_of_a_tsv_may_be_plain(tmp_path: Path, ending: str) -> None:
+def test_quotes_of_a_tsv_may_be_plain(tmp_path, ending):
     rows = lines("\t", ['"Never" said the guest', *TEXTS[:-2], '"Good," he said, "so good"'])
     path = write(tmp_path / f"rows.tsv{ending}", "\n".join(rows) + "\n")
     table = read_table(path)
@@ -117,7 +117,7 @@ def test_quotes_of_a_tsv_may_be_plain(tmp_path: Path, ending: str) -> None:
     assert read_table(quoted).columns["text"] == ("a\tb", 'c "d"')
 
 
-def test_spaces_after_separators_are_left_out(tmp_path: Path) -> None:
+def test_spaces_after_separators_are_left_out(tmp_path):
     rows = [f'"{text}, really", "{label}"' for text, label in zip(TEXTS, LABELS, strict=True)]
     path = write(tmp_path / "rows.csv", "\n".join(['"text", "label"', *rows]) + "\n")
     table = read_table(path)
@@ -132,7 +132,7 @@ def test_spaces_after_separators_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", [";", "\t", "|", ","])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_excels_line_names_the_separator(tmp_path: Path, mark: str, encoding: str, ending: str) -> None:
+def test_excels_line_names_the_separator(tmp_path, mark, encoding, ending):
     texts = ["the café was très bon, même", *TEXTS[1:]]
     content = "\r\n".join([f"sep={mark}", *lines(mark, [text.replace(mark, " ") for text in texts])]) + "\r\n"
     path = write(tmp_path / f"rows.csv{ending}", content.encode(encoding))
@@ -146,7 +146,7 @@ def test_excels_line_names_the_separator(tmp_path: Path, mark: str, encoding: st
         assert texts_by_ranges(path) == list(table.columns["text"])
 
 
-def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path: Path) -> None:
+def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path):
     head = "ref;review;label\n" + '1;"so fine; really,\nall of it";pos\n' * 20
     path = write(tmp_path / "rows.csv", head.encode() + "2;Größe, très;neg\n".encode() * 5 + b"3;\xff;neg\n")
     with pytest.raises(DataError, match=r"0xff, which is not UTF-8.*--encoding"):
@@ -158,7 +158,7 @@ def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path: Pat
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 @pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "parquet", "feather"])
-def test_numbers_that_are_none_are_missing_labels(tmp_path: Path, kind: str, value: float | None) -> None:
+def test_numbers_that_are_none_are_missing_labels(tmp_path, kind, value):
     labels = [1.0, 0.0, value, 1.0, 0.0, value, 1.0, 0.0]
     path = tmp_path / f"rows.{kind}"
     records = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=False)]
@@ -175,7 +175,7 @@ def test_numbers_that_are_none_are_missing_labels(tmp_path: Path, kind: str, val
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "jsonl", "json", "parquet"])
-def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path: Path, kind: str) -> None:
+def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path, kind):
     texts, labels = [*TEXTS[:12], "text", *TEXTS[12:]], [*LABELS[:12], "label", *LABELS[12:]]
     path = tmp_path / f"rows.{kind}"
     if kind == "parquet":
@@ -195,12 +195,12 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("again", ["\ufefftext,label", "Text, Label"])
-def test_a_header_that_is_written_otherwise_is_told_too(tmp_path: Path, again: str) -> None:
+def test_a_header_that_is_written_otherwise_is_told_too(tmp_path, again):
     path = write(tmp_path / "rows.csv", "\n".join([*lines(","), again, *lines(",")[1:]]))
     assert "line 26 repeats the names of the columns" in notes_of(path)
 
 
-def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path: Path) -> None:
+def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path):
     rows = [
         f"{number}.json\t{label}\t{text}\t0\t0" for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
     ]
@@ -215,7 +215,7 @@ def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "mark"), [("csv", "|"), ("csv", ","), ("tsv", "\t"), ("csv.gz", ";")])
-def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path: Path, kind: str, mark: str) -> None:
+def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path, kind, mark):
     rows = lines(mark)
     for number in (5, 9, 12, 15, 18, 20):
         rows[number] = f"visit {number}{mark}was fine{mark}pos"
@@ -234,7 +234,7 @@ def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path: Path, kind: str,
     assert written[0]["cells"] == ["visit 5", "was fine", "pos"]
 
 
-def test_a_separator_is_found_where_some_texts_have_it(tmp_path: Path) -> None:
+def test_a_separator_is_found_where_some_texts_have_it(tmp_path):
     rows = lines("|")
     rows[9] = "visit 9|was fine|pos"
     path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
@@ -242,7 +242,7 @@ def test_a_separator_is_found_where_some_texts_have_it(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path: Path) -> None:
+def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path):
     path = write(tmp_path / "rows.csv", "\n".join(lines(",", labels=["", *LABELS[1:8], "", "", *LABELS[10:]])))
     with pytest.raises(LabelError, match=r"rows.csv:2: .*2 more rows \(line 10, 11\).*--skip_broken_rows"):
         load_data(DataConfig(train_file=str(path)), seed=0)
@@ -253,7 +253,7 @@ def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path: Path) -
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_shapes_that_pandas_writes_in_json_are_read(tmp_path: Path, ending: str, indent: int | None) -> None:
+def test_shapes_that_pandas_writes_in_json_are_read(tmp_path, ending, indent):
     records = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
     columns = {"text": TEXTS, "label": LABELS}
     shapes = {
@@ -277,7 +277,7 @@ def test_shapes_that_pandas_writes_in_json_are_read(tmp_path: Path, ending: str,
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns"])
-def test_splits_in_one_object_are_named(tmp_path: Path, kind: str) -> None:
+def test_splits_in_one_object_are_named(tmp_path, kind):
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
     part = rows if kind == "rows" else {"text": TEXTS, "label": LABELS}
     path = write(tmp_path / "rows.json", json.dumps({"train": part, "test": part}))
@@ -288,7 +288,7 @@ def test_splits_in_one_object_are_named(tmp_path: Path, kind: str) -> None:
         read_table(uneven)
 
 
-def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path: Path) -> None:
+def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path):
     def book(name: str, **sheets: list[list[str]]) -> Path:
         made = openpyxl.Workbook()
         made.remove(made.active)
@@ -311,7 +311,7 @@ def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path:
         load_data(DataConfig(train_file=str(other)), seed=0)
 
 
-def test_rows_are_left_out_of_extra_files_and_told(tmp_path: Path) -> None:
+def test_rows_are_left_out_of_extra_files_and_told(tmp_path):
     path = write(tmp_path / "rows.csv", "\n".join(lines(",")))
     extra = write(tmp_path / "extra.csv", "text,label\nso fine,pos\nso, dull,neg\nso so,\ntext,label\n")
     told = notes_of(path, extra_train_files=(str(extra),), skip_broken_rows=True)
@@ -322,7 +322,7 @@ def test_rows_are_left_out_of_extra_files_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["text, label", ' text , "label" ', "text;  label"])
-def test_names_of_columns_have_no_spaces_or_quotes_around_them(tmp_path: Path, header: str) -> None:
+def test_names_of_columns_have_no_spaces_or_quotes_around_them(tmp_path, header):
     mark = ";" if ";" in header else ","
     rows = "".join(f"a {word} film{mark}{label}\n" for word, label in (("good", "pos"), ("dull", "neg")) * 8)
     path = tmp_path / "a.csv"

@@ -1,11 +1,26 @@
 """Stratified parts: the right size, the right balance, the file's order, and nothing but the key decides."""
 
+import csv
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attentune.config import DataConfig, load_config
+from attentune.data.doctor import examine
+from attentune.data.load import load_data
 from attentune.data.splits import (
+    ALIKE,
     fold_rows,
+    near_duplicates,
+    near_groups,
     normalised,
     row_groups,
     split_rows,
@@ -13,13 +28,17 @@ from attentune.data.splits import (
     stratified_sample,
     stratified_split,
 )
-from helpers.samples import make_rows
+from attentune.errors import ConfigError, DataError
+from attentune.runs.search_settings import Search, SearchSettings
+from attentune.runs.space import Space
+from attentune.runs.trials import rows_of
+from helpers.samples import make_rows, write_reviews
 
 class_labels = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int64))
 
 
 @given(labels=class_labels, size=st.integers(1, 70))
-def test_a_part_has_its_size_balance_and_order(labels: np.ndarray, size: int) -> None:
+def test_a_part_has_its_size_balance_and_order(labels, size):
     places = stratified_sample(labels, size, 1)
     size = min(size, len(labels))
     assert len(places) == size
@@ -33,13 +52,13 @@ def test_a_part_has_its_size_balance_and_order(labels: np.ndarray, size: int) ->
     assert np.all(np.abs(taken - counts * size / len(labels)) < 1 + len(classes))
 
 
-def test_shares_are_exact_where_they_can_be() -> None:
+def test_shares_are_exact_where_they_can_be():
     labels = np.repeat([0, 1, 2], [600, 300, 100])
     assert np.bincount(labels[stratified_sample(labels, 100, 3)]).tolist() == [60, 30, 10]
     assert np.bincount(labels[stratified_sample(labels, 10, 3)]).tolist() == [6, 3, 1]
 
 
-def test_only_the_key_decides() -> None:
+def test_only_the_key_decides():
     labels = np.arange(1000) % 3
     first = stratified_sample(labels, 50, 1, "train")
     np.random.default_rng(0).random(5)
@@ -48,7 +67,7 @@ def test_only_the_key_decides() -> None:
     assert not np.array_equal(first, stratified_sample(labels, 50, 1, "validation"))
 
 
-def test_scores_keep_their_spread() -> None:
+def test_scores_keep_their_spread():
     scores = np.linspace(0.0, 5.0, 1000)
     part = scores[stratified_sample(scores, 100, 1)]
     tenths = np.histogram(part, bins=10, range=(0, 5))[0]
@@ -57,7 +76,7 @@ def test_scores_keep_their_spread() -> None:
     assert len(constant) == 5
 
 
-def test_without_labels_all_rows_count_alike() -> None:
+def test_without_labels_all_rows_count_alike():
     places = stratified_sample(None, 10, 1, num_rows=100)
     assert len(np.unique(places)) == 10
     assert places.max() < 100
@@ -65,9 +84,7 @@ def test_without_labels_all_rows_count_alike() -> None:
 
 
 @given(labels=class_labels.filter(lambda values: len(values) > 1), share=st.floats(0.001, 0.9), seed=st.integers(0, 9))
-def test_a_cut_loses_nothing_and_keeps_every_class_in_the_first_part(
-    labels: np.ndarray, share: float, seed: int
-) -> None:
+def test_a_cut_loses_nothing_and_keeps_every_class_in_the_first_part(labels, share, seed):
     first, second = stratified_split(labels, share, seed)
     assert np.array_equal(np.sort(np.concatenate([first, second])), np.arange(len(labels)))
     assert len(first) >= 1
@@ -78,7 +95,7 @@ def test_a_cut_loses_nothing_and_keeps_every_class_in_the_first_part(
     assert np.all(np.diff(second) > 0)
 
 
-def test_a_cut_has_the_share_and_the_balance() -> None:
+def test_a_cut_has_the_share_and_the_balance():
     labels = np.repeat([0, 1], [800, 200])
     first, second = stratified_split(labels, 0.1, 42)
     assert np.bincount(labels[second]).tolist() == [80, 20]
@@ -171,3 +188,216 @@ def test_folds_without_equal_texts_are_those_without_groups():
     folds, note = fold_rows(rows, 5, "folds", 1)
     assert all(map(np.array_equal, folds, stratified_folds(rows.labels, 5, "folds", 1)))
     assert note == ""
+
+
+# Cross-validation: every row is scored on once, parts are stratified, and validation rows stay unseen
+
+
+def load(folder: Path, splits: Any = None, seed: int = 1, **settings: Any) -> Any:
+    if not (folder / "train.csv").exists():
+        write_reviews(folder / "train.csv", 50, seed=1)
+    return load_data(DataConfig(train_file=str(folder / "train.csv"), **settings), seed=seed, splits=splits)
+
+
+def test_every_row_is_scored_on_once_and_never_trained_on_then(tmp_path):
+    whole = load(tmp_path, splits=("train",), validation_share=0.02)
+    seen = []
+    for fold in range(1, 6):
+        data = load(tmp_path, folds=5, fold=fold)
+        assert list(data.splits) == ["train", "validation"]
+        train, scored = data.splits["train"], data.splits["validation"]
+        assert len(scored) == 10
+        assert not set(train.ids) & set(scored.ids)
+        assert len(train) == 40
+        share = whole.splits["train"].labels.mean()
+        assert abs(scored.labels.mean() - share) <= 0.1
+        seen += scored.ids
+        assert f"Fold {fold} of 5: 10 of the 50 training rows are scored on, the other 40 trained on" in data.notes[-1]
+    assert sorted(seen) == sorted(f"r{number}" for number in range(50))
+
+
+def test_the_cut_depends_on_its_own_seed_alone(tmp_path):
+    one, same = (load(tmp_path, folds=5, fold=2, seed=seed).fingerprint() for seed in (1, 7))
+    other = load(tmp_path, folds=5, fold=2, fold_seed=2).fingerprint()
+    assert one == same
+    assert one["validation"] != other["validation"]
+
+
+def test_splits_are_made_as_they_are_asked_for(tmp_path):
+    whole = load(tmp_path, folds=5, fold=2).splits
+    for splits in (("train",), ("validation",), ("train", "validation")):
+        found = load(tmp_path, splits=splits, folds=5, fold=2).splits
+        assert tuple(found) == splits
+        assert all(rows.fingerprint() == whole[name].fingerprint() for name, rows in found.items())
+
+
+def test_validation_rows_stay_unseen_and_test_rows_stay(tmp_path):
+    files = {name: str(write_reviews(tmp_path / f"{name}.csv", 9, seed=3)) for name in ("validation_file", "test_file")}
+    data = load(tmp_path, folds=5, fold=1, **files)
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 40, "validation": 10, "test": 9}
+    assert "The rows of validation are not used." in data.notes[-1]
+
+
+def test_calibration_and_sizes_go_on_top(tmp_path):
+    data = load(tmp_path, folds=5, fold=1, calibration_share=0.25, max_train_samples=20)
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 20, "calibration": 10, "validation": 10}
+
+
+def test_what_cannot_be_cut_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="data.folds: needs the number of the fold to score on"):
+        load(tmp_path, folds=5)
+    with pytest.raises(DataError, match="has 50 labelled rows, fewer than the 51 parts"):
+        load(tmp_path, folds=51, fold=1)
+
+
+# The splits that are made of one file keep rows with equal texts on one side
+
+
+DISTINCT = ("warm", "cold", "kind", "rude", "quick", "slow", "lovely", "dull", "clean", "noisy")
+# Each text as it is, with other case and spaces, decomposed accents, and an invisible sign.
+FORMS = ("{} caf\u00e9", " {} CAF\u00c9 ", "{}  cafe\u0301", "{}\u200b caf\u00e9")
+
+
+def write(path: Path, *, pairs: bool = False) -> str:
+    rows = []
+    for number, form in enumerate(FORMS):
+        for word in DISTINCT:
+            one, other = form.format(word), form.format(word[::-1])
+            if pairs and number % 2:
+                one, other = other, one
+            label = "pos" if DISTINCT.index(word) % 2 == 0 else "neg"
+            rows.append({"text": one, "label": label} | ({"text2": other} if pairs else {}))
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def keys(rows):
+    both = zip(rows.texts, rows.pairs or [""] * len(rows), strict=True)
+    return {frozenset(map(normalised, row)) for row in both}
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("a.csv", False), ("a.tsv", False), ("a.jsonl", False), ("a.csv", True)])
+def test_no_text_is_in_two_splits(tmp_path, name, pairs):
+    given = {"data.train_file": write(tmp_path / name, pairs=pairs), "data.text_column": "text"}
+    if pairs:
+        given["data.text_pair_column"] = "text2"
+    for settings in (
+        {},
+        {"data.validation_share": 0.3, "data.calibration_share": 0.3, "training.calibrate": "temperature"},
+        {"data.folds": 5, "data.fold": 2},
+        {"data.folds": 3, "data.fold": 1, "data.calibration_share": 0.3, "training.calibrate": "temperature"},
+    ):
+        data = load_data(load_config(overrides=given | settings).data, seed=1)
+        parts = [keys(rows) for rows in data.splits.values()]
+        assert len(parts) == 2 + ("data.calibration_share" in settings)
+        assert sum(map(len, parts)) == len(set.union(*parts)) == len(DISTINCT)
+        assert all(len(set(rows.labels)) == 2 for rows in data.splits.values())
+        together = [note for note in data.notes if re.search("rows .100.0 %. with equal.* texts stay together", note)]
+        assert len(together) == len(parts) - 1
+        assert not [finding for finding in examine(data).findings if finding.kind == "leak"]
+    data = rows_of(Search(SearchSettings(), Space(), {}, 42), load_config(overrides=given))
+    assert not keys(data.splits["train"]) & keys(data.splits["validation"])
+    assert "stay together" in data.notes[-1]
+
+
+def test_a_leak_that_cannot_be_avoided_is_not_put_down_to_the_user(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("text,label\n" + "good one,pos\nbad one,neg\n" * 20)
+    data = load_data(load_config(overrides={"data.train_file": str(path)}).data, seed=1)
+    assert any("Warning: 40 rows (100.0 %) with equal texts could not be kept together" in note for note in data.notes)
+    (leak,) = [finding for finding in examine(data).findings if finding.kind == "leak"]
+    assert "cut from one file with too few different texts" in leak.cure
+    other = tmp_path / "other.csv"
+    other.write_text("text,label\nGood  one,pos\n")
+    given = {"data.train_file": str(path), "data.validation_file": str(other)}
+    (leak,) = [f for f in examine(load_data(load_config(overrides=given).data, seed=1)).findings if f.kind == "leak"]
+    assert leak.cure == "Remove these rows from train."
+
+
+# Nearly equal texts with other labels, against the comparison of all pairs
+
+
+def jaccard(first: str, second: str) -> float:
+    a, b = (Counter(re.findall(r"\w+", text.casefold())) for text in (first, second))
+    return (a & b).total() / max(1, (a | b).total())
+
+
+def test_pairs_are_those_of_the_comparison_of_all_texts():
+    draw = random.Random(3)
+    texts = [" ".join(draw.choices("abcdefghij", k=draw.randint(5, 9))) for _ in range(60)]
+    texts += [" ".join([*text.split()[:-1], "z"]) for text in texts]
+    labels = [draw.randint(0, 2) for _ in texts]
+    rows = make_rows(texts, labels)
+    found = {pair.second: pair for pair in near_duplicates(rows)}
+    for later in range(len(texts)):
+        alike = [
+            jaccard(texts[earlier], texts[later])
+            for earlier in range(later)
+            if labels[earlier] != labels[later] and texts[earlier] != texts[later]
+        ]
+        best = max(alike, default=0.0)
+        assert (later in found) == (best >= ALIKE), texts[later]
+        if later in found:
+            pair = found[later]
+            assert pair.similarity == best == jaccard(texts[pair.first], texts[later])
+    assert len(found) > 5
+
+
+def test_case_and_punctuation_do_not_count_but_equal_texts_are_left_to_the_conflicts():
+    rows = make_rows(["So good!", "so good", "so good", "so bad", "So good!"], [0, 1, 0, 1, 1])
+    assert [pair[:3] for pair in near_duplicates(rows)] == [(0, 1, 1.0), (2, 4, 1.0)]
+
+
+def test_the_second_texts_of_pairs_count_as_texts_of_their_own():
+    texts = ["one two three four five six"] * 2
+    rows = make_rows(texts, [0, 1], ["a cat sat here", "a dog sat here"])
+    (pair,) = near_duplicates(rows)
+    assert pair.similarity == 9 / 11
+    assert pair.words == (["cat"], ["dog"])
+    assert near_duplicates(make_rows(texts, [0, 1], ["a cat sat", "the dog ran"])) == []
+
+
+def test_retweets_filled_templates_and_copies_are_in_one_group():
+    tweet = "Trains are late again this morning, thank you so much"
+    template = "Your parcel {} of order {} will arrive on Monday before noon"
+    texts = [
+        tweet,
+        f"RT @anna: {tweet} https://t.co/x1",
+        f"RT @bob_2: {tweet.lower()}!! @carol",
+        template.format(1234, 99),
+        template.format(5678, 42),
+        "Trains are full",
+        "are trains full?",
+        "Trains are late",
+        "\N{GRINNING FACE}",
+        "\N{GRINNING FACE} ",
+        "\N{POUTING FACE}",
+    ]
+    groups = near_groups(texts)
+    assert [groups.index(number) for number in groups] == [0, 0, 0, 3, 3, 5, 5, 7, 8, 8, 10]
+    # Where numbers may be what the label is about, they are words.
+    long = "in the year {} the town had more than a hundred houses"
+    assert len(set(near_groups([long.format(1900), long.format(2000)], numbers=True))) == 1
+    assert len(set(near_groups(["it was the year of 1900", "it was the year of 2000"], numbers=True))) == 2
+    assert len(set(near_groups(["it was the year of 1900", "it was the year of 2000"]))) == 1
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=12), max_size=12))
+def test_groups_are_those_of_comparing_each_with_every_other(texts):
+    words = [Counter(text) for text in texts]
+    groups = near_groups([" ".join(text) for text in texts])
+    reached = list(range(len(words)))
+    for _ in words:
+        for i, first in enumerate(words):
+            for j, second in enumerate(words):
+                common, either = (first & second).total(), (first | second).total()
+                is_long = min(first.total(), second.total()) >= 5
+                if first == second or (is_long and common >= ALIKE * either):
+                    reached[i] = reached[j] = min(reached[i], reached[j])
+    assert [groups.index(one) for one in groups] == [reached.index(one) for one in reached]

@@ -1,29 +1,38 @@
 """Texts to token ids: the same as one by one, cut where they are too long, whatever the text."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data import tokenization as features_module
-from attentune.data.tokenization import Features, encode_rows, pad_batch, token_spans, words_of
+from attentune.data.tokenization import (
+    Features,
+    bucketed_order,
+    budget_order,
+    encode_rows,
+    pad_batch,
+    sorted_order,
+    token_spans,
+    words_of,
+)
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
+from attentune.models.saving import special_token_ids
+from helpers.bad_files import texts
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
-Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 TEXTS = [*CORPUS.splitlines()[:6], "", " ", "😀 日本語 \u200b\x00 ﬁ", "word " * 60, "Yes."]
 PAIRS = [*CORPUS.splitlines()[6:12], "", "x", "y " * 90, "short", "word " * 50]
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tiny: Tiny) -> dict[str, PreTrainedTokenizerBase]:
+def tokenizers(tiny):
     return {family: load_tokenizer(ModelConfig(name_or_path=str(tiny(family)))) for family in FAMILIES}
 
 
@@ -51,7 +60,7 @@ def check_against_one_by_one(
 @every_family
 @pytest.mark.parametrize("max_length", [4, 16, 128])
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
-def test_rows_are_encoded_as_one_by_one(tokenizers, family: str, pairs: list[str] | None, max_length: int) -> None:
+def test_rows_are_encoded_as_one_by_one(tokenizers, family, pairs, max_length):
     features = encode_rows(rows_of(TEXTS, pairs), tokenizers[family], max_length=max_length)
     check_against_one_by_one(features, tokenizers[family], TEXTS, pairs, max_length)
     assert (features.full_lengths > features.lengths).any()
@@ -60,7 +69,7 @@ def test_rows_are_encoded_as_one_by_one(tokenizers, family: str, pairs: list[str
 
 @every_family
 @pytest.mark.parametrize("max_length", [12, 128])
-def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family: str, max_length: int) -> None:
+def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family, max_length):
     rows = rows_of([FIRST, LONG, "[SEP]  two   spaces"], [SECOND, "é ünïcode", ""])
     features = encode_rows(rows, tokenizers[family], max_length=max_length)
     for number, spans in enumerate(token_spans(rows, tokenizers[family], max_length=max_length)):
@@ -74,7 +83,7 @@ def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family: str,
             assert covered >= {place for place, sign in enumerate(rows.texts[number]) if not sign.isspace()}
 
 
-def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(tokenizers, monkeypatch):
     whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
     for rows, characters in ((1, 99), (4, 1 << 20), (len(TEXTS), 1), (100, 1), (100, 120), (100, 1 << 20)):
         monkeypatch.setattr(features_module, "_CHUNK_ROWS", rows)
@@ -84,7 +93,7 @@ def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> N
             assert np.array_equal(getattr(part, name), getattr(whole, name))
 
 
-def test_of_a_pair_the_longer_text_is_cut_first(tokenizers) -> None:
+def test_of_a_pair_the_longer_text_is_cut_first(tokenizers):
     tokenizer = tokenizers["bert"]
     features = encode_rows(rows_of(["x " * 50, "x"], ["y y", "y " * 50]), tokenizer, max_length=20)
     x, y = (tokenizer(mark, add_special_tokens=False)["input_ids"][0] for mark in "xy")
@@ -93,7 +102,7 @@ def test_of_a_pair_the_longer_text_is_cut_first(tokenizers) -> None:
     assert features.full_lengths.tolist() == [55, 54]
 
 
-def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> None:
+def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers):
     for rows in (rows_of(["fine", "fine", "half \ud83d"]), rows_of(["a", "b", "c"], ["d", "e", "\udc00"])):
         with pytest.raises(DataError, match=r"texts: row 2 holds half of a surrogate pair"):
             encode_rows(rows, tokenizers["bert"], max_length=16)
@@ -107,7 +116,7 @@ SECONDS = [*CORPUS.splitlines()[6:12], "", "x", "y " * 90, "[SEP]  two   spaces"
 
 @every_family
 @pytest.mark.parametrize("max_length", [4, 16, 128])
-def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_length: int) -> None:
+def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family, max_length):
     features = encode_rows(rows_of(FIRSTS, SECONDS), tokenizers[family], max_length=max_length, bi_encoder=True)
     alone = [encode_rows(rows_of(texts), tokenizers[family], max_length=max_length) for texts in (FIRSTS, SECONDS)]
     assert len(features) == len(FIRSTS)
@@ -130,7 +139,7 @@ def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_leng
     assert (features.full_lengths > max_length).any() == any((part.lengths < part.full_lengths).any() for part in alone)
 
 
-def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers) -> None:
+def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers):
     for rows, apart in ((rows_of(FIRSTS), True), (rows_of(FIRSTS, SECONDS), False)):
         features = encode_rows(rows, tokenizers["bert"], max_length=16, bi_encoder=apart)
         assert features.second_starts is None
@@ -143,7 +152,7 @@ def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers) -> None:
 
 @every_family
 @pytest.mark.parametrize("max_length", [5, 12, 128])
-def test_spans_of_texts_apart_are_those_of_each_alone(tokenizers, family: str, max_length: int) -> None:
+def test_spans_of_texts_apart_are_those_of_each_alone(tokenizers, family, max_length):
     rows = rows_of(FIRSTS, SECONDS)
     features = encode_rows(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
     spans = token_spans(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
@@ -152,12 +161,12 @@ def test_spans_of_texts_apart_are_those_of_each_alone(tokenizers, family: str, m
         begin = int(features.second_starts[row])
         assert {span[0] for span in own[:begin] if span} <= {"text"}
         assert {span[0] for span in own[begin:] if span} <= {"pair"}
-        for part, texts in ((own[:begin], FIRSTS), (own[begin:], SECONDS)):
-            alone = token_spans(rows_of([texts[row]]), tokenizers[family], max_length=max_length)[0]
+        for part, own_texts in ((own[:begin], FIRSTS), (own[begin:], SECONDS)):
+            alone = token_spans(rows_of([own_texts[row]]), tokenizers[family], max_length=max_length)[0]
             assert [span and span[1:] for span in part] == [span and span[1:] for span in alone]
 
 
-def test_a_batch_says_where_the_second_texts_begin(tokenizers) -> None:
+def test_a_batch_says_where_the_second_texts_begin(tokenizers):
     features = encode_rows(rows_of(FIRSTS, SECONDS), tokenizers["bert"], max_length=16, bi_encoder=True)
     rows = [8, 3, 11, 8]
     batch = pad_batch(features, rows, pad_token_id=0, mask_token_id=4, masked=[None, np.array([1]), None, None])
@@ -197,3 +206,193 @@ def test_the_words_of_cut_rows_end_with_the_row(tokenizers):
     rows = rows_of(["one two three four five six seven"])
     words = words_of(rows, tokenizer, max_length=5)
     assert words.end.max() <= 4
+
+
+# Batches: every row once, like lengths together, padded as the tokenizer pads, masks in their places
+
+
+LENGTHS = st.lists(st.integers(2, 128), max_size=400).map(lambda values: np.array(values, dtype=np.int64))
+SOME_TEXTS = [*CORPUS.splitlines()[:8], "", "Yes."]
+
+
+def padding(lengths: np.ndarray, batches: list[np.ndarray]) -> int:
+    return sum(int(lengths[batch].max() * len(batch) - lengths[batch].sum()) for batch in batches)
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 9))
+def test_every_place_stands_in_exactly_one_batch(lengths, rows, seed, epoch):
+    by_rows = bucketed_order(lengths, rows, seed=seed, epoch=epoch)
+    by_tokens = bucketed_order(lengths, rows, seed=seed, epoch=epoch, by_tokens=True)
+    for batches in (by_rows, by_tokens, sorted_order(lengths, rows)):
+        placed = np.concatenate(batches) if batches else np.zeros(0)
+        assert sorted(placed.tolist()) == list(range(len(lengths)))
+        assert len(batches) == -(-len(lengths) // rows)
+        assert all(len(batch) for batch in batches)
+        assert batches is by_tokens or sorted(map(len, batches))[1:] == [rows] * (len(batches) - 1)
+
+
+def test_batches_by_tokens_have_about_equally_many():
+    lengths = np.random.default_rng(0).integers(2, 128, 1000)
+    batches = bucketed_order(lengths, 16, seed=1, epoch=0, by_tokens=True)
+    tokens = [int(lengths[batch].sum()) for batch in batches]
+    assert max(tokens) - min(tokens) <= 2 * 128  # a row less or more at either end
+    rows = [len(batch) for batch in batches]
+    assert max(rows) > 3 * min(rows), "short rows are many in a batch"
+    by_rows = [int(lengths[batch].sum()) for batch in bucketed_order(lengths, 16, seed=1, epoch=0)]
+    assert max(by_rows) > 5 * min(by_rows)
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    lengths = np.random.default_rng(0).integers(2, 128, 500)
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        np.random.seed(epoch)
+        return [batch.tolist() for batch in bucketed_order(lengths, 16, seed=seed, epoch=epoch)]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+    # Not only the batches' order: the same rows do not always meet.
+    assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
+
+
+@pytest.mark.parametrize(("rows", "size"), [(2000, 16), (5000, 8), (900, 32)])
+def test_far_less_is_padded_than_in_random_batches(rows, size):
+    generator = np.random.default_rng(0)
+    lengths = np.clip(generator.lognormal(2.7, 0.6, rows).astype(np.int64), 3, 128)
+    shuffled = generator.permutation(rows)
+    random = [shuffled[place : place + size] for place in range(0, rows, size)]
+    assert padding(lengths, bucketed_order(lengths, size, seed=1, epoch=0)) < padding(lengths, random) / 4
+    assert padding(lengths, sorted_order(lengths, size)) < padding(lengths, random) / 5
+
+
+def test_an_evaluation_begins_with_the_longest_rows():
+    lengths = np.array([3, 9, 5, 9, 4])
+    assert [batch.tolist() for batch in sorted_order(lengths, 2)] == [[1, 3], [2, 4], [0]]
+
+
+@given(LENGTHS, st.integers(1, 3000))
+def test_a_budget_of_tokens_is_kept_and_used(lengths, budget):
+    batches = budget_order(lengths, budget)
+    placed = np.concatenate(batches) if batches else np.zeros(0)
+    assert sorted(placed.tolist()) == list(range(len(lengths)))
+    ordered = lengths[placed.astype(np.int64)]
+    assert (ordered[:-1] >= ordered[1:]).all()
+    for batch in batches:
+        assert lengths[batch].max() * len(batch) <= budget or len(batch) == 1
+    for batch in batches[:-1]:  # one row more, padded as these are, would have been too many
+        assert lengths[batch].max() * (len(batch) + 1) > budget
+
+
+def test_a_row_that_is_longer_than_the_budget_stands_alone():
+    lengths = np.array([3, 50, 4, 60, 3, 10])
+    assert [batch.tolist() for batch in budget_order(lengths, 20)] == [[3], [1], [5, 2], [0, 4]]
+    assert [batch.tolist() for batch in budget_order(lengths, 1)] == [[3], [1], [5], [2], [0], [4]]
+    assert budget_order(lengths[:0], 20) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pairs", [None, SOME_TEXTS[::-1]], ids=["single", "pairs"])
+def test_a_batch_is_what_the_tokenizer_pads(tiny, family, pairs):
+    tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny(family))))
+    features = encode_rows(rows_of(SOME_TEXTS, pairs), tokenizer, max_length=16)
+    rows = [8, 3, 0, 9, 3]
+    batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id)
+    first, second = [SOME_TEXTS[row] for row in rows], None if pairs is None else [pairs[row] for row in rows]
+    expected = tokenizer(first, second, truncation=True, max_length=16, padding=True, return_tensors="pt")
+    assert batch.inputs.keys() == expected.keys()
+    for name, tensor in batch.inputs.items():
+        assert torch.equal(tensor, expected[name])
+        assert tensor.dtype == torch.int64
+    assert batch.samples.tolist() == rows
+    assert batch.tokens == int(expected["attention_mask"].sum())
+
+
+def test_masks_stand_in_their_places_and_nowhere_else(tiny):
+    tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny("bert"))))
+    features = encode_rows(rows_of(SOME_TEXTS), tokenizer, max_length=16)
+    ids_before = features.ids.copy()
+    rows, places = [2, 0, 2, 8], [np.array([1, 4]), None, np.array([2]), np.zeros(0, dtype=np.int64)]
+    options = {"pad_token_id": tokenizer.pad_token_id, "samples": np.array([7, 0, 9, 5])}
+    plain = pad_batch(features, rows, **options)
+    batch = pad_batch(features, rows, mask_token_id=tokenizer.mask_token_id, masked=places, **options)
+    changed = (batch.inputs["input_ids"] != plain.inputs["input_ids"]).nonzero().tolist()
+    assert changed == [[0, 1], [0, 4], [2, 2]]
+    assert {int(batch.inputs["input_ids"][row, place]) for row, place in changed} == {tokenizer.mask_token_id}
+    assert torch.equal(batch.inputs["attention_mask"], plain.inputs["attention_mask"])
+    assert (batch.tokens, batch.samples.tolist()) == (plain.tokens, [7, 0, 9, 5])
+    assert np.array_equal(features.ids, ids_before)
+    with pytest.raises(ValueError, match="need a mask_token_id"):
+        pad_batch(features, rows, masked=places, **options)
+    empty = pad_batch(features, [], pad_token_id=0)
+    assert (empty.inputs["input_ids"].shape, empty.tokens) == ((0, 1), 0)
+
+
+def test_token_labels_stand_beside_their_tokens_and_padding_has_none(tiny):
+    tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny("bert"))))
+    features = encode_rows(rows_of(SOME_TEXTS), tokenizer, max_length=16)
+    rows = [9, 0, 9]
+    # A row that stands in a batch twice has labels of its own each time.
+    given = [np.linspace(0, 1, features.lengths[row], dtype=np.float32) / (n + 1) for n, row in enumerate(rows)]
+    given[1][[0, -1]] = -1.0
+    batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id, token_labels=given)
+    assert batch.token_labels.dtype == torch.float32
+    assert batch.token_labels.shape == batch.inputs["input_ids"].shape
+    for number, row in enumerate(rows):
+        length = features.lengths[row]
+        assert batch.token_labels[number, :length].tolist() == given[number].tolist()
+        assert (batch.token_labels[number, length:] == -1.0).all()
+    assert features.lengths[9] < features.lengths[0]
+    assert pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id).token_labels is None
+
+
+# Whatever the texts: special tokens are ours alone, no row is lost, and padding changes nothing
+
+
+some_texts = st.lists(texts, min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def tokenizer(tiny, request):
+    return load_tokenizer(ModelConfig(name_or_path=str(tiny(request.param))))
+
+
+@given(found=some_texts, pairs=st.booleans(), max_length=st.integers(6, 40))
+def test_special_tokens_are_those_that_were_added(tokenizer, found, pairs, max_length):
+    rows = rows_of(found, found[::-1] if pairs else None)
+    features = encode_rows(rows, tokenizer, max_length=max_length)
+    known = set(special_token_ids(tokenizer)) | {tokenizer.mask_token_id}
+    assert len(features) == len(found)
+    for row in range(len(features)):
+        ids = features.ids[features.row(row)]
+        assert 2 <= len(ids) <= max_length
+        assert not set(ids[features.non_special_positions(row)].tolist()) & (known - {tokenizer.unk_token_id})
+        assert features.special[features.row(row)].sum() >= 2
+
+
+@given(found=some_texts, data=st.data())
+def test_a_row_has_its_tokens_whatever_stands_beside_it(tokenizer, found, data):
+    whole = encode_rows(rows_of(found), tokenizer, max_length=24)
+    order = data.draw(st.permutations(range(len(found))))
+    other = encode_rows(rows_of([found[place] for place in order]), tokenizer, max_length=24)
+    for number, place in enumerate(order):
+        assert whole.ids[whole.row(place)].tolist() == other.ids[other.row(number)].tolist()
+
+
+@given(found=some_texts)
+def test_spans_lie_in_their_text_and_in_order(tokenizer, found):
+    for text, spans in zip(found, token_spans(rows_of(found), tokenizer, max_length=40), strict=True):
+        places = [span[1:] for span in spans if span is not None]
+        assert all(0 <= start <= end <= len(text) for start, end in places)
+        assert [start for start, _ in places] == sorted(start for start, _ in places)
+
+
+@given(found=some_texts, more=st.integers(0, 9))
+def test_padding_can_be_taken_off_again(tokenizer, found, more):
+    features = encode_rows(rows_of([*found, "word " * more]), tokenizer, max_length=30)
+    batch = pad_batch(features, range(len(features)), pad_token_id=tokenizer.pad_token_id)
+    ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"].bool()
+    for row in range(len(features)):
+        assert ids[row][mask[row]].tolist() == features.ids[features.row(row)].tolist()
+        assert set(ids[row][~mask[row]].tolist()) <= {tokenizer.pad_token_id}
+    assert batch.tokens == int(mask.sum())

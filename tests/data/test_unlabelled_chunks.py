@@ -38,9 +38,7 @@ limits = st.builds(ChunkLimit, st.integers(1, 7), st.integers(1, 60))
 
 
 @given(columns=tables(most=12), kind=st.sampled_from(KINDS), packed=st.booleans(), limit=limits)
-def test_parts_together_are_the_table(
-    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, list[str]], kind: str, packed: bool, limit: ChunkLimit
-) -> None:
+def test_parts_together_are_the_table(tmp_path_factory, columns, kind, packed, limit):
     ending, content = written(kind, columns, packed=packed)
     path = write(tmp_path_factory.mktemp("parts"), f"rows.{ending}", content)
     whole, parts = read_table(path), list(read_chunks(path, limit=limit))
@@ -55,7 +53,7 @@ def test_parts_together_are_the_table(
             assert len(part) == 1 or kind == "jsonl" or sum(map(len, sum(part.columns.values(), ()))) <= 60
 
 
-def test_parts_are_as_full_as_they_may_be(tmp_path: Path) -> None:
+def test_parts_are_as_full_as_they_may_be(tmp_path):
     path = write(tmp_path, "rows.csv", "text\n" + "so\n" * 7)
     assert [len(part) for part in read_chunks(path, limit=ChunkLimit(3, 99))] == [3, 3, 1]
     assert [len(part) for part in read_chunks(path, limit=ChunkLimit(7, 99))] == [7]
@@ -68,7 +66,7 @@ def test_parts_are_as_full_as_they_may_be(tmp_path: Path) -> None:
     assert [part.columns for part in read_chunks(path, keep=())] == [{}]
 
 
-def test_dropped_lines_are_told_by_the_part_that_they_are_in() -> None:
+def test_dropped_lines_are_told_by_the_part_that_they_are_in():
     lines = ["a\tb\n", "1\n", "1\t2\n", "3\t4\n", "5\n", "6\t7\n", "8\n"]
     dialect = Dialect("\t", "none", skip_broken=True)
     parts = list(parse_delimited(lines, Path("rows.txt"), dialect, None, ChunkLimit(2, 99)))
@@ -76,7 +74,7 @@ def test_dropped_lines_are_told_by_the_part_that_they_are_in() -> None:
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_refused_in_the_same_words(tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_refused_in_the_same_words(tmp_path, name):
     bad = BAD_FILES[name]
     path = write(tmp_path, f"rows.{bad.ending}", bad.content)
 
@@ -139,15 +137,13 @@ def csv_of(folder: Path, header: str, *rows: str) -> Path:
         (SEVERAL, ["", "", "", "", ""], None),
     ],
 )
-def test_labels_are_kept_if_all_parts_have_known_ones(
-    tmp_path: Path, space: LabelSpace, labels: list[str], expected: list[Any] | None
-) -> None:
+def test_labels_are_kept_if_all_parts_have_known_ones(tmp_path, space, labels, expected):
     path = csv_of(tmp_path, "text,label", *(f"so fine,{label}" for label in labels))
     found = both(path, space).labels
     assert (None if found is None else found.tolist()) == expected
 
 
-def test_ids_are_copied_also_where_they_repeat(tmp_path: Path) -> None:
+def test_ids_are_copied_also_where_they_repeat(tmp_path):
     path = csv_of(tmp_path, "text,key,id", "so,7,a", "so,,b", "so,7,a")
     assert both(path).ids == ("a", "b", "a")
     assert both(path, id_column="key").ids == ("7", "", "7")
@@ -166,7 +162,7 @@ def refused(path: Path, *, is_pair: bool = False, **settings: Any) -> str:
     return said[0]
 
 
-def test_columns_of_json_lines_may_begin_late(tmp_path: Path) -> None:
+def test_columns_of_json_lines_may_begin_late(tmp_path):
     lines = [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"text": "d", "label": "bad", "text_pair": "e"}]
     path = write(tmp_path, "rows.jsonl", "\n\n".join(map(json.dumps, lines)))
     assert both(path).labels is None
@@ -177,21 +173,21 @@ def test_columns_of_json_lines_may_begin_late(tmp_path: Path) -> None:
     )
 
 
-def test_a_broken_cell_of_a_later_part_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_broken_cell_of_a_later_part_is_told_with_its_place(tmp_path):
     path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["so", "so", "so", None]})))
     assert "row 3: column 'text' has no text here" in refused(path)
     path = write(tmp_path, "rows.jsonl", '{"text": "so"}\n\n' * 4 + '{"text": ["so"]}\n')
     assert refused(path).startswith(f"{path}:9: column 'text' holds a list")
 
 
-def test_a_packed_file_in_parts(tmp_path: Path) -> None:
+def test_a_packed_file_in_parts(tmp_path):
     rows = both(write(tmp_path, "rows.csv.gz", gzip.compress(b"text\n" + b"".join(b"%d\n" % n for n in range(9)))))
     assert rows.texts == tuple("012345678")
     table = as_parquet(pa.table({"text": list("012345678")}), row_group_size=2)
     assert both(write(tmp_path, "rows.parquet.gz", gzip.compress(table))).texts == rows.texts
 
 
-def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path):
     path = csv_of(tmp_path, "text", *"abcde")
     rows = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)
     content = path.read_bytes()
@@ -201,7 +197,7 @@ def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) ->
         next(rows.read())
 
 
-def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(read, "MAX_BYTES", 100)
     rows = "".join(f'{{"text": "so {row}"}}\n' for row in range(50))
     for name in ("rows.jsonl", "rows.jsonl.gz"):
@@ -214,7 +210,7 @@ def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path: Path, mo
         list(read_chunks(path, limit=TWO_ROWS))
 
 
-def test_columns_that_are_kept_are_copied_as_texts(tmp_path: Path) -> None:
+def test_columns_that_are_kept_are_copied_as_texts(tmp_path):
     path = write(
         tmp_path, "rows.jsonl", '{"text": "so", "n": [1, "a"], "r": "x\\ry"}\n{"text": "no", "label": "bad"}\n'
     )
@@ -244,9 +240,7 @@ def test_columns_that_are_kept_are_copied_as_texts(tmp_path: Path) -> None:
         (["", "", "", ""], None),
     ],
 )
-def test_labels_that_are_not_the_runs_are_told_in_one_line(
-    tmp_path: Path, labels: list[str], told: str | None, limit: ChunkLimit
-) -> None:
+def test_labels_that_are_not_the_runs_are_told_in_one_line(tmp_path, labels, told, limit):
     path = write(tmp_path, "rows.csv", "text,label\n" + "".join(f"so {n},{label}\n" for n, label in enumerate(labels)))
     chunks = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=limit)
     (labelled,) = {rows.labels is not None for rows in chunks.read()}

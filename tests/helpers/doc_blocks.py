@@ -294,7 +294,7 @@ NOT_RUN = {
     "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
     "pip install '.[peft]'": "needs the package index",
     "pip install jupyterlab": "needs the package index",
-    "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",
+    "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_examples.py",
     ".venv/bin/pre-commit install": "would change the checkout",
     "docker run --rm --network none --user 1000 -v '$PWD/model:/model' IMAGE python /model/convert.py": (
         "needs docker; the script itself is run"

@@ -31,12 +31,12 @@ COUNTS = [1063, 1821, 1725, 1379, 390965, 9796, 9847, 5463, 3000, 146, 1104]
 
 
 @pytest.fixture(scope="module")
-def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def glue(tmp_path_factory):
     return write_glue(tmp_path_factory.mktemp("glue"))
 
 
 @pytest.fixture(scope="module")
-def run(tiny: Callable[..., Path], glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def run(tiny, glue, tmp_path_factory):
     """`run("cola")`: the folder of an untrained run."""
 
     def make(task: str, **options: object) -> Path:
@@ -62,7 +62,7 @@ def texts_of(file: Path) -> tuple[list[str], list[str] | None]:
     return [row["sentence1"] for row in rows], [row["sentence2"] for row in rows]
 
 
-def test_the_table_is_the_site_s() -> None:
+def test_the_table_is_the_site_s():
     assert [file.name for file in SITE_FILES] == ORDER
     assert [file.rows for file in SITE_FILES] == COUNTS
     for file in SITE_FILES:
@@ -86,7 +86,7 @@ def test_the_table_is_the_site_s() -> None:
         ("ax", ["entailment", "neutral", "contradiction"]),
     ],
 )
-def test_labels_are_written_as_the_site_wants_them(task: str, words: list[str]) -> None:
+def test_labels_are_written_as_the_site_wants_them(task, words):
     spec = load_spec(task)
     ids = np.arange(len(words))
     assert site_words(spec, ids, spec.label_names) == words
@@ -94,18 +94,18 @@ def test_labels_are_written_as_the_site_wants_them(task: str, words: list[str]) 
     assert site_words(spec, ids, spec.label_names[::-1]) == words[::-1]
 
 
-def test_one_and_zero_mean_what_they_say() -> None:
+def test_one_and_zero_mean_what_they_say():
     meaning = {"cola": "acceptable", "sst2": "positive", "mrpc": "equivalent", "qqp": "duplicate", "wnli": "entailment"}
     for task, name in meaning.items():
         assert site_words(load_spec(task), np.array([0]), (name,)) == ["1"]
 
 
-def test_scores_have_three_decimals_and_stay_on_the_scale() -> None:
+def test_scores_have_three_decimals_and_stay_on_the_scale():
     scores = np.array([-1.0, 0.0, 1.23456, 4.9999, 5.5], dtype=np.float32)
     assert site_words(load_spec("stsb"), scores, ()) == ["0.000", "0.000", "1.235", "5.000", "5.000"]
 
 
-def test_each_file_holds_the_run_s_predictions_in_the_file_s_order(run: Callable[..., Path], glue: Path) -> None:
+def test_each_file_holds_the_run_s_predictions_in_the_file_s_order(run, glue):
     mnli = run("mnli", names=("contradiction", "entailment", "neutral"))
     cola, stsb = run("cola"), run("stsb")
     made = make_submission([mnli, stsb, cola], allow_partial=True)
@@ -131,7 +131,7 @@ def test_each_file_holds_the_run_s_predictions_in_the_file_s_order(run: Callable
     assert scores == pytest.approx([min(max(value, 0), 5) for value in told], abs=5.1e-4)
 
 
-def test_counts_are_the_published_ones_or_it_is_an_error(run: Callable[..., Path], glue: Path) -> None:
+def test_counts_are_the_published_ones_or_it_is_an_error(run, glue):
     wnli, cola = run("wnli"), run("cola")
     made = make_submission([wnli])
     assert len(rows_of(made.contents["WNLI.tsv"])) == 146
@@ -143,9 +143,7 @@ def test_counts_are_the_published_ones_or_it_is_an_error(run: Callable[..., Path
     assert "CoLA 1,063: the site will not take it" in partial.warnings[0]
 
 
-def test_all_counts_are_checked_before_a_run_predicts(
-    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_counts_are_checked_before_a_run_predicts(run, monkeypatch):
     def never(*words: object, **options: object) -> None:
         raise AssertionError("predicted before all rows were counted")
 
@@ -154,7 +152,7 @@ def test_all_counts_are_checked_before_a_run_predicts(
         make_submission([run("wnli"), run("rte")])
 
 
-def test_missing_tasks_are_filled_with_the_largest_class(run: Callable[..., Path]) -> None:
+def test_missing_tasks_are_filled_with_the_largest_class(run):
     made = make_submission([run("wnli")], fill_missing=True)
     assert list(made.contents) == [f"{name}.tsv" for name in ORDER]
     assert made.missing == ()
@@ -166,9 +164,7 @@ def test_missing_tasks_are_filled_with_the_largest_class(run: Callable[..., Path
             assert {word for _, word in rows_of(filled[file.file_name])} == {file.fill}
 
 
-def test_ax_is_left_out_and_said_where_its_file_is_not_there(
-    tiny: Callable[..., Path], tmp_path: Path, run: Callable[..., Path], glue: Path
-) -> None:
+def test_ax_is_left_out_and_said_where_its_file_is_not_there(tiny, tmp_path, run, glue):
     alone = write_run(tmp_path / "mnli", tiny("bert"), "MNLI-m", glue / "MNLI")
     made = make_submission([alone], allow_partial=True)
     assert "AX" in made.missing
@@ -179,9 +175,7 @@ def test_ax_is_left_out_and_said_where_its_file_is_not_there(
     assert "AX.tsv" in make_submission([alone], data_dir=str(glue), allow_partial=True).contents
 
 
-def test_runs_that_do_not_fit_are_refused(
-    tiny: Callable[..., Path], tmp_path: Path, run: Callable[..., Path], glue: Path
-) -> None:
+def test_runs_that_do_not_fit_are_refused(tiny, tmp_path, run, glue):
     cola = run("cola")
     with pytest.raises(ConfigError, match=r"was trained on cola, and so was .*; expected one run a task"):
         make_submission([cola, run("cola", seed=2)], allow_partial=True)
@@ -199,7 +193,7 @@ def test_runs_that_do_not_fit_are_refused(
         make_submission([missing])
 
 
-def test_the_zip_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_zip_is_whole_or_not_there(tmp_path, monkeypatch):
     made = Submission({"RTE.tsv": "index\tprediction\n0\tentailment\n"}, {"RTE.tsv": None})
     file = tmp_path / "out.zip"
     made.write(file)
@@ -280,15 +274,104 @@ def test_evaluate_prints_them_for_ax(attentune, tiny, tmp_path):
     glue = write_glue(tmp_path / "glue", rows=30)
     run = write_run(tmp_path / "run", tiny("bert"), "mnli", glue)
     words = ("evaluate", run, "--task", "ax", "--data_dir", glue)
-    status, out, err = attentune(*words)
-    assert status == 0, err
+    out, _ = attentune.done(*words)
     assert "Matthews correlation by phenomenon; a row may have several" in out
     assert [line.split()[:4] for line in out.splitlines() if line.startswith("Logic")] == [
         ["Logic", "all", "30", out.split("matthews_correlation")[1].split()[0]],
         ["Logic", "Negation", "30", out.split("matthews_correlation")[1].split()[0]],
     ]
-    status, out, _ = attentune(*words, "--format", "json", "--details", "--max_eval_samples", "12")
+    out, _ = attentune.done(*words, "--format", "json", "--details", "--max_eval_samples", "12")
     lines = json.loads(out)["details"]["phenomena"]
     assert [line["rows"] for line in lines] == [12] * 5
-    status, out, _ = attentune("evaluate", run, "--task", "mnli", "--data_dir", glue)
+    out, _ = attentune.done("evaluate", run, "--task", "mnli", "--data_dir", glue)
     assert "phenomenon" not in out
+
+
+# `attentune submit`, and AX by `attentune evaluate`, from the command line
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def place(tiny, tmp_path_factory):
+    """A folder with a small GLUE, trained runs of MNLI and CoLA, and untrained ones."""
+    from attentune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("submit")
+    glue = write_glue(folder / "glue", 30)
+    for task in ("mnli", "cola"):
+        flags = ["--task", task, "--data_dir", str(glue), "--num_train_epochs", "3", "--max_length", "64", "--use_cpu"]
+        flags += ["--learning_rate", "1e-3", "--quiet", "--model_name_or_path", str(tiny("bert"))]
+        assert main(["train", *flags, "--output_dir", str(folder / task)]) == 0
+    write_run(folder / "wnli", tiny("bert"), "wnli", glue)
+    return folder
+
+
+@pytest.fixture
+def _in_place(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
+
+
+def predicted(attentune: Command, *words: object) -> list[str]:
+    out, _ = attentune.done("predict", *words)
+    return [row["prediction"] for row in csv.DictReader(out.splitlines())]
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_a_zip_of_trained_runs(attentune, tmp_path):
+    file = tmp_path / "submission.zip"
+    out, err = attentune.done("submit", "mnli", "cola", "wnli", "--output_file", file, "--allow-partial")
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert list(contents) == ["CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "WNLI.tsv", "AX.tsv"]
+    glue = ("--data_dir", "glue", "--split")
+    told = {
+        "MNLI-m.tsv": predicted(attentune, "mnli", "--task", "mnli", *glue, "test_matched"),
+        "MNLI-mm.tsv": predicted(attentune, "mnli", "--task", "mnli", *glue, "test_mismatched"),
+        "AX.tsv": predicted(attentune, "mnli", "--task", "ax", *glue, "test"),
+        "CoLA.tsv": [
+            {"acceptable": "1", "unacceptable": "0"}[label]
+            for label in predicted(attentune, "cola", "--task", "cola", *glue, "test")
+        ],
+    }
+    for name, words in told.items():
+        lines = ["index\tprediction", *(f"{index}\t{word}" for index, word in enumerate(words))]
+        assert contents[name] == "\n".join(lines) + "\n"
+    assert [line.split() for line in out.splitlines()[2:7]] == [
+        ["CoLA.tsv", "30", "cola"],
+        ["MNLI-m.tsv", "30", "mnli"],
+        ["MNLI-mm.tsv", "31", "mnli"],
+        ["WNLI.tsv", "146", "wnli"],
+        ["AX.tsv", "30", "mnli"],
+    ]
+    # The untrained run of WNLI has no scores, and WNLI is not averaged; MNLI counts once, with both of its splits.
+    scores = {run: json.loads(Path(run, "run.json").read_text())["scores"] for run in ("mnli", "cola")}
+    mnli = [scores["mnli"][f"validation_{kind}"]["accuracy"] for kind in ("matched", "mismatched")]
+    mean = (sum(mnli) / 2 + scores["cola"]["validation"]["matthews_correlation"]) / 2
+    assert out.splitlines()[-1] == f"mean of 2 GLUE tasks on the validation rows: {100 * mean:.1f}"
+    assert "the zip lacks SST-2, MRPC, STS-B, QQP, QNLI, RTE;" in err
+    assert "--fill_missing" in err
+    assert err.count("the site will not take it") == 4
+    assert "WNLI: 146 of 146 rows" in err
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_ax_is_scored_with_a_model_of_mnli(attentune):
+    ax = ("--task", "ax", "--data_dir", "glue")
+    out, _ = attentune.done("evaluate", "mnli", *ax, "--format", "json")
+    with open("glue/diagnostic/diagnostic-full.tsv") as file:  # noqa: PTH123
+        gold = [row["Label"] for row in csv.DictReader(file, delimiter="\t")]
+    told = predicted(attentune, "mnli", *ax, "--split", "validation")
+    assert len(gold) == 30
+    assert len(set(told)) > 1
+    value = json.loads(out)["validation"]["matthews_correlation"]
+    assert value == pytest.approx(matthews_corrcoef(gold, told))
+    assert value != 0
+    # The test file has no labels: it can be predicted, not scored.
+    err = attentune.refused("evaluate", "mnli", *ax, "--split", "test")
+    assert "has no labels to score against" in err
+    # Two labels do not do for it.
+    err = attentune.refused("evaluate", "wnli", *ax)
+    assert "the model does not know the labels 'neutral', 'contradiction'" in err

@@ -3,7 +3,6 @@
 import json
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +14,19 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, DataError, LabelError
 from attentune.inference.predictor import Predictor, predict
 from attentune.models.saving import save_model
+from attentune.plugins import install_command
 from attentune.results import to_json
 from attentune.stats.estimate import wilson_interval
 from attentune.suites import hans
-from attentune.suites.hans import HEURISTICS, HansRows, entailment_class, read_hans, score_hans, short_names
-from helpers.glue_samples import hans_lines, write_hans
+from attentune.suites.hans import HEURISTICS, HansLine, HansRows, entailment_class, read_hans, score_hans, short_names
+from helpers.glue_samples import hans_lines, write_glue, write_hans, write_run
 from helpers.tiny_models import build
 
 NLI = ("contradiction", "entailment", "neutral")
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def model(tiny, tmp_path_factory):
     """`model(names, seed=1, is_pair=True)`: the folder of an untrained model of these classes."""
 
     def make(names: tuple[str, ...] = NLI, *, seed: int = 1, is_pair: bool = True, task_type: str = "classification"):
@@ -46,7 +46,7 @@ def model(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write_hans(tmp_path / "heuristics_evaluation_set.txt", 4)
 
 
@@ -72,7 +72,7 @@ def key_of(line: hans.HansLine) -> tuple[str, str, str]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("names", [NLI, ("entailment", "not_entailment"), ("NON-ENTAILMENT", "ENTAILMENT")])
-def test_every_cell_is_that_of_a_plain_loop(model: Callable[..., Path], file: Path, names: tuple[str, ...]) -> None:
+def test_every_cell_is_that_of_a_plain_loop(model, file, names):
     run = model(names)
     report = score_hans([run], file)
     rows = read_hans(file).rows
@@ -94,9 +94,7 @@ def test_every_cell_is_that_of_a_plain_loop(model: Callable[..., Path], file: Pa
     assert len(report.subcases) == len({line.subcase for line in report.subcases}) == 12
 
 
-def test_neutral_and_contradiction_are_both_non_entailment(
-    model: Callable[..., Path], file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neutral_and_contradiction_are_both_non_entailment(model, file, monkeypatch):
     likeliest = np.arange(len(read_hans(file))) % 3
     monkeypatch.setattr(hans, "predict_rows", lambda *words, **options: np.eye(3)[likeliest])
     report = score_hans([model()], file)
@@ -107,7 +105,7 @@ def test_neutral_and_contradiction_are_both_non_entailment(
 
 
 @pytest.mark.integration
-def test_predictions_keep_the_file_s_order_and_words(model: Callable[..., Path], file: Path) -> None:
+def test_predictions_keep_the_file_s_order_and_words(model, file):
     lines = hans_lines(4)
     file.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")  # ids that do not ascend
     report = score_hans([model()], file)
@@ -120,7 +118,7 @@ def test_predictions_keep_the_file_s_order_and_words(model: Callable[..., Path],
 
 
 @pytest.mark.integration
-def test_runs_of_a_method_are_averaged_with_their_deviation(model: Callable[..., Path], file: Path) -> None:
+def test_runs_of_a_method_are_averaged_with_their_deviation(model, file):
     runs = [model(seed=seed) for seed in (1, 2, 3, 4)]
     report = score_hans(runs, file, methods=["a", "b", "a", "a"])
     assert report.methods == ("a", "b")
@@ -140,7 +138,7 @@ def test_runs_of_a_method_are_averaged_with_their_deviation(model: Callable[...,
 
 
 @pytest.mark.integration
-def test_a_part_is_seeded_and_has_its_share_of_each_subcase(model: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_part_is_seeded_and_has_its_share_of_each_subcase(model, tmp_path):
     file, run = write_hans(tmp_path / "hans.txt", 10), model()
     part = score_hans([run], file, max_samples=24)
     assert (part.rows, part.rows_in_file, part.seed) == (24, 120, 42)
@@ -171,7 +169,7 @@ def test_a_part_is_seeded_and_has_its_share_of_each_subcase(model: Callable[...,
         (("no", "en-tail-ment", "NotEntailment", "entailment?no"), 1),
     ],
 )
-def test_the_class_of_entailment_is_found_by_its_name(names: tuple[str, ...], place: int) -> None:
+def test_the_class_of_entailment_is_found_by_its_name(names, place):
     assert entailment_class(names) == place
 
 
@@ -184,15 +182,13 @@ def test_the_class_of_entailment_is_found_by_its_name(names: tuple[str, ...], pl
         ((), "none \\(it predicts scores\\)"),
     ],
 )
-def test_a_model_without_one_class_of_entailment_is_refused(names: tuple[str, ...], got: str) -> None:
+def test_a_model_without_one_class_of_entailment_is_refused(names, got):
     with pytest.raises(LabelError, match=f"runs/x: has .*{got}.*MNLI, RTE"):
         entailment_class(names, "runs/x")
 
 
 @pytest.mark.integration
-def test_runs_that_do_not_fit_are_refused_before_any_predicts(
-    model: Callable[..., Path], file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_do_not_fit_are_refused_before_any_predicts(model, file, monkeypatch):
     def never(*words: object, **options: object) -> None:
         raise AssertionError("predicted before all runs were checked")
 
@@ -216,7 +212,7 @@ def test_runs_that_do_not_fit_are_refused_before_any_predicts(
         score_hans([good])
 
 
-def test_names_are_the_ends_of_paths_that_differ() -> None:
+def test_names_are_the_ends_of_paths_that_differ():
     assert short_names(["runs/a", "runs/b/"]) == ["a", "b"]
     assert short_names(["runs/a/run", "runs/b/run", "c"]) == ["a/run", "b/run", short_names(["."])[0] + "/c"]
     with pytest.raises(ConfigError, match=r"x/\.\./runs/a: is given twice"):
@@ -226,7 +222,7 @@ def test_names_are_the_ends_of_paths_that_differ() -> None:
 # Reading
 
 
-def test_the_real_file_has_ten_thousand_rows_a_heuristic(data_dir: Path) -> None:
+def test_the_real_file_has_ten_thousand_rows_a_heuristic(data_dir):
     rows = read_hans(data_dir / "hans" / "heuristics_evaluation_set.txt")
     assert len(rows) == 30000
     assert rows.rows.ids[:2] == ("ex0", "ex1")
@@ -240,7 +236,7 @@ def test_the_real_file_has_ten_thousand_rows_a_heuristic(data_dir: Path) -> None
     assert len(set(rows.subcases)) == 30
 
 
-def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path: Path) -> None:
+def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path):
     file = tmp_path / "hans.txt"
     file.write_text(
         "subcase\tpairID\theuristic\tsentence2\tsentence1\tgold_label\n"
@@ -268,9 +264,104 @@ def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path: Path) -> 
         ("\tle_0\t", "\t \t", r":2: column 'subcase' is empty here"),
     ],
 )
-def test_a_broken_file_is_told_with_its_line(file: Path, old: str, new: str, message: str) -> None:
+def test_a_broken_file_is_told_with_its_line(file, old, new, message):
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
     with pytest.raises(DataError, match=r"heuristics_evaluation_set\.txt" + message):
         read_hans(file)
+
+
+# `attentune evaluate --suite hans` from the command line
+
+
+@pytest.fixture(scope="module")
+def place(tiny, tmp_path_factory):
+    """A folder with a HANS file and three runs of MNLI, one of them trained."""
+    from attentune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("hans")
+    glue = write_glue(folder / "glue")
+    (folder / "hans").mkdir()
+    write_hans(folder / "hans" / "heuristics_evaluation_set.txt", 3)
+    flags = ["--task", "mnli", "--data_dir", str(glue), "--num_train_epochs", "1", "--max_length", "64", "--use_cpu"]
+    encoder = ["--model_name_or_path", str(tiny("bert")), "--quiet"]
+    assert main(["train", *flags, *encoder, "--output_dir", str(folder / "trained")]) == 0
+    for seed in (1, 2):
+        write_run(folder / f"seed-{seed}", tiny("bert"), "mnli", glue, seed=seed)
+    return folder
+
+
+@pytest.fixture
+def _in_place(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
+
+
+DATA = ("--data", "hans/heuristics_evaluation_set.txt")
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_tables_of_a_trained_run(attentune):
+    out, err = attentune.done("evaluate", "--suite", "hans", "trained", *DATA)
+    assert out.splitlines()[0] == "36 rows of hans/heuristics_evaluation_set.txt"
+    assert "trained  trained  entailment     neutral, contradiction" in out
+    lines = [line.split() for line in out.splitlines()]
+    report = score_hans(["trained"], DATA[1])
+
+    def shown(line: HansLine) -> list[str]:
+        low, high = line.intervals[0]
+        return [str(line.rows), f"{line.means[0]:.4f}", f"[{low:.3f},", f"{high:.3f}]"]
+
+    for line in report.cells:
+        assert [line.heuristic, line.gold_label, *shown(line)] in lines
+    for line in report.subcases:
+        assert [line.subcase, line.gold_label, *shown(line)] in lines
+    assert ["all", "all", *shown(report.overall)] in lines
+    assert "trained: 36 of 36 rows" in err
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_seeds_of_a_method_in_a_table_with_files_and_figure(attentune, tmp_path):
+    out_dir = tmp_path / "new" / "out"
+    runs = ("seed-1", "trained", "seed-2")
+    out, _ = attentune.done(
+        "evaluate", "--suite", "hans", *runs, *DATA, "--names", "bert, ours,bert", "--output-dir", out_dir
+    )
+    report = score_hans(runs, DATA[1], methods=["bert", "ours", "bert"])
+    assert out.count(" +- ") == len(report.lines)
+    first = next(line for line in out.splitlines() if line.startswith("lexical_overlap  entailment"))
+    cell = report.cells[0]
+    assert first.split()[3:] == [f"{cell.means[0]:.4f}", "+-", f"{cell.deviations[0]:.4f}", f"{cell.means[1]:.4f}"]
+    assert {str(path.relative_to(out_dir)) for path in out_dir.rglob("*") if path.is_file()} == {
+        *("hans.json", "hans.png"),
+        *(f"{run}/predictions.txt" for run in runs),
+    }
+    assert (out_dir / "hans.json").read_text() == to_json(report.to_dict())
+    for number, run in enumerate(runs):
+        assert (out_dir / run / "predictions.txt").read_text() == report.predictions_text(number)
+    assert (out_dir / "hans.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_json_and_a_part_and_the_known_task_s_folder(attentune, tmp_path):
+    flags = ("--data_dir", ".", "--max_samples", "12", "--seed", "3", "--format", "json", "--output_dir", tmp_path)
+    out, err = attentune.done("evaluate", "--suite", "hans", "seed-1", *flags)
+    report = json.loads(out)
+    assert (report["rows"], report["rows_in_file"], report["seed"]) == (12, 36, 3)
+    assert report == score_hans(["seed-1"], data_dir=".", max_samples=12, seed=3).to_dict() | {
+        "runs": [{**report["runs"][0], "non_entailment": ["neutral", "contradiction"]}],
+        "lines": report["lines"],
+    }
+    assert out == (tmp_path / "hans.json").read_text()
+    assert "a sample of the rows" in err
+    assert len((tmp_path / "seed-1" / "predictions.txt").read_text().splitlines()) == 13
+
+
+@pytest.mark.usefixtures("_in_place")
+def test_without_matplotlib_the_rest_is_written(attentune, tmp_path, monkeypatch):
+    monkeypatch.setattr("attentune.report.charts.importlib.util.find_spec", lambda name: None)
+    out, err = attentune.done("evaluate", "--suite", "hans", "seed-1", *DATA, "--output_dir", tmp_path)
+    assert "lexical_overlap" in out
+    assert install_command("explain") in err
+    assert {path.name for path in tmp_path.iterdir()} == {"hans.json", "seed-1"}

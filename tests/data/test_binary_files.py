@@ -1,20 +1,23 @@
 """Damaged binary files end in one message that names the file; they end no process."""
 
 import base64
+import datetime
 import struct
 import subprocess
 import sys
+import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
+from attentune.config import DataConfig
 from attentune.data import binary_files
-from attentune.data.load import read_split, read_table
-from attentune.data.text_formats import FOUND
+from attentune.data.files import read_table
+from attentune.data.load import load_data, read_split
+from attentune.data.text_formats import FOUND, FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 
@@ -53,7 +56,7 @@ def ends(*code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", *code], capture_output=True, text=True)
 
 
-def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
+def test_metadata_that_ends_pyarrow_is_refused(tmp_path):
     path = tmp_path / "rows.parquet"
     path.write_bytes(zlib.decompress(base64.b85decode(HISTOGRAM)))
     code = "import sys; from attentune.data.files import read_table; read_table(sys.argv[1])"
@@ -65,9 +68,7 @@ def test_metadata_that_ends_pyarrow_is_refused(tmp_path: Path) -> None:
         list(source.blocks(0, source.scanned().rows, ["text"]))
 
 
-def test_offsets_that_lead_out_of_the_file_are_refused(
-    tmp_path: Path, attentune: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_offsets_that_lead_out_of_the_file_are_refused(tmp_path, attentune):
     path = written(tmp_path, "feather")
     whole = path.read_bytes()
     offsets = struct.pack("<4i", 0, *(sum(map(len, TEXTS[:count])) for count in (1, 2, 3)))
@@ -79,7 +80,7 @@ def test_offsets_that_lead_out_of_the_file_are_refused(
     assert attentune("doctor", "--train_file", path)[0] == 2
 
 
-def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+def test_text_that_is_no_utf8_is_refused(tmp_path):
     for kind in ("feather", "parquet"):
         path = written(tmp_path, kind)
         if kind == "parquet":
@@ -91,7 +92,7 @@ def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
             read_table(path)
 
 
-def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path):
     import datasets
 
     datasets.Dataset.from_dict({"text": TEXTS, "label": ["pos", "neg"] * 30}).save_to_disk(tmp_path / "saved")
@@ -108,7 +109,7 @@ def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path: Path) -> None:
             read_split(str(tmp_path / "saved"), None, "train")
 
 
-def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_far_out_ends_no_process(tmp_path, monkeypatch):
     """The sheet would have 2 ** 34 cells."""
     book = openpyxl.Workbook()
     book.active.append(("text", "label"))
@@ -121,7 +122,7 @@ def test_a_cell_far_out_ends_no_process(tmp_path: Path, monkeypatch: pytest.Monk
         read_table(written(tmp_path, "xlsx"))
 
 
-def test_a_directory_of_an_archive_that_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_an_archive_that_is_damaged_is_refused(tmp_path):
     path = written(tmp_path, "xlsx")
     whole = bytearray(path.read_bytes())
     for place, byte in ((0, 0), (6, 255)):  # the mark of an entry; the version that it needs
@@ -160,9 +161,114 @@ print(*endings.values())
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["parquet", "feather", "xlsx"])
-def test_no_damage_ends_the_process(tmp_path: Path, kind: str) -> None:
+def test_no_damage_ends_the_process(tmp_path, kind):
     ended = ends(FUZZ, str(written(tmp_path, kind)))
     assert ended.returncode == 0, ended.stderr
     read, refused = map(int, ended.stdout.split())
     assert read + refused == 200
     assert refused > 20
+
+
+# Spreadsheets and Feather files give the rows that they show
+
+
+pytest.importorskip("python_calamine")
+
+
+def book(path: Path, *sheets: list[list[object]]) -> Path:
+    made = openpyxl.Workbook()
+    for number, rows in enumerate(sheets):
+        sheet = made.active if number == 0 else made.create_sheet()
+        for row in rows:
+            sheet.append(row)
+    made.save(path)
+    return path
+
+
+ROWS = [
+    ["text", "stars", "day", "liked", None],
+    ["so fine; “really”, 日本\ntwo lines", 5, datetime.date(2024, 2, 1), True, None],
+    ["so dull", 2.5, datetime.date(2024, 2, 3), False, None],
+    [None, 1, None, None, None],
+]
+
+
+def test_cells_are_texts(tmp_path):
+    table = read_table(book(tmp_path / "rows.xlsx", ROWS))
+    assert table.names == ("text", "stars", "day", "liked")
+    assert table.columns["text"] == ("so fine; “really”, 日本\ntwo lines", "so dull", "")
+    assert table.columns["stars"] == ("5", "2.5", "1")
+    assert [day[:10] for day in table.columns["day"]] == ["2024-02-01", "2024-02-03", ""]
+    assert table.columns["liked"] == ("true", "false", "")
+    assert table.lines == (2, 3, 4)
+    assert read_table(tmp_path / "rows.xlsx", keep=["stars"]).columns.keys() == {"stars"}
+
+
+def test_the_first_sheet_with_rows_is_read_and_told(tmp_path):
+    path = book(tmp_path / "rows.xlsx", [], [[], ["text", "label"], ["so fine", "good"], ["so dull", "bad"]], ROWS)
+    data = load_data(DataConfig(train_file=str(path), validation_file=str(path)), seed=0)
+    assert data.splits["train"].texts == ("so fine", "so dull")
+    assert f"{path}: the sheet 'Sheet1' is read, of 'Sheet1', 'Sheet2'; --sheet names another." in data.notes
+
+
+def test_a_sheet_is_read_by_its_name(tmp_path):
+    path = book(tmp_path / "rows.xlsx", [["text"], ["so fine"]], [], ROWS)
+    assert read_table(path, options=FileOptions(sheet="Sheet2")).names == ("text", "stars", "day", "liked")
+    assert read_table(path, options=FileOptions(sheet="Sheet")).columns == {"text": ("so fine",)}
+    data = load_data(
+        DataConfig(train_file=str(path), label_column="stars", sheet="Sheet2", task_type="ordinal"), seed=0
+    )
+    assert not any("sheet" in note for note in data.notes)
+    with pytest.raises(DataError, match=r"'Shet2' is not there\. Did you mean 'Sheet2'\? .*rows: 'Sheet', 'Sheet2'"):
+        read_table(path, options=FileOptions(sheet="Shet2"))
+    with pytest.raises(DataError, match="'Sheet1' is empty. Sheets with rows: 'Sheet', 'Sheet2'"):
+        read_table(path, options=FileOptions(sheet="Sheet1"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "says"),
+    [
+        ([], None, "has no rows"),
+        ([["text", "label"]], None, "a header but no rows"),
+        ([["text", "text"], ["a", "b"]], 1, "'text' more than once"),
+        ([["text", "label"], ["a", "b"], [], ["c", "d"]], 3, "an empty row between rows"),
+    ],
+)
+def test_a_bad_sheet_is_refused(tmp_path, rows, line, says):
+    path = book(tmp_path / "rows.xlsx", rows)
+    with pytest.raises(DataError, match=says) as caught:
+        read_table(path)
+    assert str(caught.value).startswith(f"{path}:{line}: " if line else f"{path}: ")
+
+
+def test_what_is_no_spreadsheet_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "rows.xlsx"
+    path.write_text("text,label\na,b\n")
+    with pytest.raises(DataError, match=r"rows.xlsx: cannot be read as a spreadsheet .* save it again"):
+        read_table(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/workbook.xml", b"\0" * 100_000_000)
+    with pytest.raises(DataError, match="unpacks to more than 200 times its size"):
+        read_table(path)
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    with pytest.raises(DataError, match=r"pip install .*\[excel\]'"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("ending", ["feather", "arrow"])
+def test_feather(tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    feather.write_feather(pa.table({"text": ["so fine", "so dull"], "stars": [5, 2], "n": [None, 1.5]}), str(path))
+    table = read_table(path)
+    assert {name: tuple(cells) for name, cells in table.columns.items()} == {
+        "text": ("so fine", "so dull"),
+        "stars": ("5", "2"),
+        "n": (None, "1.5"),
+    }
+    assert read_table(path, keep=["text"]).columns.keys() == {"text"}
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="not a whole Feather file"):
+        read_table(path)
+    feather.write_feather(pa.table({"text": ["x" * 1_000_000] * 300, "label": ["a"] * 300}), str(path), "zstd")
+    with pytest.raises(DataError, match="unpacks to more than 200 times its size"):
+        read_table(path)
