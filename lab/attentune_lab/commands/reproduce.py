@@ -57,7 +57,9 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.name is None and not arguments:
-        return _list()
+        recipes = [load_recipe(name) for name in recipe_names()]
+        print(table(("recipe", "source", "title"), [(one.name, one.source, one.title) for one in recipes]))
+        return 0
     request, folder = _request(parsed, problems)
     if problems:
         raise ConfigError(problems)
@@ -120,12 +122,6 @@ def _fraction(text: str, problems: list[str]) -> float:
     if not 0 < value <= 1:
         problems.append(f"--fraction: got {text!r}, expected a number above 0 and at most 1, such as 0.02.")
     return value
-
-
-def _list() -> int:
-    recipes = [load_recipe(name) for name in recipe_names()]
-    print(table(("recipe", "source", "title"), [(one.name, one.source, one.title) for one in recipes]))
-    return 0
 
 
 def _text(report: Any) -> str:

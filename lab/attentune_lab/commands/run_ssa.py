@@ -36,7 +36,8 @@ def parser() -> Parser:
     for flag in FLAGS:
         default = int(flag.default) if flag.kind is bool else flag.default
         shown = f"{flag.here} (default: {default})".replace("%", "%%")
-        group.add_argument(f"--{flag.name}", metavar=_metavar(flag.kind), help=shown, **_bare(flag.name))
+        metavar = {bool: "0|1", int: "N", float: "X"}.get(flag.kind, "VALUE")
+        group.add_argument(f"--{flag.name}", metavar=metavar, help=shown, **_bare(flag.name))
     for name, other in SAME.items():
         group.add_argument(f"--{name}", metavar="VALUE", help=f"same as --{other}")
     for name, instead in IGNORED_FLAGS.items():
@@ -50,10 +51,6 @@ def parser() -> Parser:
     ours.add_argument("--quiet", action="store_true", help="no progress on standard error")
     ours.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     return made
-
-
-def _metavar(kind: type) -> str:
-    return {bool: "0|1", int: "N", float: "X"}.get(kind, "VALUE")
 
 
 def _bare(name: str) -> dict[str, Any]:

@@ -189,7 +189,9 @@ def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_cas
     with quiet():
         try:
             if is_plain_vocabulary:
-                tokenizer = BertTokenizer(vocab=_numbered(file), do_lower_case=lower_case)
+                tokens = file.read_text(encoding="utf-8").splitlines()
+                vocabulary = {token: number for number, token in enumerate(tokens)}
+                tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=lower_case)
             else:
                 tokenizer = AutoTokenizer.from_pretrained(source, config=encoder)
         except Exception as error:  # untrusted files may raise any exception type
@@ -203,11 +205,6 @@ def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_cas
             f" {encoder.vocab_size}; name the one that it was trained with."
         )
     return prepare_tokenizer(tokenizer, encoder)
-
-
-def _numbered(file: Path) -> dict[str, int]:
-    """Read a vocabulary file with one token per line, in the format of BERT."""
-    return {token: number for number, token in enumerate(file.read_text(encoding="utf-8").splitlines())}
 
 
 def build_released(
