@@ -42,12 +42,9 @@ SCORES = LabelSpace("regression")
         (LabelSpace("classification", ("a\nb", "only")), "sorts a text into a\\nb or only"),
     ],
 )
-def test_what_a_model_does_is_a_sentence(space: LabelSpace, job: str) -> None:
+def test_what_a_model_does_is_a_sentence(space, job):
     assert space.job(is_pair=False) == job
     assert space.job(is_pair=True) == job.replace("a text", "a pair of texts")
-
-
-def test_the_range_of_scores_is_said() -> None:
     assert SCORES.job(is_pair=False, score_range=(0.5, 1984.0)) == "gives a text a score from 0.5 to 1984"
 
 
@@ -60,19 +57,105 @@ def names_of(labels: list[str], task_type: str = "classification", **settings: A
     return find_space(task_type, DataConfig(**settings), table(labels), "label")[0].names
 
 
-def test_ids_follow_the_order_of_the_names_not_of_the_rows() -> None:
-    for names in permutations(("a", "b", "c")):
-        labels = LabelReader(LabelSpace("classification", names)).read(table(["c", "a", "b", "a"]), "label")
-        assert labels is not None
-        assert labels.dtype == np.int64
-        assert [names[label] for label in labels] == ["c", "a", "b", "a"]
+ORDER, NEGATIVE = LabelSpace("classification", ("1", "1.0", "2")), LabelSpace("classification", ("-1", "1"))
 
 
-def test_values_stand_for_names_and_spaces_do_not_count() -> None:
-    reader = LabelReader(CLASSES, {"0": "bad", "1": "good", "1.0": "good"})
-    labels = reader.read(table(["1", "good", " 0 ", "1.0"]), "label")
-    assert labels is not None
-    assert labels.tolist() == [1, 1, 0, 1]
+@pytest.mark.parametrize(
+    ("space", "options", "cells", "expected"),
+    [
+        *(
+            (LabelSpace("classification", names), {}, [*"caba"], [names.index(name) for name in "caba"])
+            for names in permutations("abc")
+        ),
+        # Values stand for names, and spaces do not count.
+        (CLASSES, {"values": {"0": "bad", "1": "good", "1.0": "good"}}, ["1", "good", " 0 ", "1.0"], [1, 1, 0, 1]),
+        (ORDER, {}, ["1.0", "1", "2.0"], [1, 0, 2]),
+        (NEGATIVE, {"is_test": True}, ["-1", "-1"], [0, 0]),
+        (SCORES, {"score_range": (0, 5)}, ["0", "3.25", "5.0", "1e0"], [0.0, 3.25, 5.0, 1.0]),
+        # A test split may have no labels at all.
+        *((CLASSES, {"is_test": True}, cells, None) for cells in (["", ""], [None, None], ["-1", "-1"], ["-1", ""])),
+    ],
+)
+def test_labels_are_read_as_ids_of_classes_or_as_scores(space, options, cells, expected):
+    made = {name: value for name, value in options.items() if name != "is_test"}
+    labels = LabelReader(space, **made).read(table(cells), "label", is_test="is_test" in options)
+    assert expected == (None if labels is None else labels.tolist())
+    assert labels is None or labels.dtype == (np.float64 if space is SCORES else np.int64)
+
+
+@pytest.mark.parametrize(
+    ("space", "cells", "message"),
+    [
+        *((CLASSES, ["bad", missing], "rows.csv:3: column 'label' has no label here") for missing in ("", "  ", None)),
+        *((CLASSES, cells, "rows.csv:[23]: ") for cells in (["", ""], [None, None], ["-1", "-1"], ["-1", ""])),
+        *(
+            (SCORES, ["1.0", text], "rows.csv:3: label .* expected a finite number")
+            for text in ("nan", "inf", "-Infinity", "good", "3,5", "1_0", "٣")
+        ),
+        *((SCORES, ["1.0", score], "rows.csv:3: .* expected a score from 0 to 5") for score in ("5.01", "-0.1")),
+    ],
+)
+def test_labels_that_cannot_be_read_are_told_with_their_line(space, cells, message):
+    reader = LabelReader(space, score_range=(0, 5)) if space is SCORES else LabelReader(space)
+    assert "finite" not in message or parse_number(cells[1]) is None
+    for is_test in (False, True)[: 1 + (cells[0] == "bad")]:
+        with pytest.raises(LabelError, match=f"^{message}"):
+            reader.read(table(cells), "label", is_test=is_test)
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "expected"),
+    [
+        (["b", "a", "c", "b"], {}, ("a", "b", "c")),
+        (["10", "9", "-1", "2"], {}, ("-1", "2", "9", "10")),
+        (["10.0", "9.5", "-1", "2"], {}, ("-1", "2", "9.5", "10.0")),
+        (["10", "9", "x"], {}, ("10", "9", "x")),
+        # The most frequent spelling is the name, but none with invisible characters.
+        (["1", "1.0", "1.0", "0"], {}, ("0", "1.0")),
+        (["1", "1.0", "0"], {}, ("0", "1")),
+        (["a\u200b", "a\u200b", "a", "b"], {}, ("a", "b")),
+        (["b", "a"], {"label_names": ("b", "c", "a")}, ("b", "c", "a")),
+        (["1", "1.0", "2"], {"label_names": ORDER.names}, ORDER.names),
+        (["3", "1", "2"], {"task_type": "ordinal"}, ("1", "2", "3")),
+        (["10.0", "2.5", "1", "2.50", "2.5"], {"task_type": "ordinal"}, ("1", "2.5", "10.0")),
+        (["low", "high"], {"task_type": "ordinal", "label_names": ("low", "high")}, ("low", "high")),
+        (["1.5", "2.5"], {"task_type": "regression"}, ()),
+        # A few rows may have a class each, and one repeated label is enough.
+        ([f"id {number}" for number in range(10)], {}, tuple(f"id {number}" for number in range(10))),
+        ([f"id {number}" for number in [*range(10), 0]], {}, tuple(f"id {number}" for number in range(10))),
+        ([str(number / 7) for number in range(11)], {"task_type": "regression"}, ()),
+    ],
+)
+def test_classes_have_their_names_in_order(labels, settings, expected):
+    assert names_of(labels, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "message"),
+    [
+        *(
+            (["a", "b"], {"label_names": names}, "label_names: .* at least two names, each once")
+            for names in (("a",), ("a", "a"), ("a", "b", "a"), ())
+        ),
+        (["low", "high"], {"task_type": "ordinal"}, "needs its labels in order.*high, low.*label_names"),
+        (["1.5"], {"task_type": "regression", "label_names": ("a", "b")}, "label_names"),
+        (["a", "a", "a"], {}, "holds only the label 'a', expected at least two classes"),
+        (["a", "a", ""], {}, "rows.csv:4: column 'label' has no label here"),
+        (
+            [f"id {number}" for number in range(11)],
+            {},
+            r"a different label in each of its 11 rows .*Is it an id or a free text\?",
+        ),
+    ],
+)
+def test_classes_that_cannot_be_are_refused(labels, settings, message):
+    with pytest.raises(ConfigError if "label_names" in message else LabelError, match=message):
+        names_of(labels, **settings)
+
+
+def test_names_that_a_data_set_declares_keep_their_order():
+    space, _ = find_space("classification", DataConfig(), table(["b", "a"], ("z", "b", "a")), "label")
+    assert space.names == ("z", "b", "a")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +174,7 @@ def test_values_stand_for_names_and_spaces_do_not_count() -> None:
         ("a\r\nb", "a\nb"),
     ],
 )
-def test_labels_that_look_or_count_the_same_are_one_class(first: str, second: str) -> None:
+def test_labels_that_look_or_count_the_same_are_one_class(first, second):
     assert label_key(first) == label_key(second)
     rows = table([second, first, first, "other", "other"])
     space, _ = find_space("classification", DataConfig(), rows, "label")
@@ -110,7 +193,7 @@ def test_labels_that_look_or_count_the_same_are_one_class(first: str, second: st
     ("first", "second"),
     [("1", "01"), ("1.1", "1.10"), ("true", "True"), ("1", "true"), ("2.5", "2.50"), ("1", "one"), ("\U0001f3f4", "x")],
 )
-def test_labels_that_only_may_be_the_same_stay_apart(first: str, second: str) -> None:
+def test_labels_that_only_may_be_the_same_stay_apart(first, second):
     assert label_key(first) != label_key(second)
     assert len(names_of([first, second])) == 2
     assert (
@@ -118,21 +201,7 @@ def test_labels_that_only_may_be_the_same_stay_apart(first: str, second: str) ->
     )
 
 
-def test_the_most_frequent_spelling_is_the_name_but_none_with_invisible_characters() -> None:
-    assert names_of(["1", "1.0", "1.0", "0"]) == ("0", "1.0")
-    assert names_of(["1", "1.0", "0"]) == ("0", "1")
-    assert names_of(["a\u200b", "a\u200b", "a", "b"]) == ("a", "b")
-
-
-def test_equal_numbers_of_a_declared_order_stay_two_classes() -> None:
-    names = ("1", "1.0", "2")
-    assert names_of(["1", "1.0", "2"], label_names=names) == names
-    labels = LabelReader(LabelSpace("classification", names)).read(table(["1.0", "1", "2.0"]), "label")
-    assert labels is not None
-    assert labels.tolist() == [1, 0, 2]
-
-
-def test_unknown_labels_are_all_listed_with_the_first_place_of_each() -> None:
+def test_unknown_labels_are_all_listed_with_the_first_place_of_each():
     with pytest.raises(LabelError) as caught:
         LabelReader(CLASSES).read(table(["bad", "goood", "ugly", "goood", "good"]), "label")
     message = str(caught.value)
@@ -140,86 +209,6 @@ def test_unknown_labels_are_all_listed_with_the_first_place_of_each() -> None:
     assert "'ugly' (first at rows.csv:4)" in message
     assert "Known: 'bad', 'good'." in message
     assert message.count("goood") == 1
-
-
-@pytest.mark.parametrize("missing", ["", "  ", None])
-def test_a_missing_label_is_an_error_with_its_line(missing: str | None) -> None:
-    for is_test in (False, True):
-        with pytest.raises(LabelError, match=r"^rows.csv:3: column 'label' has no label here"):
-            LabelReader(CLASSES).read(table(["bad", missing]), "label", is_test=is_test)
-
-
-@pytest.mark.parametrize("values", [["", ""], [None, None], ["-1", "-1"], ["-1", ""]])
-def test_a_test_split_may_have_no_labels_at_all(values: list[Any]) -> None:
-    assert LabelReader(CLASSES).read(table(values), "label", is_test=True) is None
-    with pytest.raises(LabelError):
-        LabelReader(CLASSES).read(table(values), "label")
-
-
-def test_minus_one_is_a_label_where_it_is_a_class() -> None:
-    labels = LabelReader(LabelSpace("classification", ("-1", "1"))).read(table(["-1", "-1"]), "label", is_test=True)
-    assert labels is not None
-    assert labels.tolist() == [0, 0]
-
-
-def test_scores_are_read_as_numbers() -> None:
-    labels = LabelReader(SCORES, score_range=(0, 5)).read(table(["0", "3.25", "5.0", "1e0"]), "label")
-    assert labels is not None
-    assert labels.dtype == np.float64
-    assert labels.tolist() == [0.0, 3.25, 5.0, 1.0]
-
-
-@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "good", "3,5", "1_0", "٣"])
-def test_what_is_no_finite_number(text: str) -> None:
-    assert parse_number(text) is None
-    with pytest.raises(LabelError, match=r"^rows.csv:3: label .* expected a finite number"):
-        LabelReader(SCORES).read(table(["1.0", text]), "label")
-
-
-@pytest.mark.parametrize("score", ["5.01", "-0.1"])
-def test_scores_out_of_range(score: str) -> None:
-    with pytest.raises(LabelError, match=r"^rows.csv:3: .* expected a score from 0 to 5"):
-        LabelReader(SCORES, score_range=(0, 5)).read(table(["1.0", score]), "label")
-
-
-def test_names_are_sorted_as_texts_or_as_whole_numbers() -> None:
-    assert names_of(["b", "a", "c", "b"]) == ("a", "b", "c")
-    assert names_of(["10", "9", "-1", "2"]) == ("-1", "2", "9", "10")
-    assert names_of(["10.0", "9.5", "-1", "2"]) == ("-1", "2", "9.5", "10.0")
-    assert names_of(["10", "9", "x"]) == ("10", "9", "x")
-
-
-def test_given_and_declared_names_keep_their_order() -> None:
-    assert names_of(["b", "a"], label_names=("b", "c", "a")) == ("b", "c", "a")
-    space, _ = find_space("classification", DataConfig(), table(["b", "a"], ("z", "b", "a")), "label")
-    assert space.names == ("z", "b", "a")
-
-
-@pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", "b", "a"), ()])
-def test_label_names_must_be_two_or_more_each_once(names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"label_names: .* at least two names, each once"):
-        names_of(["a", "b"], label_names=names)
-
-
-def test_ordinal_needs_an_order() -> None:
-    assert names_of(["3", "1", "2"], "ordinal") == ("1", "2", "3")
-    assert names_of(["10.0", "2.5", "1", "2.50", "2.5"], "ordinal") == ("1", "2.5", "10.0")
-    assert names_of(["low", "high"], "ordinal", label_names=("low", "high")) == ("low", "high")
-    with pytest.raises(ConfigError, match=r"needs its labels in order.*high, low.*label_names"):
-        names_of(["low", "high"], "ordinal")
-
-
-def test_regression_has_no_names() -> None:
-    assert find_space("regression", DataConfig(), table(["1.5", "2.5"]), "label")[0] == LabelSpace("regression")
-    with pytest.raises(ConfigError, match="label_names"):
-        names_of(["1.5"], "regression", label_names=("a", "b"))
-
-
-def test_a_single_class_cannot_be_learned() -> None:
-    with pytest.raises(LabelError, match="holds only the label 'a', expected at least two classes"):
-        names_of(["a", "a", "a"])
-    with pytest.raises(LabelError, match=r"rows.csv:4: column 'label' has no label here"):
-        names_of(["a", "a", ""])
 
 
 @pytest.mark.parametrize(
@@ -232,32 +221,23 @@ def test_a_single_class_cannot_be_learned() -> None:
         ([str(number) for number in range(21)], "score", "regression (scores) or classification"),
         ([str(3 * number) for number in range(21)], "label", "regression"),
         ([str(year) for year in range(1950, 1980)], "class", "regression"),
+        # Numbers and names that are classes.
+        (["1", "2", "3", "4", "5"], "score", None),
+        (["0.0", "1.0"], "score", None),
+        (["-1", "0", "1"], "label", None),
+        ([str(number) for number in range(77)], "label", None),
+        ([str(number) for number in range(1, 31)], "intent_id", None),
+        ([f"intent {number}" for number in range(30)], "score", None),
+        (["1.5", "good"], "score", None),
     ],
 )
-def test_numbers_that_may_be_scores(names: list[str], column: str, cure: str) -> None:
+def test_numbers_that_may_be_scores_are_doubtful(names, column, cure):
     doubt = task_type_doubt(names, column)
-    assert doubt is not None
-    assert repr(column) in doubt[0]
-    assert cure in doubt[1]
+    assert (doubt is None) == (cure is None)
+    assert cure is None or (repr(column) in doubt[0] and cure in doubt[1])
 
 
-@pytest.mark.parametrize(
-    ("names", "column"),
-    [
-        (["1", "2", "3", "4", "5"], "score"),
-        (["0.0", "1.0"], "score"),
-        (["-1", "0", "1"], "label"),
-        ([str(number) for number in range(77)], "label"),
-        ([str(number) for number in range(1, 31)], "intent_id"),
-        ([f"intent {number}" for number in range(30)], "score"),
-        (["1.5", "good"], "score"),
-    ],
-)
-def test_numbers_and_names_that_are_classes(names: list[str], column: str) -> None:
-    assert task_type_doubt(names, column) is None
-
-
-def test_the_task_type_is_the_asked_else_the_tasks_else_classification() -> None:
+def test_the_task_type_is_the_asked_else_the_tasks_else_classification():
     assert decide_task_type(DataConfig(task_type="ordinal"), "regression")[0] == "ordinal"
     assert decide_task_type(DataConfig(), "regression")[0] == "regression"
     task_type, note = decide_task_type(DataConfig(), None)
@@ -269,7 +249,7 @@ def rows(labels: np.ndarray | None) -> TextRows:
     return TextRows(("0", "1"), ("a", "b"), None, labels, "rows.csv")
 
 
-def test_labels_map_to_another_space_by_name() -> None:
+def test_labels_map_to_another_space_by_name():
     target = LabelSpace("classification", ("other", "good", "bad"))
     mapped = map_labels(rows(np.array([0, 1])), CLASSES, target)
     assert mapped.labels is not None
@@ -277,27 +257,16 @@ def test_labels_map_to_another_space_by_name() -> None:
     assert map_labels(rows(None), CLASSES, target).labels is None
     same = rows(np.array([0.5, 1.5]))
     assert map_labels(same, SCORES, SCORES) is same
+    for space, other, message in (
+        (CLASSES, LabelSpace("classification", ("good", "ugly")), "does not know the label 'bad'; .* 'good', 'ugly'"),
+        (CLASSES, SCORES, "labels are classes, but the model was trained on scores"),
+        (SCORES, CLASSES, "labels are scores, but the model was trained on classes"),
+    ):
+        with pytest.raises(LabelError, match=message):
+            map_labels(rows(np.array([0, 1])), space, other)
 
 
-def test_labels_that_have_no_place_in_another_space() -> None:
-    with pytest.raises(LabelError, match="does not know the label 'bad'; it was trained on 'good', 'ugly'"):
-        map_labels(rows(np.array([0, 1])), CLASSES, LabelSpace("classification", ("good", "ugly")))
-    with pytest.raises(LabelError, match="labels are classes, but the model was trained on scores"):
-        map_labels(rows(np.array([0, 1])), CLASSES, SCORES)
-    with pytest.raises(LabelError, match="labels are scores, but the model was trained on classes"):
-        map_labels(rows(np.array([0.0, 1.0])), SCORES, CLASSES)
-
-
-def test_labels_that_are_all_different_are_refused() -> None:
-    with pytest.raises(LabelError, match=r"a different label in each of its 11 rows .*Is it an id or a free text\?"):
-        find_space("classification", DataConfig(), table([f"id {number}" for number in range(11)]), "label")
-    # A few rows may have a class each, and one repeated label is enough.
-    find_space("classification", DataConfig(), table([f"id {number}" for number in range(10)]), "label")
-    find_space("classification", DataConfig(), table([f"id {number}" for number in range(10)] + ["id 0"]), "label")
-    find_space("regression", DataConfig(), table([str(number / 7) for number in range(11)]), "label")
-
-
-def test_many_classes_of_one_row_are_pointed_out() -> None:
+def test_many_classes_of_one_row_are_pointed_out():
     labels = [f"id {number}" for number in range(51)] + ["id 0"] * 49
     _, notes = find_space("classification", DataConfig(), table(labels), "label")
     assert notes[0].startswith("warning: column 'label' holds 51 classes in 100 rows: most have one row")
