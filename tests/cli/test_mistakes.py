@@ -5,7 +5,6 @@ seconds.
 """
 
 import contextlib
-import gzip
 import importlib
 import io
 import json
@@ -43,35 +42,17 @@ SHORT = {
 }
 
 GOOD = "id,text,label\n1,the film was fine,good\n2,a dull story,bad\n"
-JSON = '{"text": "the film was fine", "label": "good"}\n'
 FILES: dict[str, bytes | str] = {
     "repeated-id.csv": "id,text,label\na,x,good\na,y,bad\n",
     "other-label.csv": "text,label\nso fine,good\nso so,average\n",
     "no-label.csv": "text,label\nso fine,good\nso so,\nbad,bad\n",
     "long-row.csv": GOOD + "3,no, not good,bad\n",
-    "short-row.csv": GOOD + "3\n",
-    "open-quote.csv": GOOD + '3,"so fine,good\n4,so dull,bad\n',
-    "stray-quote.csv": GOOD + '3,"so" fine,good\n',
-    "repeated-name.csv": "text,text,label\na,b,good\n",
-    "blank-line.csv": "text,label\nso fine,good\n\nso dull,bad\n",
     "semicolons.csv": "text;label\nso fine;good\nso dull, though;bad\nso so\n",
     "mixed.csv": GOOD.encode() + "3,größer,good\n".encode() + "4,café,good\n".encode("latin-1"),
-    "nul.csv": GOOD + "3,so\0fine,good\n",
     "empty.csv": "",
-    "empty.jsonl": "",
-    "blank.csv": "\n\n\n",
     "header.csv": "text,label\n",
-    "broken.jsonl": JSON + '{"text": "so dull", "label"}\n',
-    "broken.json": '[{"text": "so dull", "label": "bad"},\n {"text": "so fine" "label": "good"}]',
-    "list.jsonl": JSON + '["so dull", "bad"]\n',
-    "repeated-key.jsonl": JSON + '{"text": "a", "text": "b", "label": "bad"}\n',
     "notes.txt": "so fine",
-    "plain.csv.gz": GOOD,
-    "cut.csv.gz": gzip.compress(GOOD.encode() * 50)[:-20],
-    "plain.parquet": GOOD,
-    "one-class.csv": "text,label\nso fine,good\nso lovely,good\n",
     "one-row.csv": "text,label\nso fine,4.5\n",
-    "scores.csv": "text,label\nso fine,4.5\nso dull,1\nso so,nan\n",
     "two-scores.csv": "text,label\nso fine,4.5\nso dull,1\nso so,3\n",
     "half-points.csv": "text,score\n" + "".join(f"visit {n},{1 + n % 4 / 2:g}\n" for n in range(40)),
     "other-columns.csv": "a,b\nso fine,so dull\n",

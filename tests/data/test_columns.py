@@ -69,16 +69,6 @@ def test_of_two_usual_names_the_other_is_said_too() -> None:
     assert chosen("text other", want_label="")[0].label is None
 
 
-@pytest.mark.parametrize("setting", ["text_column", "text_pair_column", "label_column", "id_column"])
-def test_a_named_column_that_is_missing(setting: str) -> None:
-    with pytest.raises(DataError) as caught:
-        chosen("text labels id", **{setting: "lable"})
-    message = str(caught.value)
-    assert message.startswith("rows.csv: there is no column 'lable'. Did you mean 'labels'?")
-    assert "Columns here: 'text', 'labels', 'id'" in message
-    assert f"--{setting}" in message
-
-
 @pytest.mark.parametrize(
     ("names", "settings", "says"),
     [

@@ -74,12 +74,6 @@ def test_a_validation_part_is_cut_and_said(tmp_path: Path) -> None:
     assert only.fingerprint() == {"validation": data.fingerprint()["validation"]}
 
 
-def test_one_row_cannot_be_cut(tmp_path: Path) -> None:
-    path = write(tmp_path, "train.csv", "text,label\na,1.5\n")
-    with pytest.raises(DataError, match="holds one row"):
-        load(train_file=path, task_type="regression")
-
-
 def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
     files = {
         "train_file": write(tmp_path, "train.jsonl", reviews(100)),
@@ -105,20 +99,6 @@ def test_a_column_missing_in_dev(tmp_path: Path) -> None:
     dev = write(tmp_path, "dev.csv", "text\na\n")
     with pytest.raises(DataError, match=r"dev.csv: there is no column 'label'"):
         load(train_file=train, validation_file=dev)
-
-
-def test_regression_and_ordinal(tmp_path: Path) -> None:
-    path = write(tmp_path, "train.csv", "text,label\n" + "".join(f"t{number},{number % 3}\n" for number in range(30)))
-    data = load(train_file=path, task_type="regression")
-    assert (data.label_space, data.metrics) == (
-        LabelSpace("regression"),
-        ("pearson", "spearmanr", "mean_absolute_error"),
-    )
-    assert data.splits["train"].labels is not None
-    assert data.splits["train"].labels.dtype == np.float64
-    data = load(train_file=path, task_type="ordinal")
-    assert data.label_space == LabelSpace("ordinal", ("0", "1", "2"))
-    assert data.metrics[0] == "accuracy"
 
 
 def test_labels_of_a_model_are_kept_when_scoring(tmp_path: Path) -> None:
@@ -181,23 +161,6 @@ def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None
 
 
 # Sources
-
-
-@pytest.mark.parametrize(
-    ("settings", "got"),
-    [
-        ({}, "got none"),
-        ({"task": "rte", "train_file": "a.csv"}, "got task and train_file together"),
-        ({"task": "rte", "dataset_name": "imdb"}, "got task and dataset_name together"),
-        ({"dataset_name": "imdb", "test_file": "a.csv"}, "got dataset_name and test_file together"),
-    ],
-)
-def test_none_or_several_sources(settings: dict[str, Any], got: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_data(DataConfig(**settings), seed=1)
-    message = str(caught.value)
-    assert got in message
-    assert all(way in message for way in ("--task NAME --data_dir FOLDER", "--train_file FILE", "--dataset_name NAME"))
 
 
 def test_settings_of_another_source_are_all_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from attentune.data.labels import LabelReader
 from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
 from attentune.data.text_formats import FileOptions
-from attentune.errors import ConfigError, DataError, LabelError
+from attentune.errors import DataError, LabelError
 from helpers.bad_files import KINDS, letters, names, tables, texts
 from helpers.bad_files import written as table_file
 
@@ -80,16 +80,6 @@ def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path):
     table = read_table(write(tmp_path, "rows.csv", f'text,label\n"{"x" * 300_000}",1\n'))
     assert len(table.texts("text")[0]) == 300_000
     assert csv.field_size_limit() == 131072
-
-
-def test_missing_files_and_folders(tmp_path):
-    write(tmp_path, "train.csv", "text\na\n")
-    with pytest.raises(DataError, match=r"no such file. Did you mean 'train.csv'\?"):
-        read_table(tmp_path / "trian.csv")
-    with pytest.raises(DataError, match="does not exist either"):
-        read_table(tmp_path / "nowhere" / "train.csv")
-    with pytest.raises(DataError, match="is a folder, expected a file"):
-        read_table(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz", "rows.parquet"])
@@ -203,19 +193,6 @@ def test_what_is_given_is_used(tmp_path):
         read_table(path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"delimiter": ";;"}, r"--delimiter: got ';;', expected one character"),
-        ({"delimiter": '"'}, r"--delimiter: got .*not a quote"),
-        ({"encoding": "windows"}, r"--encoding: got 'windows', which Python does not know"),
-    ],
-)
-def test_what_cannot_be_is_refused(settings, problem):
-    with pytest.raises(ConfigError, match=problem):
-        FileOptions.of(DataConfig(**settings))
-
-
 @pytest.mark.parametrize(("used", "given", "name"), [(";", ",", "semicolon"), (",", ";", "comma")])
 def test_a_separator_that_the_file_does_not_have_is_told(tmp_path, used, given, name):
     path = tmp_path / "rows.csv"
@@ -256,11 +233,6 @@ def test_what_is_no_text_is_refused(folder):
         read_table(folder)
     with pytest.raises(DataError, match=r"reviews: its files hold more than the 10 bytes"):
         read_table(folder, max_bytes=10)
-
-
-def test_another_folder_is_no_file(folder):
-    with pytest.raises(DataError, match="this is a folder, expected a file"):
-        read_table(folder / "good")
 
 
 # Whatever the rows: they come back in their order, letter for letter, or an error names the line

@@ -147,17 +147,3 @@ def test_the_command_writes_rows_to_fill_in(attentune, folders, tmp_path):
     status, out, err = attentune(*words, "--output_file", tmp_path / "next.jsonl")
     assert (status, out, err) == (0, "", f"2 texts to label written to {tmp_path / 'next.jsonl'}\n")
     assert json.loads((tmp_path / "next.jsonl").read_text().splitlines()[0])["id"] == lines[0]["id"]
-
-
-MISTAKES = {
-    "--count 0 --input_file FILE": "--count: got '0', expected a whole number of at least 1.",
-    "": "--input_file: is missing; name the file of texts to choose from.",
-    "--input_file FILE --output_file x.xlsx": "--output_file: got x.xlsx, expected a name that ends in",
-}
-
-
-@pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_refused(attentune, folders, tmp_path, flags):
-    (tmp_path / "new.csv").write_text("text\na\n")
-    err = attentune.refused("suggest", folders["model"], *flags.replace("FILE", str(tmp_path / "new.csv")).split())
-    assert MISTAKES[flags] in err
