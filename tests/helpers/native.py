@@ -34,7 +34,37 @@ def weight_maker(dtype: torch.dtype) -> Callable[..., Tensor]:
 
 def far(ours: Tensor, wanted: Tensor) -> float:
     """Return the norm of the difference as a share of what is wanted."""
-    return float((ours.double() - wanted).norm() / wanted.norm())
+    return float((ours.double() - wanted.detach()).norm() / wanted.detach().norm())
+
+
+def near(ours: Tensor, wanted: Tensor, share: float, lost: float = 0.0) -> None:
+    """Check that each number is within this share of the largest one, plus `lost`; bf16 rounds each by up to 1/256."""
+    assert ours.shape == wanted.shape
+    limit = share * float(wanted.detach().abs().max()) + lost
+    assert float((ours.double() - wanted.detach()).abs().max()) <= limit
+
+
+def plain_attention(
+    projected: Tensor,
+    biases: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    dropped: Tensor | float = 1.0,
+    position_bias: Tensor | None = None,
+) -> Tensor:
+    """Return the attention of joint projections (rows, 3 x heads x width), as rows."""
+    rows, wide = projected.shape
+    length, width = rows // batch, wide // 3 // heads
+    query, key, value = (projected + biases).view(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4)
+    scores = query @ key.transpose(2, 3) / math.sqrt(width)
+    if mask is not None:
+        scores = scores + mask.double()
+    if position_bias is not None:
+        places = torch.arange(length)
+        scores = scores + position_bias[:, places - places[:, None] + length - 1]
+    found = (scores.softmax(dim=-1) * dropped) @ value
+    return found.transpose(1, 2).reshape(rows, heads * width)
 
 
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:

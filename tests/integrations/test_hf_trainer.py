@@ -1,4 +1,4 @@
-"""SSA in transformers' own Trainer: labels, losses, evaluation, what is saved, and what is refused."""
+"""SSA in transformers' own Trainer: arguments, labels, losses, evaluation, what is saved, and what is refused."""
 
 import copy
 import csv
@@ -11,15 +11,16 @@ import pytest
 import torch
 from accelerate.state import GradientState
 from datasets import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 import attentune
-from attentune.config import load_config
+from attentune.config import TrainingConfig, load_config
 from attentune.errors import ConfigError, DataError
 from attentune.inference.scoring import score_rows
-from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows
+from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows, recommended_arguments
 from attentune.nn.losses import resolve_loss, with_token_loss
 from attentune.token_labels.corruption import copy_numbers, random_mask, spread_copies
+from attentune.training.prepare import RunSize, choose_settings
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of, write_reviews
 
 Tiny = Callable[..., Path]
@@ -250,3 +251,47 @@ def test_loss_and_start_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path,
         predicted, gold = trainer.predict(data).predictions[:, 0], np.array(data["label"])
         if abs(float(model.outputs.scale) - 1) > 1e-9:  # the predictions rise with the labels
             assert np.polyfit(predicted, gold, 1) == pytest.approx([1, 0], abs=0.05 * abs(gold.mean()))
+
+
+# Arguments for transformers' Trainer follow the same rule as Attentune's own defaults
+
+
+def rows(count: int) -> Dataset:
+    ids = [[2, 5 + n % 7, 6 + n % 5, 3] for n in range(count)]
+    return Dataset.from_dict(
+        {"input_ids": ids, "attention_mask": [[1] * 4] * count, "labels": [n % 2 for n in range(count)]}
+    )
+
+
+def test_they_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path) -> None:
+    model, _ = new_model(str(tiny("bert")), ["bad", "good"])
+    made = recommended_arguments(
+        model, rows(300), output_dir=str(tmp_path), eval_dataset=rows(120), report_to="none", use_cpu=True
+    )
+    encoder = model.config.encoder_config
+    wanted = choose_settings(TrainingConfig(), RunSize(300, 4.0, 120, encoder.num_hidden_layers, encoder.hidden_size))
+    for name in ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "load_best_model_at_end"):
+        assert getattr(made, name) == getattr(wanted, name)
+    assert (made.eval_strategy, made.save_strategy) == ("steps", "steps")
+    assert made.eval_steps == made.save_steps == wanted.save_steps == 60
+    assert (made.warmup_steps, made.weight_decay) == (0.1, 0.01)
+    chosen = recommended_arguments(model, rows(300), output_dir=str(tmp_path), report_to="none", warmup_steps=7)
+    assert (chosen.warmup_steps, chosen.get_warmup_steps(100)) == (7, 7)
+
+
+def test_a_model_of_transformers_trains_with_them(tiny: Tiny, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(tiny("bert"))
+    options = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "num_train_epochs": 2, "save_strategy": "no"}
+    made = recommended_arguments(model, rows(40), output_dir=str(tmp_path), **options)
+    assert (made.num_train_epochs, made.eval_strategy, made.load_best_model_at_end) == (2, "no", False)
+    trainer = Trainer(model, made, train_dataset=rows(40))
+    assert trainer.train().global_step == 6
+    assert trainer.lr_scheduler is not None
+
+
+def test_rows_have_to_be_tokenised(tiny: Tiny, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(tiny("bert"))
+    with pytest.raises(DataError, match="got rows with text, expected tokenised rows with input_ids"):
+        recommended_arguments(model, [{"text": "fine"}], output_dir=str(tmp_path))
+    with pytest.raises(DataError, match="got no rows"):
+        recommended_arguments(model, [], output_dir=str(tmp_path))

@@ -138,9 +138,7 @@ def test_uploads_again_and_refusals_of_the_hub(hub: HubServer, tmp_path: Path) -
         (["--private", "--output_dir", "x"], TOKEN, False, "--private: goes with --push_to_hub NAME/REPO"),
     ],
 )
-def test_what_is_refused_before_any_work(
-    flags: list[str], token: str | None, offline: bool, told: str, tmp_path: Path, monkeypatch, attentune
-) -> None:
+def test_what_is_refused_before_any_work(flags, token, offline, told, tmp_path, monkeypatch, attentune):
     monkeypatch.setattr("attentune.integrations.hub.get_token", lambda: token)
     monkeypatch.setattr("attentune.integrations.hub.HF_HUB_OFFLINE", offline)
     status, out, err = attentune("export", tmp_path / "no-run", *flags)

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from attentune import Predictor
+from attentune import Predictor, predict
 from attentune.config import BlurConfig, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows, pad_batch
@@ -22,8 +22,8 @@ from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
-from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
-from helpers.tiny_runs import blocks, save_run
+from helpers.tiny_models import FIRST, LONG, SECOND, TWO, rows_of
+from helpers.tiny_runs import blocks, save_run, without_torch
 
 Tiny = Callable[..., Path]
 PAIRED = ("bi-encoder-concat", "bi-encoder-cosine", "bi-encoder-mean", "task-attention")
@@ -189,9 +189,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
 
 
 @pytest.mark.integration
-def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(run, tmp_path, monkeypatch):
     """The graph is of a model with another classifier than the one that it is compared with."""
     real = writing.write_graph
 
@@ -230,9 +228,7 @@ def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: 
     assert [file.name for file in (tmp_path / "full").iterdir()] == ["file"]
 
 
-def test_without_the_packages_it_says_what_to_install(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_packages_it_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     with pytest.raises(ExportError, match=r"onnx, onnxscript, onnxruntime: not installed; run: pip install"):
         export_run(run, tmp_path / "served")
@@ -265,3 +261,61 @@ def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Pat
     assert set(export.scores) == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
     assert export.int8_agreement is not None
     assert export.int8_agreement > 0.9
+
+
+# The script that serves an exported run without PyTorch predicts what the run predicts
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("space", "more", "note"),
+    [
+        (TWO, {"thresholds": 1}, "the run predicts by thresholds"),
+        (LabelSpace("multi_label", ("a", "b", "c")), {"thresholds": 3}, "by thresholds"),
+        (LabelSpace("multi_label", ("a", "b", "c")), {}, None),
+        (
+            LabelSpace("ordinal", ("low", "middle", "high")),
+            {"ordinal_prediction": "expected-value"},
+            "by mean class numbers",
+        ),
+        (
+            LabelSpace("ordinal", ("low", "middle", "high")),
+            {"thresholds": 2},
+            "by thresholds",
+        ),
+        (LabelSpace("regression"), {}, None),
+    ],
+    ids=["two classes", "labels", "labels at a half", "ordered", "cut points", "scores"],
+)
+def test_the_documented_script_predicts_as_the_run_does(tiny, tmp_path, space, more, note, attentune):
+    """Where thresholds, or the mean of ordered classes, change what is predicted."""
+    run = save_run(tiny("bert"), tmp_path / "run", label_space=space)
+    texts = ["the film was lovely", "a dull and awful story", "", "we saw it", "so great " * 9, "in town"]
+    file = run / "config.json"
+    (run / "config.yaml").write_text("training: {precision: fp32, use_cpu: true}\n")
+    if "thresholds" in more:  # in the middle of what the texts have
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4}))
+        shares = np.array([list(row["probabilities"].values()) for row in predict(run, texts)])
+        if space.task_type == "ordinal":
+            more = {"thresholds": np.quantile(shares @ np.arange(3), [0.35, 0.65]).tolist()}
+        else:
+            shares = shares[:, -more["thresholds"] :]
+            more = {"thresholds": ((shares.min(axis=0) + shares.max(axis=0)) / 2).tolist()}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4, **more}))
+    status, out, err = attentune("export", run, "--output_dir", tmp_path / "served")
+    assert status == 0, err
+    assert ("do that where you serve it" in out) == (note is not None)
+    assert note is None or note in out
+    done = without_torch(blocks()[0], str(tmp_path / "served"), *texts)
+    assert done.returncode == 0, done.stderr
+    lines, expected = [json.loads(line) for line in done.stdout.splitlines()], predict(run, texts)
+    if space.task_type == "regression":
+        assert [line["prediction"] for line in lines] == pytest.approx(
+            [row["prediction"] for row in expected], abs=1e-4
+        )
+        return
+    assert [line["prediction"] for line in lines] == [row["prediction"] for row in expected]
+    for line, row in zip(lines, expected, strict=True):
+        assert line["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    if "thresholds" in more:
+        assert len({str(row["prediction"]) for row in expected}) > 1

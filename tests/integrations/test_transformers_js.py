@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,7 @@ def classified(packages: Path, folder: Path, dtype: str) -> list[dict[str, float
         ("modernbert", "bert-mean", LabelSpace("multi_label", ("a", "b", "c"))),
     ],
 )
-def test_a_pipeline(
-    family: str, preset: str, space: LabelSpace, tiny: Callable[..., Path], packages: Path, tmp_path: Path
-) -> None:
+def test_a_pipeline(family, preset, space, tiny, packages, tmp_path):
     model = load_config(preset=preset).model
     run = save_run(tiny(family), tmp_path / "run", settings=model, label_space=space, max_length=48)
     export_run(run, tmp_path / "served", quantize="int8")

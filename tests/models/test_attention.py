@@ -47,9 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("family", FUSED)
-def test_training_on_long_texts_is_what_pytorchs_program_does(
-    tiny: Tiny, family: str, asked: list[tuple[int, float]]
-) -> None:
+def test_training_on_long_texts_is_what_pytorchs_program_does(tiny, family, asked):
     built = model, _ = build(tiny(family), max_length=150, dropout=0.0)
     inputs = batch_of(built, *TEXTS)
     assert inputs["input_ids"].shape[1] > 96
@@ -73,9 +71,7 @@ def test_families_without_fused_attention_keep_their_own(tiny: Tiny, family: str
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_a_model_of_long_texts_drops_in_training_and_predicts_as_pytorch_does(
-    tiny: Tiny, family: str, asked: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_long_texts_drops_in_training_and_predicts_as_pytorch_does(tiny, family, asked, monkeypatch):
     monkeypatch.setattr(attention, "_LONGEST_PLAIN", 149)
     built = model, _ = build(tiny(family), max_length=150, dropout=0.3)
     inputs = batch_of(built, *TEXTS)

@@ -1,16 +1,31 @@
-"""The blur inside every family's encoder, against encoders that are blurred by other means, one text at a time."""
+"""The blur inside every family's encoder, against encoders blurred by other means, and what a run does to it."""
 
+import copy
+import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from attentune.config import load_config
+from attentune.config import BlurConfig, load_config
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.slots import BlurHooks
-from helpers.references import HEADS, LAYERS, PLACES, Tiny, blurred, check, hooks_of
+from helpers.references import (
+    HEADS,
+    LAYERS,
+    PLACES,
+    PROJECTIONS,
+    TEXTS,
+    Tiny,
+    blurred,
+    check,
+    distance,
+    hidden_of,
+    hooks_of,
+)
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
 
@@ -29,32 +44,21 @@ def test_each_text_of_a_batch_is_that_of_an_encoder_blurred_by_other_means(tiny:
 
 @pytest.mark.integration
 @every_place
-@pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
-@pytest.mark.parametrize("layers", ["3,1", " 1 , 3,1"])
-def test_chosen_layers_alone_are_blurred(tiny: Tiny, family: str, where: str, layers: str) -> None:
-    sigmas_LH = np.full((LAYERS, HEADS), 0.01)
-    sigmas_LH[[0, 2]] = 0.5
-    made = blurred(tiny, family, where, layers=layers)
-    assert made[0].blur_hooks.layers == 2
-    check(made, build(tiny(family)), family, where, sigmas_LH)
-
-
-@pytest.mark.integration
-@every_place
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert", "deberta-v2"])
-@pytest.mark.parametrize(("learnable", "layers"), [("head", "all"), ("layer", "1,3"), ("head", "2")])
-def test_each_layer_and_head_has_its_own_learned_sigma(
-    tiny: Tiny, family: str, where: str, learnable: str, layers: str
-) -> None:
+@pytest.mark.parametrize(("learnable", "layers"), [("head", "all"), ("layer", "1,3"), ("head", "2"), ("no", " 3 ,1,3")])
+def test_each_chosen_layer_and_head_has_its_own_sigma(tiny, family, where, learnable, layers):
     made = blurred(tiny, family, where, layers=layers, learnable=learnable)
-    raw = made[0].blur.raw_sigma
-    rows = list(range(LAYERS)) if layers == "all" else [int(number) - 1 for number in layers.split(",")]
-    assert raw.shape == ((len(rows), HEADS) if learnable == "head" else (len(rows),))
-    with torch.no_grad():
-        raw.add_(torch.linspace(-0.5, 1.0, raw.numel()).view_as(raw))
+    rows = list(range(LAYERS)) if layers == "all" else sorted({int(number) - 1 for number in layers.split(",")})
     sigmas_LH = np.full((LAYERS, HEADS), 0.01)
-    learned = made[0].blur.sigmas().detach().double().numpy()
-    sigmas_LH[rows] = learned if learnable == "head" else learned[:, None]
+    sigmas_LH[rows] = 0.5
+    if learnable != "no":
+        raw = made[0].blur.raw_sigma
+        assert raw.shape == ((len(rows), HEADS) if learnable == "head" else (len(rows),))
+        with torch.no_grad():
+            raw.add_(torch.linspace(-0.5, 1.0, raw.numel()).view_as(raw))
+        learned = made[0].blur.sigmas().detach().double().numpy()
+        sigmas_LH[rows] = learned if learnable == "head" else learned[:, None]
+    assert made[0].blur_hooks.layers == len(rows)
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 
@@ -91,9 +95,7 @@ class Strange(nn.Module):
 @every_place
 @pytest.mark.parametrize(("known", "layers"), [(0, 2), (2, 3), (2, 4)])
 @pytest.mark.parametrize("numbers", [None, (1,)])
-def test_an_encoder_whose_projections_are_not_found_is_refused(
-    where: str, known: int, layers: int, numbers: tuple[int, ...] | None
-) -> None:
+def test_an_encoder_whose_projections_are_not_found_is_refused(where, known, layers, numbers):
     encoder = Strange(known=known, layers=layers)
     with pytest.raises(UnsupportedEncoderError) as caught:
         BlurHooks(encoder, where=where, layers=numbers)
@@ -112,3 +114,79 @@ def test_the_encoder_of_a_blurred_model_is_not_run_with_another_batchs_matrices(
         with pytest.raises(RuntimeError, match=r"was called directly.*call the model"):
             model.encoder(**batch)
         logits_of((model, tokenizer), FIRST, LONG)
+
+
+# The blur's hooks: owned, taken away, copied, and at work under all that a run does to a model
+
+
+def copied(model: Any) -> Any:
+    return copy.deepcopy(model)
+
+
+def pickled(model: Any) -> Any:
+    return pickle.loads(pickle.dumps(model))
+
+
+def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).logits.square().sum()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
+@pytest.mark.parametrize("twin_of", [copied, pickled])
+def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(tiny, family, twin_of):
+    """Copied with a graph of the last forward pass alive."""
+    made = model, tokenizer = blurred(tiny, family, "scores", learnable="head")
+    before = hidden_of(made, *TEXTS)
+    loss = loss_of(model, encoded(tokenizer, *TEXTS))
+    twin = twin_of(model)
+    assert all(hook.__self__ is twin.blur_hooks for hook in hooks_of(twin))
+    assert len(hooks_of(twin)) == len(hooks_of(model)) == 2 * model.blur_hooks.layers
+    assert distance(hidden_of((twin, tokenizer), *TEXTS), before) == 0
+    with torch.no_grad():
+        twin.blur.raw_sigma.add_(2.0)
+    assert distance(hidden_of((twin, tokenizer), *TEXTS), before) > 0.02
+    loss_of(twin, encoded(tokenizer, LONG)).backward()
+    assert model.blur.raw_sigma.grad is None
+    loss.backward()
+    assert model.blur.raw_sigma.grad.abs().min() > 0
+    twin.blur_hooks.remove()
+    assert not hooks_of(twin)
+    assert distance(hidden_of(made, *TEXTS), before) == 0
+
+
+def gradients_of(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss_of(model, inputs).backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+# ALBERT and MPNet know no gradient checkpointing; DeBERTa's relative positions do not go with the reentrant kind.
+CHECKPOINTING = [
+    pytest.param(family, options, learnable, id=f"{family}-{learnable}")
+    for family in FAMILIES
+    for options, learnable in (({}, "head"), ({"use_reentrant": True}, "no"))
+    if family not in ("albert", "mpnet") and not (options and family == "deberta-v2")
+]
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@every_place
+@pytest.mark.parametrize(("family", "options", "learnable"), CHECKPOINTING)
+def test_gradient_checkpointing_gives_the_same_gradients(tiny, family, where, options, learnable):
+    model, tokenizer = build(tiny(family), blur=BlurConfig(where, 0.5, learnable=learnable), dropout=0.0)
+    inputs = encoded(tokenizer, *TEXTS)
+    model.dropout.p = 0.0
+    whole = gradients_of(model.train(), inputs)
+    runs: list[int] = []
+    output = model.encoder.get_submodule(PROJECTIONS[family][1].format(0))
+    output.register_forward_hook(lambda module, args, output: runs.append(0))
+    model.gradient_checkpointing_enable(options or None)
+    again = gradients_of(model, inputs)
+    assert len(runs) == 2, "the layer ran again in the backward pass"
+    assert set(again) == set(whole)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(again[name], gradient, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: name + text)
+    assert ("blur.raw_sigma" in whole) == (learnable == "head")
+    assert learnable == "no" or whole["blur.raw_sigma"].abs().min() > 0

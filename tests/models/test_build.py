@@ -1,8 +1,9 @@
-"""Fresh models over every family: the checkpoint's weights, a pooler where there is one, and what the settings say."""
+"""Fresh models of every family, and such from an earlier run: weights, pooler where there is one, and settings."""
 
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from attentune.config import HeadConfig, ModelConfig, load_config, preset_names
 from attentune.data.dataset import LabelSpace
-from attentune.models.build import build_model, load_tokenizer, pooler_is_trained, resolve_encoder
-from attentune.models.saving import label_space_of, pooler_dense, readable_positions
+from attentune.models.build import load_tokenizer, pooler_is_trained, resolve_encoder
+from attentune.models.saving import pooler_dense, readable_positions, save_model
 from attentune.nn.heads import Pooler
 from helpers.tiny import FAMILIES, MAX_POSITIONS
-from helpers.tiny_models import FIRST, LONG, TWO, build, encoded, logits_of
+from helpers.tiny_models import FIRST, LONG, TWO, Built, build, encoded, logits_of
 
 Tiny = Callable[..., Path]
 POOLERS = ("bert", "roberta", "albert", "mpnet", "xlm-roberta")
@@ -36,27 +37,19 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize(("family", "pooler"), CASES)
-def test_the_encoders_weights_are_the_checkpoints_bit_for_bit(tiny: Tiny, family: str, pooler: bool | None) -> None:
+def test_the_weights_are_the_checkpoints_bit_for_bit_and_its_pooler_if_it_has_one(tiny, family, pooler):
     folder = tiny(family, pooler=pooler)
     model, _ = build(folder)
-    theirs = AutoModel.from_pretrained(folder).state_dict()
+    checkpoint = AutoModel.from_pretrained(folder)
+    theirs = checkpoint.state_dict()
     ours = model.encoder.state_dict()
     assert {name for name in theirs if not name.startswith("pooler")} == set(ours)
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
     assert all(weight.dtype == torch.float32 for weight in model.parameters())
-
-
-@pytest.mark.parametrize(("family", "pooler"), CASES)
-def test_the_pooler_is_taken_over_exactly_where_the_checkpoint_has_one(
-    tiny: Tiny, family: str, pooler: bool | None
-) -> None:
-    folder = tiny(family, pooler=pooler)
     has_one = family in ("bert", "albert", "mpnet") if pooler is None else pooler
-    model, _ = build(folder)
     dense = pooler_of(model)
     assert (dense is not None) == has_one == model.config.head["with_pooler"]
-    if dense is not None:
-        assert same(dense, pooler_dense(AutoModel.from_pretrained(folder)))
+    assert dense is None or same(dense, pooler_dense(checkpoint))
     assert pooler_dense(model.encoder) is None  # pooling is the head's alone
 
 
@@ -95,41 +88,6 @@ def test_the_embedded_encoder_was_trained_on_the_mean_of_its_tokens() -> None:
     assert not pooler_is_trained(ModelConfig())
 
 
-@torch.no_grad()
-def test_attention_blocks_start_close_to_a_mean_and_with_u_09_1_on_single_tokens() -> None:
-    """On the embedded encoder; the poster says the opposite of U(0.9, 1)."""
-    largest = {}
-    for init in ("default", "uniform"):
-        model, tokenizer = build(Path("embedded"), head=HeadConfig("self-attention", init=init), label_space=TWO)
-        inputs = encoded(tokenizer, "a fast and funny film that is not for everyone")
-        hidden_1TD, block = model.encode(**inputs).last_hidden_state, model.head.blocks[0].attention
-        query, key = (
-            linear(hidden_1TD).unflatten(-1, (block.heads, -1)).transpose(1, 2) for linear in (block.query, block.key)
-        )
-        weights_1HTT = (query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5).softmax(dim=-1)
-        largest[init] = weights_1HTT[0, :, 0].amax(dim=-1).mean().item()
-    assert largest["default"] < 1.2 / hidden_1TD.shape[1]
-    assert largest["uniform"] > 0.9
-
-
-def test_regression_starts_at_the_mean_score(tiny: Tiny) -> None:
-    settings = ModelConfig(name_or_path=str(tiny("bert")))
-    tokenizer = load_tokenizer(settings)
-    options = {"max_length": 16, "is_pair": False, "seed": 1, "loss": "mse"}
-    model = build_model(settings, LabelSpace("regression"), tokenizer, score_mean=3.25, score_std=2.0, **options)
-    plain = build_model(settings, LabelSpace("regression"), tokenizer, **options)
-    assert model.classifier.bias.tolist() == [0.0]
-    found, raw = (logits_of((one.eval(), tokenizer), FIRST, LONG) for one in (model, plain))
-    assert torch.equal(found, 3.25 + 2.0 * raw.double())
-
-
-@pytest.mark.parametrize("kind", ["mean", "cls-mean"])
-def test_other_heads_take_no_pooler(tiny: Tiny, kind: str) -> None:
-    model, _ = build(tiny("bert"), head=HeadConfig(kind=kind, pooler="fresh"))
-    assert pooler_of(model) is None
-    assert not model.config.head["with_pooler"]
-
-
 def test_a_checkpoint_with_another_models_head_is_an_encoder_too(tiny: Tiny, tmp_path: Path) -> None:
     masked = AutoModelForMaskedLM.from_pretrained(tiny("bert"))
     masked.save_pretrained(tmp_path)
@@ -165,30 +123,6 @@ def test_fresh_weights_are_a_function_of_the_seed_alone(tiny: Tiny, family: str)
     assert one["classifier.bias"].abs().sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("space", "outputs", "kind"),
-    [
-        (LabelSpace("regression"), 1, "regression"),
-        (LabelSpace("ordinal", ("low", "middle", "high")), 3, "single_label_classification"),
-        (LabelSpace("classification", ("only",)), 1, None),
-        (
-            LabelSpace("classification", tuple(f"label {n}" for n in range(150, 0, -1))),
-            150,
-            "single_label_classification",
-        ),
-        (LabelSpace("classification", ("LABEL_1", "LABEL_0")), 2, "single_label_classification"),
-    ],
-)
-def test_every_kind_of_label_space_is_kept(tiny: Tiny, space: LabelSpace, outputs: int, kind: str | None) -> None:
-    model, tokenizer = build(tiny("bert"), label_space=space)
-    assert logits_of((model, tokenizer), FIRST, LONG).shape == (2, outputs)
-    assert label_space_of(model.config) == space
-    assert (model.config.num_labels, model.config.problem_type) == (outputs, kind)
-    if space.names:
-        assert list(model.config.id2label.values()) == list(space.names)
-        assert list(model.config.label2id) == list(space.names)
-
-
 @pytest.mark.integration
 @every_family
 def test_the_models_dropout_is_the_settings(tiny: Tiny, family: str) -> None:
@@ -205,11 +139,6 @@ def test_the_models_dropout_is_the_settings(tiny: Tiny, family: str) -> None:
     rates = [{m.p for m in encoder.modules() if isinstance(m, nn.Dropout)} for encoder in (by_itself, asked)]
     assert rates[1] == {0.3}
     assert rates[0] == ({0.0} if family == "modernbert" else {0.1})
-
-
-def test_the_heads_dropout_is_the_settings(tiny: Tiny) -> None:
-    model, _ = build(tiny("bert"), head=HeadConfig(dropout=0.25))
-    assert model.dropout.p == 0.25
 
 
 @every_family
@@ -243,3 +172,51 @@ def test_embedded_is_the_encoder_of_the_installed_package() -> None:
     assert (model.config.encoder.hidden_size, model.config.encoder.num_hidden_layers) == (384, 6)
     assert model.config.encoder.name_or_path == "embedded"
     assert load_tokenizer(ModelConfig()).vocab_size == len(tokenizer) == 30522
+
+
+# Starting from an earlier run: its encoder, and its slots and classifier where they fit
+
+
+def saved_run(tiny: Tiny, folder: Path, preset: str = "ssa-hybrid", **options: object) -> tuple[Built, Path]:
+    """A model whose weights are all unlike fresh ones, and its folder."""
+    model, tokenizer = build(tiny("bert"), settings=load_config(preset=preset).model, **options)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.01)
+    save_model(model, tokenizer, folder)
+    return (model, tokenizer), folder
+
+
+@pytest.mark.parametrize("preset", ["bert", "ssa-hybrid", "ssa-co"])
+def test_the_same_method_goes_on_where_the_run_ended(tiny: Tiny, tmp_path: Path, preset: str) -> None:
+    before, folder = saved_run(tiny, tmp_path, preset)
+    again = build(folder, settings=load_config(preset=preset).model, seed=7)
+    assert torch.equal(logits_of(again, FIRST, LONG), logits_of(before, FIRST, LONG))
+
+
+def test_what_does_not_fit_is_fresh_and_the_encoder_is_kept(tiny: Tiny, tmp_path: Path) -> None:
+    (before, _), folder = saved_run(tiny, tmp_path)
+    three = LabelSpace("classification", ("a", "b", "c"))
+    model, _ = build(folder, settings=load_config(preset="ssa-co").model, label_space=three, max_length=64)
+    for name, weight in before.encoder.state_dict().items():
+        assert torch.equal(model.encoder.state_dict()[name], weight)
+    theirs, mine = before.token_gate.state_dict(), model.token_gate.state_dict()
+    assert theirs
+    assert all(torch.equal(mine[name], weight) for name, weight in theirs.items())
+    assert model.classifier.weight.shape == (3, before.classifier.weight.shape[1])
+
+
+def test_a_classifier_of_other_labels_is_not_taken(tiny: Tiny, tmp_path: Path) -> None:
+    (before, _), folder = saved_run(tiny, tmp_path)
+    settings = load_config(preset="ssa-hybrid").model
+    turned, _ = build(folder, settings=settings, label_space=LabelSpace("classification", ("good", "bad")))
+    same, _ = build(folder, settings=settings, label_space=TWO)
+    assert not torch.equal(turned.classifier.weight, before.classifier.weight)
+    assert torch.equal(same.classifier.weight, before.classifier.weight)
+
+
+def test_dropout_can_be_set_anew(tiny: Tiny, tmp_path: Path) -> None:
+    _, folder = saved_run(tiny, tmp_path)
+    settings: ModelConfig = replace(load_config(preset="ssa-hybrid").model, dropout=0.3)
+    model, _ = build(folder, settings=settings)
+    assert model.encoder.embeddings.dropout.p == 0.3

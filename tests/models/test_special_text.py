@@ -1,14 +1,16 @@
-"""A text that spells a special token stays text, for every family, before and after saving."""
+"""A text that spells a special token stays text, and the texts of a pair are told apart, before and after saving."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features, encode_rows
-from attentune.models.build import load_tokenizer
+from attentune.models.build import build_model, load_tokenizer
 from attentune.models.saving import load_model, save_model, special_token_ids
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import build, rows_of
@@ -69,3 +71,27 @@ def test_without_care_they_would_be_special(tiny: Tiny, family: str) -> None:
     names = " ".join(plain.all_special_tokens)
     assert special_ids(plain) <= set(plain(names, add_special_tokens=False)["input_ids"])
     assert all(token in SPELT[0] for token in plain.all_special_tokens)
+
+
+# Encoders that learnt to tell the two texts of a pair apart are told which is which, before and after saving
+
+
+PAIR = TextRows(("0",), ("the cat sat",), ("a dog ran home",), None, "test")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_text_is_marked(tiny, tmp_path, family):
+    settings = ModelConfig(name_or_path=str(tiny(family)))
+    tokenizer = load_tokenizer(settings)
+    model = build_model(
+        settings, LabelSpace("classification", ("a", "b")), tokenizer, max_length=32, is_pair=True, seed=1
+    )
+    save_model(model, tokenizer, tmp_path)
+    knows_segments = (getattr(model.config.encoder, "type_vocab_size", None) or 0) > 1
+    for loaded in (tokenizer, load_model(tmp_path)[1]):
+        features = encode_rows(PAIR, loaded, max_length=32)
+        if knows_segments:
+            assert features.type_ids is not None
+            assert set(features.type_ids.tolist()) == {0, 1}
+            assert np.all(np.diff(features.type_ids) >= 0)
+    assert knows_segments == (family in ("bert", "electra", "albert"))

@@ -19,9 +19,7 @@ def batch(lengths: list[tuple[int, int]], padding: int) -> tuple[torch.Tensor, T
 
 
 @given(LENGTHS, st.integers(0, 3))
-def test_texts_are_the_first_ones_of_all_rows_and_then_the_second_ones(
-    lengths: list[tuple[int, int]], padding: int
-) -> None:
+def test_texts_are_the_first_ones_of_all_rows_and_then_the_second_ones(lengths, padding):
     rows_BT, found = batch(lengths, padding)
     texts_NU = found.texts(rows_BT)
     expected = [row[:first] for row, (first, _) in zip(rows_BT.tolist(), lengths, strict=True)]
@@ -64,9 +62,7 @@ def split_pairs(
 
 
 @given(st.lists(st.tuples(ORDINARY, ORDINARY), min_size=1, max_size=4), st.sampled_from([1, 2]), st.booleans())
-def test_pair_rows_are_split_into_the_rows_of_each_text(
-    pairs: list[tuple[list[int], list[int]]], separators: int, left: bool
-) -> None:
+def test_pair_rows_are_split_into_the_rows_of_each_text(pairs, separators, left):
     found = split_pairs([[1, *first, *[2] * separators, *second, 2] for first, second in pairs], separators, left=left)
     assert found is not None
     for row, (first, second) in enumerate(pairs):

@@ -88,9 +88,7 @@ def test_the_gradient_to_sigma_is_that_of_finite_differences(sigma: float, size:
     st.sampled_from(SIZES),
     st.floats(0.1, 5),
 )
-def test_a_blurred_batch_is_the_plain_loop_over_each_text(
-    texts: list[tuple[int, bool]], size: int, sigma: float
-) -> None:
+def test_a_blurred_batch_is_the_plain_loop_over_each_text(texts, size, sigma):
     """Texts of 0 to 9 tokens, shorter than the window too, padded on the left or the right with other numbers."""
     spans = [(9 - count, 9) if on_left else (0, count) for count, on_left in texts]
     mask_BT, values_BTD = masks(*spans, length=9), 9 * random(len(texts), 9, 3)

@@ -3,18 +3,24 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 
 from attentune.config import ObjectiveConfig
+from attentune.nn.classifiers import ScaledOutput, build_outputs, class_log_probabilities, raw_outputs
 from attentune.nn.losses import (
     LOSSES,
     NO_LABEL,
     binary_cross_entropy_rows,
+    corn_rows,
+    corn_task_counts,
     cross_entropy_rows,
     focal_rows,
     label_set_rows,
+    pearson_rows,
     resolve_loss,
     row_losses,
     token_label_sums,
@@ -31,15 +37,6 @@ def example(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Ten
 
 def weights_of(name: str) -> torch.Tensor | None:
     return None if WEIGHTS[name] is None else torch.tensor(WEIGHTS[name])
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.99])
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_the_mean_equals_pytorchs_cross_entropy(name: str, smoothing: float) -> None:
-    logits_BC, labels_B = example()
-    rows = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_of(name), label_smoothing=smoothing)
-    expected = F.cross_entropy(logits_BC, labels_B, weight=weights_of(name), label_smoothing=smoothing)
-    torch.testing.assert_close(rows.mean(), expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("gamma", [None, 0.0, 0.5, 2.0, 5.0])  # of the focal loss; None is the cross-entropy
@@ -256,9 +253,7 @@ def label_sets() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weights", [None, [0.2, 1.0, 3.5, 9.0]])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
-def test_each_row_of_labels_is_the_loss_written_out(
-    gamma: float, weights: list[float] | None, smoothing: float
-) -> None:
+def test_each_row_of_labels_is_the_loss_written_out(gamma, weights, smoothing):
     logits_BC, labels_BC = label_sets()
     weights_C = None if weights is None else torch.tensor(weights)
     rows = label_set_rows(logits_BC, labels_BC, gamma=gamma, class_weights_C=weights_C, label_smoothing=smoothing)
@@ -272,3 +267,185 @@ def test_each_row_of_labels_is_the_loss_written_out(
             loss += (1 - target) * p**gamma * -math.log(1 - p)
         assert float(rows.loss_B[row]) == pytest.approx(loss / 4, rel=1e-4, abs=1e-6)
     assert rows.weight_B.tolist() == [1.0] * 7
+
+
+# CORN against the paper's formula, written out task by task
+
+
+def corn_batch(rows: int = 40, classes: int = 5, *, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the last linear gives, and classes; all of them occur."""
+    generator = torch.Generator().manual_seed(classes)
+    labels_B = torch.arange(rows) % classes
+    return spread * torch.randn(rows, classes - 1, generator=generator), labels_B[
+        torch.randperm(rows, generator=generator)
+    ]
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def papers_loss(conditional: list[list[float]], labels: list[int], classes: int) -> float:
+    """Subset by subset: task k trains on the rows whose class is at least k, and asks whether it is above k."""
+    total, examples = 0.0, 0
+    for k in range(classes - 1):
+        for row, label in zip(conditional, labels, strict=True):
+            if label < k:
+                continue
+            examples += 1
+            total -= math.log(sigmoid(row[k])) if label > k else math.log(1 - sigmoid(row[k]))
+    return total / examples
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 9])
+def test_the_mean_loss_is_that_of_the_papers_subsets(classes: int) -> None:
+    conditional_BK, labels_B = corn_batch(classes=classes)
+    found = corn_rows(class_log_probabilities(conditional_BK), labels_B)
+    expected = papers_loss(conditional_BK.tolist(), labels_B.tolist(), classes)
+    assert float(found.mean()) == pytest.approx(expected, rel=1e-5)
+    assert found.weight_B.tolist() == [min(label + 1, classes - 1) for label in labels_B.tolist()]
+    assert torch.equal(found.weight_B, corn_task_counts(labels_B, classes))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_the_softmax_of_the_logits_is_the_chain_of_conditional_probabilities(classes: int) -> None:
+    conditional_BK, _ = corn_batch(8, classes)
+    probabilities_BC = class_log_probabilities(conditional_BK).softmax(dim=1)
+    for row, found in zip(conditional_BK.tolist(), probabilities_BC.tolist(), strict=True):
+        above = [math.prod(sigmoid(z) for z in row[:k]) for k in range(classes)]  # p(y >= k)
+        expected = [above[k] - (above[k + 1] if k + 1 < classes else 0.0) for k in range(classes)]
+        assert found == pytest.approx(expected, abs=1e-6)
+        assert math.fsum(found) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_only_a_rows_own_tasks_have_a_gradient() -> None:
+    conditional_BK, labels_B = corn_batch()
+    conditional_BK.requires_grad_()
+    corn_rows(class_log_probabilities(conditional_BK), labels_B).loss_B.sum().backward()
+    for row, label in enumerate(labels_B.tolist()):
+        for k in range(4):
+            wanted = sigmoid(float(conditional_BK[row, k])) - (label > k) if label >= k else 0.0
+            assert float(conditional_BK.grad[row, k]) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_great_numbers_stay_finite_and_bf16_is_computed_in_float32() -> None:
+    conditional_BK = torch.tensor([[500.0, -500.0, 30.0], [-1e4, 1e4, 0.0]], requires_grad=True)
+    logits_BC = class_log_probabilities(conditional_BK)
+    corn_rows(logits_BC, torch.tensor([0, 3])).mean().backward()
+    assert logits_BC.isfinite().all()
+    assert conditional_BK.grad.isfinite().all()
+    half_BK = corn_batch()[0].bfloat16()
+    assert class_log_probabilities(half_BK).dtype == torch.float32
+    assert torch.equal(class_log_probabilities(half_BK), class_log_probabilities(half_BK.float()))
+
+
+# Minus the correlation of a batch, against a plain loop; and the scale that it leaves free
+
+
+def pearson_batch(rows: int, *, seed: int = 0, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Predictions that have to do with the labels, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    labels_B = 5 * torch.rand(rows, generator=generator)
+    noise_B = torch.randn(rows, generator=generator)
+    return (scale * (0.3 * labels_B + noise_B))[:, None], labels_B
+
+
+def plain_correlation(one: list[float], other: list[float]) -> float:
+    """Written out, in double precision."""
+    mean_1, mean_2 = math.fsum(one) / len(one), math.fsum(other) / len(other)
+    together = math.fsum((a - mean_1) * (b - mean_2) for a, b in zip(one, other, strict=True))
+    square_1 = math.fsum((a - mean_1) ** 2 for a in one)
+    square_2 = math.fsum((b - mean_2) ** 2 for b in other)
+    return together / math.sqrt(square_1 * square_2)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 33])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_each_row_has_minus_the_correlation_of_the_batch(rows: int, scale: float) -> None:
+    logits_B1, labels_B = pearson_batch(rows, scale=scale)
+    found = pearson_rows(logits_B1, labels_B.double())
+    expected = plain_correlation(logits_B1[:, 0].tolist(), labels_B.tolist())
+    assert (found.loss_B.dtype, found.loss_B.shape) == (torch.float32, (rows,))
+    assert found.loss_B.tolist() == pytest.approx([-expected] * rows, abs=2e-6)
+    assert found.weight_B.tolist() == [1.0] * rows
+    assert expected == pytest.approx(stats.pearsonr(logits_B1[:, 0], labels_B).statistic, abs=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_the_gradient_is_that_of_the_plain_formula(rows: int) -> None:
+    """By central differences in double precision, and by the derivative of the formula."""
+    logits_B1, labels_B = pearson_batch(rows, seed=3)
+    logits_B1.requires_grad_()
+    pearson_rows(logits_B1, labels_B).mean().backward()
+    values, labels = logits_B1[:, 0].tolist(), labels_B.tolist()
+    for row in range(rows):
+        above, below = ([v + step * (n == row) for n, v in enumerate(values)] for step in (1e-5, -1e-5))
+        slope = (plain_correlation(above, labels) - plain_correlation(below, labels)) / 2e-5
+        assert float(logits_B1.grad[row, 0]) == pytest.approx(-slope, abs=2e-5)
+    assert rows == 2 or logits_B1.grad.abs().max() > 0.01
+
+
+NOTHING_TO_LEARN = {
+    "one row": ([[0.7]], [3.0]),
+    "constant labels": ([[0.1], [0.5], [-2.0]], [2.0, 2.0, 2.0]),
+    "constant predictions": ([[0.1], [0.1], [0.1]], [1.0, 2.0, 5.0]),
+    "zeros": ([[0.0], [0.0]], [1.0, 2.0]),
+    "all constant": ([[4.0], [4.0]], [1.0, 1.0]),
+    "predictions that differ by rounding": ([[1.0], [1.0 + 2**-23], [1.0]], [1.0, 2.0, 5.0]),
+    "predictions below any use": ([[1e-30], [2e-30], [0.0]], [1.0, 2.0, 5.0]),
+    "labels that differ by rounding": ([[0.1], [0.5], [-2.0]], [0.1 + 0.2, 0.3, 0.3]),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_LEARN)
+def test_where_there_is_no_correlation_loss_and_gradient_are_zero(name: str) -> None:
+    values, labels = NOTHING_TO_LEARN[name]
+    logits_B1 = torch.tensor(values, requires_grad=True)
+    found = pearson_rows(logits_B1, torch.tensor(labels, dtype=torch.float64))
+    assert found.loss_B.abs().tolist() == [0.0] * len(labels)
+    found.loss_B.sum().backward()
+    assert torch.equal(logits_B1.grad, torch.zeros_like(logits_B1))
+
+
+def test_labels_of_any_size_are_labels_and_bf16_predictions_are_correlated_in_float32() -> None:
+    logits_B1, labels_B = pearson_batch(40)
+    expected = pearson_rows(logits_B1, labels_B).loss_B
+    for factor in (1e-20, 1e20):
+        torch.testing.assert_close(pearson_rows(logits_B1, factor * labels_B).loss_B, expected)
+    half_B1 = logits_B1.bfloat16()
+    torch.testing.assert_close(pearson_rows(half_B1, labels_B).loss_B, pearson_rows(half_B1.float(), labels_B).loss_B)
+
+
+# Scale and offset
+
+
+def test_only_pearson_has_a_scale_of_its_own() -> None:
+    assert isinstance(build_outputs("pearson"), ScaledOutput)
+    assert [build_outputs(name) for name in ("auto", "cross-entropy", "binary-cross-entropy", "mse")] == [None] * 4
+    assert (raw_outputs("pearson", 1), raw_outputs("cross-entropy", 5), raw_outputs("corn", 5)) == (1, 5, 4)
+
+
+def test_the_fitted_line_is_numpys_and_a_second_fit_changes_nothing() -> None:
+    raw_N1, labels_N = pearson_batch(50, scale=0.01)
+    outputs = ScaledOutput()
+    assert torch.equal(outputs(raw_N1), raw_N1)
+    assert outputs.fit(outputs(raw_N1)[:, 0], labels_N)
+    slope, intercept = np.polyfit(raw_N1[:, 0].double(), labels_N.double(), 1)
+    assert outputs.scale.tolist() == pytest.approx([slope], rel=1e-5)
+    assert outputs.offset.tolist() == pytest.approx([intercept], rel=1e-5)
+    torch.testing.assert_close(outputs(raw_N1)[:, 0].mean(), labels_N.mean())
+    once = outputs(raw_N1)
+    assert outputs.fit(once[:, 0], labels_N)
+    torch.testing.assert_close(outputs(raw_N1), once)
+    assert outputs.fit(once[:, 0], 3 * labels_N + 1)
+    torch.testing.assert_close(outputs(raw_N1), 3 * once + 1)
+    outputs.reset_parameters()
+    assert torch.equal(outputs(raw_N1), raw_N1)
+
+
+@pytest.mark.parametrize("turned", ["falling", "constant"])
+def test_predictions_that_do_not_rise_with_the_labels_keep_their_scale(turned: str) -> None:
+    raw_N1, labels_N = pearson_batch(50)
+    outputs = ScaledOutput()
+    assert not outputs.fit(-raw_N1[:, 0] if turned == "falling" else torch.ones(50), labels_N)
+    assert (outputs.scale.tolist(), outputs.offset.tolist()) == ([1.0], [0.0])

@@ -73,14 +73,3 @@ def test_an_empty_vector_has_cosine_zero_and_finite_gradients() -> None:
 def test_one_number_cannot_tell_three_classes(combine: str) -> None:
     with pytest.raises(ValueError, match=r"outputs: got 3, expected 1 or 2 for a .*product"):
         build_classifier(hidden_size=5, outputs=3, combine=combine)
-
-
-@pytest.mark.parametrize("combine", COMBINATIONS)
-def test_each_pair_is_scored_by_itself_and_both_texts_get_gradients(combine: str) -> None:
-    combined = build_classifier(hidden_size=5, outputs=2, combine=combine)
-    inputs_ND = texts().requires_grad_()
-    logits_BC = combined(inputs_ND)
-    alone = torch.cat([combined(inputs_ND[[row, row + 3]]) for row in range(3)])
-    torch.testing.assert_close(alone, logits_BC, atol=1e-6, rtol=1e-6)
-    logits_BC[1, 1].backward()
-    assert inputs_ND.grad.abs().sum(dim=1).gt(0).tolist() == [False, True, False, False, True, False]

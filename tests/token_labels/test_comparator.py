@@ -75,11 +75,8 @@ def test_a_set_of_labels_is_right_or_the_same_as_a_whole() -> None:
     gold = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 0]])
     assert comparator.correct_implies_same
     assert comparator.correct(logits, gold).tolist() == [True, False, True]
-    assert comparator.same(logits, np.array([[9.0, -9.0, -1.0], [9.0, -9.0, -1.0], [-1.0, -9.0, 0.0]])).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    others = np.array([[9.0, -9.0, -1.0], [9.0, -9.0, -1.0], [-1.0, -9.0, 0.0]])
+    assert comparator.same(logits, others).tolist() == [True, False, False]
 
 
 def test_the_fall_of_a_set_is_the_mean_over_labels_of_what_is_true() -> None:

@@ -8,10 +8,23 @@ import numpy as np
 import pytest
 import torch
 
+from attentune.errors import ConfigError
 from attentune.inference.scoring import score_rows
+from attentune.plugins import install_command
+from attentune.token_labels import attribution as attributions
 from attentune.token_labels import planner
 from attentune.token_labels.base import LabelSource
-from helpers.label_sources import Tiny, generator, labels_of, observe_rows, tiny_source
+from helpers.label_references import (
+    answer,
+    attribution_key,
+    integrated_gradients,
+    is_right,
+    labels_of_scores,
+    lime_weights,
+    ordinary,
+    row_loss,
+)
+from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, labels_of, tiny_source
 
 # A share of the rows, so that the choice of rows is a function of the key too.
 CASES: dict[str, dict[str, Any]] = {
@@ -65,15 +78,19 @@ def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) 
     check_same(*results)
 
 
-@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out", "released"])
-def test_a_model_in_training_is_asked_without_dropout_and_trained_on(tiny: Tiny, name: str) -> None:
+@every_case
+def test_a_model_in_training_is_asked_without_dropout_and_left_as_it_was(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=16)
-    usual = made_by(name, source)
     model: Any = source.scorer.model
+    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
+    usual = made_by(name, source)
     assert any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
     model.train()
     check_same(made_by(name, source), usual)
     assert model.training
+    assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items())
+    assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
@@ -88,11 +105,96 @@ def test_a_rows_labels_do_not_depend_on_the_rows_beside_it(tiny: Tiny, name: str
     assert more[: len(few)] == pytest.approx(few, abs=1e-6)
 
 
-def test_the_order_of_training_changes_no_label_of_the_gradient(tiny: Tiny) -> None:
-    source = tiny_source(tiny())
-    results = []
-    for rows in (np.arange(20), np.random.default_rng(0).permutation(20)):
-        maker = generator("gradient", source, targets="soft")
-        observe_rows(maker, rows)
-        results.append(maker.plan(1).token_labels.values)
-    assert results[0] == pytest.approx(results[1], abs=1e-5)
+# Integrated gradients and LIME: the same as plain loops, what they promise, and how they leave the model
+
+
+NAMES = ("integrated-gradients", "lime")
+
+
+def scores_of(name: str, source: LabelSource, row: int, key: int = 1, **settings: Any) -> np.ndarray:
+    maker: Any = generator(name, source, **settings)
+    return maker.attribute(row, source.scorer.inputs(row), key)
+
+
+def loop_scores(name: str, source: LabelSource, row: int) -> np.ndarray:
+    if name == "lime":
+        return lime_weights(source, row, attribution_key(source, 1, row), samples=20)
+    return integrated_gradients(source, row, steps=6)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
+    source = tiny_source(tiny(), kind, rows=8)
+    hard, soft = (np.full(len(source.features.ids), -1.0) for _ in range(2))
+    right = [row for row in range(8) if is_right(source, row, answer(source, row))]
+    assert len(right) == 6
+    for row in right:
+        scores = loop_scores(name, source, row)
+        found = scores_of(name, source, row, attribution_key(source, 1, row), steps=6, samples=20)
+        assert found == pytest.approx(scores, rel=1e-4, abs=1e-5)
+        hard[source.features.row(row)] = labels_of_scores(scores, ordinary(source, row), soft=False)
+        soft[source.features.row(row)] = labels_of_scores(scores, ordinary(source, row), soft=True)
+    made = generator(name, source, steps=6, samples=20).plan(1)
+    assert np.array_equal(made.token_labels.values, hard)
+    assert labels_of(name, source, steps=6, samples=20, targets="soft") == pytest.approx(soft, abs=1e-4)
+    assert made.facts == {"probed": 8, "correct": 6, "ones": (hard == 1).sum(), "zeros": (hard == 0).sum()}
+    assert min(made.facts.values()) > 4
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: str) -> None:
+    source = tiny_source(tiny(), kind, rows=6)
+    rises = []
+    for row in range(6):
+        scores = scores_of("integrated-gradients", source, row, steps=60)
+        rise = row_loss(source, row, answer(source, row, ordinary(source, row))) - row_loss(
+            source, row, answer(source, row)
+        )
+        rises.append(float(rise))
+        # |u - v| has kinks, near which the rule needs more points.
+        assert scores.sum() == pytest.approx(rises[-1], abs=0.02 if kind == "bi-encoder" else 1e-4, rel=1e-4)
+        special = source.features.special[source.features.row(row)]
+        assert (scores[special] == 0).all()
+    assert max(rises) > 1.0
+
+
+def test_lime_is_a_function_of_seed_epoch_and_row(tiny: Tiny) -> None:
+    source = tiny_source(tiny(), rows=8)
+    first = labels_of("lime", source, targets="soft", samples=16)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    assert np.array_equal(labels_of("lime", source, targets="soft", samples=16), first)
+    assert torch.equal(torch.get_rng_state(), state)  # the global generator is left as it was
+    assert not np.array_equal(labels_of("lime", source, targets="soft", samples=16, epoch=2), first)
+    assert not np.array_equal(labels_of("lime", replace(source, seed=8), targets="soft", samples=16), first)
+    one, again, other = (scores_of("lime", source, 2, key, samples=16) for key in (5, 5, 6))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
+    source = tiny_source(tiny(), rows=8)
+    whole = labels_of(name, source, targets="soft", steps=3, samples=8)
+    parts = []
+    for process in range(2):
+        scorer = RecordingScorer(source.scorer)
+        scorer.part = slice(process, None, 2)
+        parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
+    assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
+    assert (parts[1] >= 0).any()
+    assert np.allclose(np.maximum(*parts), whole, atol=1e-6)  # asked in other batches, so up to rounding
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_captum_the_message_says_what_to_install(tiny, name, monkeypatch):
+    source = tiny_source(tiny(), rows=2)
+    monkeypatch.setattr(attributions.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError) as raised:
+        generator(name, source)
+    assert str(raised.value) == (
+        f"labels.generator: {name} needs Captum, which is not installed; run: {install_command('explain')}"
+    )

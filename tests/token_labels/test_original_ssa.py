@@ -35,9 +35,7 @@ def originals_of(made: EpochPlan, source: LabelSource, begin: int) -> list[int]:
     ],
 )
 @pytest.mark.parametrize("double", [False, True])
-def test_the_share_of_kept_samples_rises_while_it_stays_below_one(
-    each: float, shares: list[float], double: bool
-) -> None:
+def test_the_share_of_kept_samples_rises_while_it_stays_below_one(each, shares, double):
     source = bag_source(200, length=40, wrong_share=0.0)
     maker = generator("released", source, aug_ratio_each=each, double_ori=double)
     assert shares == pytest.approx(released_shares(each, len(shares)))

@@ -1,17 +1,29 @@
-"""The plan of an epoch: which rows, how often, with which tokens masked or labelled."""
+"""The plan of an epoch: which rows, how often, with which tokens masked or labelled, and what the log is told of it."""
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
 
 from attentune.config import LabelsConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
+from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
-from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
+from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels, labels_from_scores, shuffled
 from attentune.token_labels.planner import build_generator
-from helpers.label_sources import BagOfWordsScorer, features_of
+from helpers.label_references import labels_of_scores
+from helpers.label_sources import (
+    BagOfWordsScorer,
+    bag_source,
+    features_of,
+    generator,
+    labels_of,
+)
 
 # Those that can do without an encoder.
 QUICK = ("none", "masked-rows", "flip", "released", "drop", "leave-one-out", "gradient")
@@ -62,21 +74,9 @@ def test_masked_rows_stand_beside_every_row_as_it_is() -> None:
     assert made.masked[:6] == (None,) * 6
     assert made.token_labels is None
     assert made.rows[6:].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    counts = [
-        10,
-        10,
-        2,
-        2,
-        0,
-        0,
-        16,
-        16,
-        1,
-        1,
-        4,
-        4,
-    ]  # half of the non-special tokens; round(1.5) is 2, round(15.5) is 16
-    assert [len(places) for places in made.masked[6:]] == counts
+    # Half of the non-special tokens; round(1.5) is 2, round(15.5) is 16.
+    assert [len(places) for places in made.masked[6::2]] == [10, 2, 0, 16, 1, 4]
+    assert [len(places) for places in made.masked[7::2]] == [10, 2, 0, 16, 1, 4]
     for row, places in zip(made.rows[6:].tolist(), made.masked[6:], strict=True):
         assert set(places.tolist()) <= set(FEATURES.non_special_positions(row).tolist())
 
@@ -168,6 +168,8 @@ def test_a_plan_fits_the_rows_that_it_was_made_for() -> None:
     EpochPlan(np.array([2, 1, 0, 0])).check(LENGTHS)
     EpochPlan(np.zeros(0, dtype=np.int64)).check(LENGTHS)
     EpochPlan.from_tensors({"rows": np.array([2])}).check(LENGTHS)
+    with pytest.raises(ValueError, match="^the labels are of other rows$"):
+        EpochPlan(np.array([0, 3])).check(LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,146 @@ def test_a_plan_of_other_rows_is_refused(changes: dict[str, np.ndarray], message
         stored_plan(**changes).check(LENGTHS)
 
 
-def test_a_plan_without_labels_is_of_its_rows_too() -> None:
-    with pytest.raises(ValueError, match="^the labels are of other rows$"):
-        EpochPlan(np.array([0, 3])).check(LENGTHS)
+# What the log is told of an epoch's labels, why there are none, and the shuffled control
+
+
+NOT_PROBED = "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows"
+NOT_RIGHT = "the model is not yet right on any of the sentences probed, and only those say which words matter"
+NO_TOKEN = "no token of the sentences that the model is right on was masked or could be labelled; see labels.mask_share"
+
+
+def planned(name: str, source: LabelSource, **settings: Any):
+    return generator(name, source, **settings).plan(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("flip", {"ratio": 2.0}),
+        ("drop", {"mask_share": 0.05}),
+        ("leave-one-out", {}),
+        ("leave-one-out", {"targets": "soft"}),
+        ("released", {"aug_ratio_each": 0.5}),
+    ],
+)
+def test_ones_and_zeros_are_counted_at_a_half(name: str, settings: dict[str, Any]) -> None:
+    made = planned(name, bag_source(400), **settings)
+    labels = made.token_labels.values.tolist()
+    assert made.facts["ones"] == sum(label >= 0.5 for label in labels)
+    assert made.facts["zeros"] == sum(0 <= label < 0.5 for label in labels)
+    assert 0 < made.facts["flipped"] < made.facts["correct"] < made.facts["probed"]
+    assert min(made.facts["ones"], made.facts["zeros"]) > 0
+    assert "reason" not in made.facts
+    more = {"passes", "pool", "kept", "missing", "kept_share", "kept_tokens", "row_tokens"}
+    assert set(made.facts) == {"probed", "correct", "flipped", "ones", "zeros", *(more if name == "released" else ())}
+
+
+@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
+def test_where_no_row_is_right_there_are_no_labels_and_the_reason_says_so(name: str) -> None:
+    made = planned(name, bag_source(30, wrong_share=1.1))
+    assert made.token_labels is None
+    assert made.rows.tolist() == list(range(30))
+    assert made.facts == {"probed": 30, "correct": 0, "flipped": 0, "ones": 0, "zeros": 0, "reason": NOT_RIGHT}
+
+
+@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
+def test_where_nothing_is_probed_the_reason_names_the_settings(name: str) -> None:
+    for settings in ({"ratio": 0.0}, {"ratio": 0.01}):
+        made = planned(name, bag_source(30), **settings)
+        assert made.token_labels is None
+        assert made.facts == {"probed": 0, "correct": 0, "flipped": 0, "ones": 0, "zeros": 0, "reason": NOT_PROBED}
+
+
+@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
+def test_texts_without_ordinary_tokens_give_no_labels(name: str) -> None:
+    features = features_of("ss", "s", "sss")
+    scorer = BagOfWordsScorer(features, np.zeros(6))
+    comparator = PredictionComparator(LabelSpace("classification", ("bad", "good")))
+    made = planned(name, LabelSource(features, np.zeros(3, dtype=np.int64), comparator, scorer, -1, 1))
+    assert made.token_labels is None
+    assert made.facts["reason"] == NO_TOKEN
+    assert made.facts["correct"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("flip", {"ratio": 2.0}),
+        ("drop", {}),
+        ("leave-one-out", {"targets": "soft"}),
+        ("released", {"aug_ratio_each": 0.5}),
+    ],
+)
+def test_shuffled_labels_are_the_same_ones_elsewhere(name: str, settings: dict[str, Any]) -> None:
+    source = bag_source(60)
+    usual, mixed = (planned(name, source, shuffle=shuffle, **settings) for shuffle in (False, True))
+    values, dealt = usual.token_labels.values, mixed.token_labels.values
+    assert sorted(dealt.tolist()) == sorted(values.tolist())
+    assert np.array_equal(dealt < 0, values < 0)
+    assert (dealt != values).sum() > 20
+    assert mixed.facts == usual.facts
+    assert np.array_equal(mixed.rows, usual.rows)
+    assert np.array_equal(labels_of(name, source, shuffle=True, **settings), dealt)
+
+
+def test_the_shuffle_of_a_seed_and_epoch_is_the_same_in_every_version() -> None:
+    source, flip = replace(bag_source(4, length=4), seed=42), {"ratio": 2.0, "mask_share": 0.5}
+    plain, mixed = (generator("flip", source, shuffle=shuffle, **flip).plan(3) for shuffle in (False, True))
+    draws = numpy_generator("shuffled labels", 42, 3)
+    assert np.array_equal(mixed.token_labels.values, shuffled(plain.token_labels.values, draws))
+
+
+# From scores of importance to labels, and the control that deals labels out again
+
+
+@pytest.mark.parametrize(
+    ("scores", "top_share", "expected"),
+    [
+        ([5, 4, 3, 2, 1, 0], 0.3, [1, 1, -1, 0, 0, 0]),  # round(1.8) is 2; the bottom half is 3
+        ([1, 2, 3, 4, 5], 0.2, [0, 0, -1, -1, 1]),  # the bottom half of five is 2
+        ([1, 2, 3, 4, 5], 0.0, [0, 0, -1, -1, 1]),  # at least one
+        ([1, 2, 3, 4], 0.5, [0, 0, 1, 1]),
+        ([3, 1, 2], 0.5, [1, 0, 1]),  # round(1.5) is 2
+        ([7], 0.3, [1]),  # one token has no bottom half
+        ([0], 0.3, [-1]),
+        ([2, 1], 0.3, [1, 0]),
+        ([-1, -2, -3, -4], 0.5, [-1, -1, 0, 0]),  # nothing above 0: no token is important
+        ([1, -2, -3, -4], 0.5, [1, -1, 0, 0]),
+        ([2, 2, 2, 2], 0.3, [1, -1, 0, 0]),  # of equal scores the earlier counts as higher
+        ([0, 0, 0, 0], 0.3, [-1, -1, 0, 0]),
+        ([], 0.3, []),
+    ],
+)
+def test_hard_labels_by_hand(scores: list[float], top_share: float, expected: list[float]) -> None:
+    values = np.array(scores, dtype=np.float32)
+    made = labels_from_scores(values, list(range(len(scores))), targets="hard", top_share=top_share)
+    assert (made.dtype, made.tolist()) == (np.float32, expected)
+
+
+SCORES = nps.arrays(np.float32, st.integers(1, 30), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
+
+
+@given(SCORES, st.floats(0, 0.5), st.booleans(), st.data())
+def test_labels_from_any_scores(scores: np.ndarray, top_share: float, soft: bool, data: st.DataObject) -> None:
+    places = sorted(data.draw(st.sets(st.integers(0, len(scores) - 1))))
+    kept = scores.copy()
+    made = labels_from_scores(scores, places, targets="soft" if soft else "hard", top_share=top_share)
+    assert np.array_equal(scores, kept)
+    assert made == pytest.approx(labels_of_scores(scores, places, soft=soft, top_share=top_share), abs=1e-6)
+    assert (np.delete(made, places) == -1).all()
+    if not soft:
+        ones, zeros = (made == 1).sum(), (made == 0).sum()
+        assert zeros == len(places) // 2
+        assert ones <= max(1, round(top_share * len(places)))
+        if ones and zeros:
+            assert scores[made == 1].min() >= scores[made == 0].max()
+            assert scores[made == 1].min() > 0
+    elif places and scores[places].max() > 0:
+        assert made.max() == 1
+        assert made[places].min() >= 0
+
+
+def test_shuffling_deals_every_label_to_every_labelled_place_alike() -> None:
+    values = np.array([1.0, -1.0, 0.0, 0.0, -1.0, 0.0], dtype=np.float32)
+    draws = np.array([shuffled(values, np.random.default_rng(seed)) for seed in range(2000)])
+    assert (draws[:, [0, 2, 3, 5]] == 1).mean(axis=0) == pytest.approx(np.full(4, 0.25), abs=0.05)

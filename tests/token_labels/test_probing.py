@@ -121,9 +121,7 @@ def test_the_ratio_sets_how_often_sentences_are_masked_and_repeats_are_averaged(
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 8, 1000])
-def test_leave_one_out_does_not_depend_on_how_many_rows_are_asked_at_once(
-    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
-) -> None:
+def test_leave_one_out_does_not_depend_on_how_many_rows_are_asked_at_once(monkeypatch, rows_at_once):
     source, scorer = watched(bag_source(20))
     usual = generator("leave-one-out", source).plan(1)
     asked = len(scorer.masked)

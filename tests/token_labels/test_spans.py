@@ -1,4 +1,4 @@
-"""Random spans as the released program draws them: in quarters of each text, of one to three tokens."""
+"""Masks and spans: shares of the non-special tokens, in spans as the released program draws them, by their key."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.token_labels import corruption
-from attentune.token_labels.corruption import random_spans
+from attentune.token_labels.corruption import copy_numbers, random_mask, random_spans, spread_copies
 from helpers.label_references import released_spans
 from helpers.label_sources import features_of
+
+
+@given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.integers(0, 2**40))
+def test_a_mask_is_a_share_of_the_ordinary_tokens(row: str, share: float, seed: int) -> None:
+    features = features_of("ooss", row, "so")
+    places = random_mask(features, 1, share, seed, 1)
+    ordinary = [place for place, mark in enumerate(row) if mark == "o"]
+    expected = max(1, round(share * len(ordinary))) if share > 0 and ordinary else 0
+    assert len(places) == expected
+    assert places.dtype == np.int64
+    assert places.tolist() == sorted(set(places.tolist()))
+    assert set(places.tolist()) <= set(ordinary)
+
+
+def test_a_mask_is_a_function_of_the_key_alone() -> None:
+    features = features_of("s" + "o" * 30 + "s")
+    first = random_mask(features, 0, 0.3, 42, 1, 5, 0)
+    random_mask(features, 0, 0.3, 1)
+    np.random.seed(3)
+    assert np.array_equal(random_mask(features, 0, 0.3, 42, 1, 5, 0), first)
+    others = [(43, 1, 5, 0), (42, 2, 5, 0), (42, 1, 6, 0), (42, 1, 5, 1)]
+    assert all(not np.array_equal(random_mask(features, 0, 0.3, *key), first) for key in others)
+
+
+@given(st.integers(0, 60), st.floats(0, 5), st.integers(0, 2**40))
+def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
+    copies = spread_copies(rows, ratio, seed)
+    assert len(copies) == round(ratio * rows)
+    assert copies.dtype == np.int64
+    assert copies.tolist() == sorted(copies.tolist())
+    counts = np.bincount(copies, minlength=rows)
+    assert len(counts) == rows
+    assert not rows or counts.max() - counts.min() <= 1
+
+
+def test_copies_of_a_row_are_numbered_from_zero() -> None:
+    assert copy_numbers(np.array([0, 0, 0, 2, 5, 5])).tolist() == [0, 1, 2, 0, 0, 1]
+    assert copy_numbers(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_a_key_stands_for_the_same_draws_in_every_version() -> None:
+    """A run begun with one release goes on with the next: these numbers may change with a major version only."""
+    features = features_of("s" + "o" * 20 + "s")
+    assert random_mask(features, 0, 0.2, 42, 1, 0, 0).tolist() == [3, 4, 7, 12]
+    spans = random_spans(features, 0, chance=0.2, rm_threshold=0.7, key=(42, 1, 0))
+    assert spans.tolist() == [2, 3, 4, 6, 17, 20]
+    assert spread_copies(10, 0.4, 42, 1).tolist() == [1, 4, 5, 8]
+    assert spread_copies(0, 0.4, 42, 1).tolist() == []
+
+
+# Random spans as the released program draws them: in quarters of each text, of one to three tokens
 
 
 class Scripted:
@@ -89,9 +140,7 @@ def test_a_span_stays_in_the_quarter_of_the_token_that_started_it(count: int, da
 
 
 @given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**40))
-def test_spans_are_ordinary_tokens_and_a_function_of_the_key(
-    row: str, chance: float, rm_threshold: float, seed: int
-) -> None:
+def test_spans_are_ordinary_tokens_and_a_function_of_the_key(row, chance, rm_threshold, seed):
     features = features_of("ooss", row, "so")
     places = random_spans(features, 1, chance=chance, rm_threshold=rm_threshold, key=(seed, 1))
     assert places.tolist() == sorted(set(places.tolist()))

@@ -36,7 +36,6 @@ FILES = (
     "tokenizer_config.json",
 )
 Reference = tuple[Path, dict[str, object]]
-Note = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +151,8 @@ def test_best_weights_that_cannot_be_used_are_made_again(encoder, reference, bro
 
 @pytest.mark.integration
 def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
-    encoder: Path,
-    reference: Reference,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    encoder, reference, tmp_path, monkeypatch, capfd
+):
     finish = run_module.finish
 
     def spoil_then_finish(run: Path, *others: object) -> object:
@@ -178,12 +173,8 @@ def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
 
 
 def test_a_checkpoint_that_reads_back_as_something_else_is_not_used_and_old_ones_stand(
-    encoder: Path,
-    reference: Reference,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    encoder, reference, tmp_path, monkeypatch, capfd
+):
     sync_folder, calls = checkpoint_module.sync_folder, []
 
     def spoil_the_third(folder: Path) -> None:

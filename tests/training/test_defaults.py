@@ -46,9 +46,6 @@ def test_small_data_gets_updates_and_large_data_three_epochs(rows: int, batch: i
     settled = choose_settings(TrainingConfig(), size(rows))
     assert (settled.per_device_train_batch_size, settled.num_train_epochs) == (batch, epochs)
     assert updates(settled, rows) == steps
-
-
-def test_long_texts_have_small_batches() -> None:
     assert default_batch_size(100_000, mean_tokens=129) == 16
     assert default_batch_size(100_000, mean_tokens=128) == 32
 

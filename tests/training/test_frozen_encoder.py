@@ -84,21 +84,38 @@ def assert_close(first: Path, second: Path, *, atol: float) -> None:
 # The encoder's weights
 
 
+# With the reason why the encoder runs in each step, where its outputs cannot be kept.
 METHODS = {
-    "kept": {},
-    "in each step": {"model__layer_mix__kind": "mean-all"},
-    "token labels": {"preset": "ssa-hybrid"},
-    "captum": {"preset": "ssa-co", "labels__generator": "integrated-gradients", "labels__steps": 2},
-    "masked rows": {"preset": "bert-mask"},
-    "best": {"training__load_best_model_at_end": True, "training__eval_strategy": "steps", "training__eval_steps": 4},
+    "kept": ({}, None),
+    "best": (
+        {"training__load_best_model_at_end": True, "training__eval_strategy": "steps", "training__eval_steps": 4},
+        None,
+    ),
+    "all layers": ({"model__layer_mix__kind": "mean-all"}, "model.layer_mix"),
+    "sesame": ({"preset": "se-bert"}, "model.layer_mix"),
+    "token labels": ({"preset": "ssa-hybrid"}, "labels.generator flip"),
+    "captum": (
+        {"preset": "ssa-co", "labels__generator": "integrated-gradients", "labels__steps": 2},
+        "labels.generator",
+    ),
+    "masked rows": ({"preset": "bert-mask"}, "labels.generator masked-rows"),
+    "learnt blur": (
+        {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5},
+        "model.blur.learnable",
+    ),
+    "too large": ({}, "they would take 0.0 GiB"),
 }
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("method", METHODS)
-def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(run, tiny, method: str) -> None:
-    folder, calls = run("run", **FROZEN, **METHODS[method])
-    assert calls.modes == calls.graphs == {False}, "no dropout and no gradients"
+def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(run, tiny, monkeypatch, capfd, method):
+    changes, reason = METHODS[method]
+    if method == "too large":
+        monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 1000)
+    folder, calls = run("run", **FROZEN, **changes)
+    assert calls.modes == {False}, "no dropout"
+    assert calls.graphs == {method == "learnt blur"}, "no gradients, but those of sigmas"
     assert not any(weight.requires_grad for weight in calls.parts.model.encoder.parameters())
     saved = load_file(folder / "model.safetensors")
     original = AutoModel.from_pretrained(tiny("bert", layers=4)).state_dict()
@@ -113,6 +130,10 @@ def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(r
     assert {name.split(".", 1)[1] for name in load_file(last / "optimizer.safetensors")} == own
     before, after = (load_file(path / "model.safetensors") for path in (first, last))
     assert not [name for name in own if torch.equal(before[name], after[name])], "the rest has learnt"
+    assert np.isfinite(losses_of(folder)).all()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "frozen encoder" in line]
+    assert (calls.parts.frozen is None) == (reason is not None) == ("it runs in each step, since " in line)
+    assert reason is None or (reason in line and sum(calls.texts) >= 3 * ROWS)
 
 
 def test_a_frozen_encoder_stays_in_evaluation_mode(tiny: Tiny) -> None:
@@ -245,34 +266,6 @@ def test_a_batch_holds_each_rows_own_states_and_zeros_at_padding(tiny: Tiny) -> 
         assert not batch_BTD[number, len(ids_T) :].any()
     batch_BTD.fill_(7.0)
     assert not (states.batch(rows, 26) == 7.0).any(), "what is kept cannot be changed through a batch"
-
-
-NOT_KEPT = {
-    "labels.generator flip": {"preset": "ssa-co"},
-    "labels.generator masked-rows": {"preset": "bert-mask"},
-    "model.blur.learnable": {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5},
-    "model.layer_mix": {"preset": "se-bert"},
-    "they would take 0.0 GiB": {},
-}
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("reason", NOT_KEPT)
-def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_said(run, monkeypatch, capfd, reason):
-    if not NOT_KEPT[reason]:
-        monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 1000)
-    folder, calls = run("run", **FROZEN, **NOT_KEPT[reason])
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "frozen encoder" in line]
-    assert line.startswith("frozen encoder: it runs in each step, since ")
-    assert reason in line
-    assert calls.parts.frozen is None
-    assert sum(calls.texts) >= 3 * ROWS
-    assert np.isfinite(losses_of(folder)).all()
-    if reason == "model.blur.learnable":  # and learns, though the encoder is frozen
-        first = checkpoint_folders(folder)[0]
-        before, after = (load_file(path / "model.safetensors")["blur.raw_sigma"] for path in (first, folder))
-        assert (before - after).abs().min() > 0
-        assert (calls.modes, calls.graphs) == ({False}, {True})
 
 
 def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) -> None:

@@ -133,10 +133,7 @@ def test_signals_at_a_file_operation(encoder, reference, moments, tmp_path, shar
         *((4, 9, numbers) for numbers in ([signal.SIGTERM], [signal.SIGINT] * 2)),
     ],
 )
-def test_signals_at_every_file_operation(
-    encoder: Path, reference: Reference, moments: int, tmp_path: Path, first: int, every: int,
-    numbers: list[int], record_property: Note,
-) -> None:  # fmt: skip
+def test_signals_at_every_file_operation(encoder, reference, moments, tmp_path, first, every, numbers, record_property):
     mine = range(first, moments + 1, every)
     for moment in mine:
         kill_at_moment(tmp_path / str(moment), encoder, reference[1], moment, *numbers)

@@ -205,13 +205,15 @@ def test_outputs_of_corn_are_fitted_to_the_rows_of_their_condition() -> None:
 # Cosines
 
 
-@pytest.mark.parametrize("kind", ["two", "regression"])
-def test_a_cosine_starts_at_its_best_scale_without_being_asked(tiny: Tiny, tmp_path: Path, kind: str) -> None:
-    parts = built(tmp_path, tiny("bert"), **COSINE, **write(tmp_path, kind, pairs=True))
-    assert isinstance(parts.model.classifier, CosineSimilarity)
+@pytest.mark.parametrize(("kind", "combine"), [("two", "cosine"), ("regression", "cosine"), ("two", "scaled-dot")])
+def test_one_number_starts_at_its_best_scale_without_being_asked(tiny, tmp_path: Path, kind: str, combine: str) -> None:
+    """Else a dot product of similar texts is positive for all pairs, as on Quora, and predicts the second class."""
+    changes = COSINE if combine == "cosine" else COSINE | {"preset": "bi-encoder-mean", "model__head__combine": combine}
+    parts = built(tmp_path, tiny("bert"), **changes, **write(tmp_path, kind, pairs=True))
+    assert isinstance(parts.model.classifier, CosineSimilarity) == (combine == "cosine")
     cosine_N1, labels = features_of(parts), parts.inputs.labels
     assert cosine_N1.shape == (ROWS, 1)
-    assert np.abs(cosine_N1).max() <= 1 + 1e-6
+    assert combine != "cosine" or np.abs(cosine_N1).max() <= 1 + 1e-6
     assert "scale and offset are fitted to 40 training rows" in str(parts.start_classifier())
     got = logits_of(parts)
     fitted = fit_classifier(cosine_N1, labels, parts.inputs.data.label_space, parts.objective, None, seed=42)
@@ -223,17 +225,22 @@ def test_a_cosine_starts_at_its_best_scale_without_being_asked(tiny: Tiny, tmp_p
         assert got[:, 1] == pytest.approx(expected[:, 1] - expected[:, 0], abs=2e-3)
 
 
-def test_a_dot_product_is_refused_before_anything_is_written(tiny: Tiny, tmp_path: Path) -> None:
-    data = write(tmp_path, "two", pairs=True)
-    with pytest.raises(ConfigError, match="training.linear_probe: got true with model.head.combine dot.*concat-cosine"):
-        run(tmp_path, tiny("bert"), **{**PAIR, "model__head__combine": "dot"}, **data)
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        (
+            "two",
+            PAIR | {"model__head__combine": "dot"},
+            "linear_probe: got true with .*combine dot.*concat-cosine",
+        ),
+        ("three", COSINE, r"model.head.combine: got cosine, which gives one number.*Set it to concat"),
+        ("multi_label", COSINE, r"model.head.combine: got cosine, which gives one number.*Set it to concat"),
+    ],
+)
+def test_what_one_number_cannot_start_from_is_refused(tiny: Tiny, tmp_path: Path, kind, changes, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run(tmp_path, tiny("bert"), **changes, **write(tmp_path, kind, pairs=True))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("kind", ["three", "multi_label"])
-def test_a_cosine_of_more_than_two_classes_is_refused(tiny: Tiny, tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"model.head.combine: got cosine, which gives one number.*Set it to concat"):
-        built(tmp_path, tiny("bert"), **COSINE, **write(tmp_path, kind, pairs=True))
 
 
 def test_a_run_that_only_gets_worse_ends_with_the_frozen_solution(tiny: Tiny, tmp_path: Path) -> None:
@@ -289,29 +296,3 @@ def test_a_strong_pull_keeps_the_weights_at_the_probe(tiny: Tiny, tmp_path: Path
             )
     # One step of AdamW moves a weight by at most about the learning rate, 1e-3.
     assert distances[1000.0] < 1.1e-3 < distances[0.0]
-
-
-@pytest.mark.parametrize("preset", ["bi-encoder-mean", pytest.param("task-attention", marks=pytest.mark.integration)])
-def test_a_dot_product_of_similar_texts_learns_at_least_the_majority(tiny: Tiny, tmp_path: Path, preset: str) -> None:
-    """As on Quora: without the fitted offset it is positive for all pairs, which predicts the second class.
-
-    The texts of a pair differ in their last word, and three quarters of the pairs have the first label.
-    """
-    draw = np.random.default_rng(3)
-    for name, rows in (("train", 80), ("validation", 40)):
-        lines = ["text,text_pair,label"]
-        for row in range(rows):
-            words = list(draw.choice(FILLER, 6))
-            lines.append(
-                f"{' '.join(words)},{' '.join([*words[:-1], draw.choice(FILLER)])},{'no' if row % 4 else 'yes'}"
-            )
-        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    columns = {"data__text_column": "text", "data__text_pair_column": "text_pair", "data__label_column": "label"}
-    options = {"preset": preset, "training__learning_rate": 1e-4, **columns}
-    scores = {}
-    for combine in ("scaled-dot", "dot"):
-        folder = str(tmp_path / combine)
-        made = run(tmp_path, tiny("bert"), **options, model__head__combine=combine, training__output_dir=folder)
-        scores[combine] = made.scores["validation"]["accuracy"]
-    assert scores["scaled-dot"] >= 0.75
-    assert scores["dot"] <= 0.5

@@ -226,27 +226,6 @@ def test_untouched_embeddings_decay_by_the_encoders_rate_and_not_at_all_when_it_
     assert embedding_weight_decay(TrainingConfig(weight_decay=0.3)) == 0.3
 
 
-def test_a_saved_state_goes_on_as_if_never_stopped() -> None:
-    whole = Small()
-    train(whole, build_optimizer(whole, **SETTINGS), range(6))
-
-    first = Small()
-    optimizer = build_optimizer(first, **SETTINGS)
-    train(first, optimizer, range(3))
-    tensors = optimizer_tensors(optimizer, first)
-    kinds = {name.split(".", 1)[0] for name in tensors}
-    assert kinds == {"step", "exp_avg", "exp_avg_sq"}
-    assert len(tensors) == 3 * 4
-    weights = {name: weight.clone() for name, weight in first.state_dict().items()}
-
-    second = Small()
-    second.load_state_dict(weights)
-    optimizer = build_optimizer(second, **SETTINGS)
-    load_optimizer_tensors(optimizer, second, {name: tensor.clone() for name, tensor in tensors.items()})
-    train(second, optimizer, range(3, 6))
-    assert all(torch.equal(weight, whole.state_dict()[name]) for name, weight in second.state_dict().items())
-
-
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e9])
 def test_clipping_in_the_optimiser_is_clipping_before_it(limit: float) -> None:
     generator = torch.Generator().manual_seed(1)

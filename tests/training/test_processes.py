@@ -33,7 +33,6 @@ from helpers.samples import settings, write_reviews
 pytestmark = pytest.mark.integration
 
 Tiny = Callable[..., Path]
-Ran = tuple[Path, Path]
 WAIT_S = 240
 # A large epsilon: else AdamW makes whole steps of what rounding leaves where a gradient is zero.
 METHOD: dict[str, Any] = {
@@ -134,7 +133,7 @@ def both(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_both_processes_have_the_same_labels(both: Path, name: str) -> None:
+def test_both_processes_have_the_labels_weights_and_log_of_one(both: Path, name: str) -> None:
     first, second = (np.load(both / f"{name}-{process}.npz") for process in (0, 1))
     assert first["processes"] == second["processes"] == 2
     assert set(first.files) == set(second.files)
@@ -143,10 +142,8 @@ def test_both_processes_have_the_same_labels(both: Path, name: str) -> None:
         assert np.array_equal(first[key], second[key]), key
     for epoch in (1, 2):
         assert {0.0, 1.0} <= set(first[f"values-{epoch}"].tolist())
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_weights_labels_and_log_are_those_of_one_process(both: Path, name: str) -> None:
+    # Of an odd number of batches, too; a row that no process scored would be zero.
+    assert (np.abs(first["logits"]).max(axis=1) > 0).all()
     one, two = (load_file(both / f"{name}-{count}" / LABELS_FILE) for count in ("one", "two"))
     assert one.keys() == two.keys()
     # Each process sees a batch's loss twice as large; labels depend only on the order of the scores in a row, and
@@ -165,13 +162,6 @@ def test_weights_labels_and_log_are_those_of_one_process(both: Path, name: str) 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
     """The labels' facts of a line of the log beside its others."""
     return {key: value for key, value in line.items() if key != "labels"} | line.get("labels", {})
-
-
-def test_an_odd_number_of_batches_gives_all_processes_the_same_logits(both: Path) -> None:
-    first, second = (np.load(both / f"flip-{process}.npz")["logits"] for process in (0, 1))
-    assert first.shape == (48, 2)
-    assert np.array_equal(first, second)
-    assert (np.abs(first).max(axis=1) > 0).all()  # a row that no process scored would be zero
 
 
 def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ from helpers.interrupted import (
 from helpers.samples import settings
 
 Reference = tuple[Path, dict[str, object]]
-Note = Callable[[str, object], None]
 REFUSED = 7
 PARTS, PAGE_KIB = 8, 4
 
@@ -201,9 +200,7 @@ def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, lo
 # Two at once
 
 
-def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
-    encoder: Path, reference: Reference, tmp_path: Path
-) -> None:
+def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(encoder, reference, tmp_path):
     make_rows(tmp_path)
     ready, go_on, run, save = tmp_path / "ready", tmp_path / "go-on", tmp_path / "run", Checkpointer.save
 

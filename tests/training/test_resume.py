@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 
 import attentune.training.card as card_module
 import attentune.training.checkpoint as checkpoint_module
-import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer
 from attentune.training.callbacks import ProgressDisplay
@@ -231,24 +230,6 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path,
 
 
 # Stopped
-
-
-def test_ctrl_c_saves_and_says_how_to_go_on(trained, tmp_path, reference, monkeypatch):
-    training_step = run_module.training_step
-
-    def step_then_interrupt(task: Any, plan: Any, group: Any) -> Any:
-        logs = training_step(task, plan, group)
-        if task.state.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-        return logs
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "training_step", step_then_interrupt)
-        with pytest.raises(Interrupted, match="attentune train --resume --output_dir"):
-            trained("masked rows")
-    assert (tmp_path / "run" / "checkpoint-5").is_dir()
-    trained("masked rows", training__resume=True)
-    assert_same(without_checkpoints(outcome(tmp_path / "run")), without_checkpoints(reference("masked rows")[1]))
 
 
 @pytest.mark.integration

@@ -190,64 +190,41 @@ def encoder(tiny: Callable[..., Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny("bert", layers=2, hidden=16), tmp_path / "encoder"))
 
 
-# A run that is resumed
-
-
-def killed_run(folder: Path, encoder: Path, step: int = 5) -> None:
-    die_after_step(step, lambda: train_in(folder, encoder))
-
-
-def swap_words(encoder: Path, *pairs: tuple[str, str]) -> None:
-    """Give words each other's numbers in a tokenizer."""
+def swap_words(encoder: Path, first: str, second: str) -> None:
+    """Give two words each other's numbers in a tokenizer."""
     file = encoder / "tokenizer.json"
     content = json.loads(file.read_text())
     vocab = content["model"]["vocab"]
-    for first, second in pairs:
-        vocab[first], vocab[second] = vocab[second], vocab[first]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
     file.write_text(json.dumps(content))
 
 
-def change_config(encoder: Path, **values: Any) -> None:
-    file = encoder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
 @pytest.mark.integration
-def test_another_tokenizer_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """As many words, other numbers: nothing else would tell."""
-    killed_run(tmp_path, encoder)
-    swap_words(encoder, ("film", "movie"))
+def test_another_tokenizer_or_architecture_is_refused_and_other_weights_make_no_difference(encoder, tmp_path) -> None:
+    """A tokenizer of as many words, settings that all weights fit, or what is left of them: nothing else would tell.
+
+    A resumed run has all weights from its checkpoint, but for rows of the word table that it does not train; another
+    table is refused, see tests/cli/test_mistakes.py.
+    """
+    train_in(tmp_path / "whole", encoder)
+    die_after_step(5, lambda: train_in(tmp_path, encoder))
+    swap_words(encoder, "film", "movie")
     message = r"run: cannot be resumed: the tokens that the tokenizer makes of them \(train, validation\) changed since"
     with pytest.raises(CheckpointError, match=message):
         train_in(tmp_path, encoder, resume=True)
-    swap_words(encoder, ("film", "movie"))
-    train_in(tmp_path, encoder, resume=True)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
+    swap_words(encoder, "film", "movie")
+    file = encoder / "config.json"
+    before = json.loads(file.read_text())
+    for name, value, told in (
         ("hidden_act", "relu", "was 'gelu', now 'relu'"),
         ("num_attention_heads", 2, "was 4, now 2"),
         ("hidden_dropout_prob", 0.4, "was 0.1, now 0.4"),
         ("num_hidden_layers", 1, "was 2, now 1"),
-    ],
-)
-def test_other_settings_of_the_encoder_are_refused(encoder, tmp_path, name, value, told):
-    """The weights fit all of these, or what is left of them."""
-    killed_run(tmp_path, encoder)
-    change_config(encoder, **{name: value})
-    with pytest.raises(CheckpointError, match=rf"the encoder \(.*{name}: {re.escape(told)}"):
-        train_in(tmp_path, encoder, resume=True)
-
-
-@pytest.mark.integration
-def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path, tmp_path: Path) -> None:
-    """A resumed run has all weights from its checkpoint, but for rows of the word table that it does not train; another
-    table is refused, see tests/cli/test_mistakes.py."""
-    train_in(tmp_path / "whole", encoder)
-    killed_run(tmp_path, encoder)
+    ):
+        file.write_text(json.dumps(before | {name: value}))
+        with pytest.raises(CheckpointError, match=rf"the encoder \(.*{name}: {re.escape(told)}"):
+            train_in(tmp_path, encoder, resume=True)
+    file.write_text(json.dumps(before))
     weights = load_file(encoder / "model.safetensors")
     changed = {name: weight + 1 if "layer.1" in name else weight for name, weight in weights.items()}
     save_file(changed, encoder / "model.safetensors", metadata={"format": "pt"})
@@ -258,18 +235,13 @@ def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path,
 # Comparisons and searches
 
 
-def small(folder: Path, encoder: Path) -> dict[str, Any]:
-    given = settings(folder, encoder, training__num_train_epochs=1, training__max_steps=1)
-    return {
-        name: value for name, value in given.items() if name not in ("training.output_dir", "training.learning_rate")
-    }
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["comparison", "search"])
 def test_rows_and_encoders_that_changed_under_comparisons_and_searches_are_refused(encoder, tmp_path, kind):
     folder, options = tmp_path / kind, {"jobs": 1, "display": ComparisonProgress(quiet=True)}
-    options["overrides"] = small(tmp_path, encoder)
+    given = settings(tmp_path, encoder, training__num_train_epochs=1, training__max_steps=1)
+    del given["training.output_dir"], given["training.learning_rate"]
+    options["overrides"] = given
 
     def begin(more: int = 0) -> Any:
         """The records of a comparison of so many more seeds, or the scores of a search."""
@@ -291,7 +263,7 @@ def test_rows_and_encoders_that_changed_under_comparisons_and_searches_are_refus
     if kind == "comparison":
         assert begin() == before, "what is recorded is shown"
     train_file.write_text(rows)
-    swap_words(encoder, ("film", "movie"))
+    swap_words(encoder, "film", "movie")
     of_search = r"was begun as another search.*: encoder .*: was '"
     refused({"comparison": f"comparison: the encoder {encoder} changed since it was begun", "search": of_search})
     tokenizer.write_bytes(words)

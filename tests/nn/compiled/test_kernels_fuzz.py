@@ -11,12 +11,13 @@ from torch import Tensor
 
 from attentune.nn.compiled import kernels
 from attentune.nn.compiled.kernels import DropoutMask
-from helpers.native import needs_native
+from helpers.native import near, needs_native, plain_attention
 
 pytestmark = needs_native
 
 HALF = torch.bfloat16
 NO_DROPOUT = DropoutMask.of(0.0, 0)
+LOST = 1e-37  # subnormal numbers may be read as 0
 LOWEST = torch.finfo(torch.float32).min
 seeds = st.integers(0, 2**31)
 # Sizes of values: subnormal numbers, usual ones, and such that scores differ by hundreds.
@@ -51,26 +52,6 @@ def random_mask(shape: Shape, kind: str, generator: torch.Generator) -> Tensor |
     return torch.zeros(hidden.shape).masked_fill_(hidden, lowest)
 
 
-def plain_attention(
-    projected: Tensor, biases: Tensor, mask: Tensor | None, shape: Shape, position_bias: Tensor | None = None
-) -> Tensor:
-    parts = (projected.double() + biases.double()).view(shape.batch, shape.length, 3, shape.heads, shape.width)
-    query, key, value = parts.permute(2, 0, 3, 1, 4)
-    scores = query @ key.transpose(2, 3) / math.sqrt(shape.width)
-    scores = scores if mask is None else scores + mask.double()
-    if position_bias is not None:
-        places = torch.arange(shape.length)
-        scores = scores + position_bias[:, places - places[:, None] + shape.length - 1]
-    context = scores.softmax(dim=-1) @ value
-    return context.transpose(1, 2).reshape(shape.batch * shape.length, -1)
-
-
-def assert_close(ours: Tensor, wanted: Tensor, share: float, lost: float = 1e-37) -> None:
-    """Each number within this share of the largest one, plus `lost`; bf16 rounds each by 1/512 at most."""
-    limit = share * float(wanted.detach().abs().max()) + lost
-    assert float((ours.double() - wanted.detach()).abs().max()) <= limit
-
-
 @pytest.mark.parametrize("kind", ["none", "texts", "queries", "infinite"])
 @given(shape=shapes, scale=scales, biased=st.booleans(), seed=seeds)
 def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, biased: bool, seed: int) -> None:
@@ -83,11 +64,11 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, bias
     d_context = random(rows, hidden, generator=generator).to(HALF)
     bias = random(shape.heads, 2 * shape.length - 1, generator=generator) if biased else None
     exact = [one.double().requires_grad_() for one in (projected, biases, bias) if one is not None]
-    wanted = plain_attention(*exact[:2], mask, shape, *exact[2:])
+    wanted = plain_attention(*exact[:2], mask, shape.batch, shape.heads, 1.0, *exact[2:])
     context, log_sums = kernels.attention(
         projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, positions=bias, keep=True
     )
-    assert_close(context, wanted, 0.01)
+    near(context, wanted, 0.01, LOST)
     if scale > 1:
         return  # a softmax over scores that differ by hundreds has gradients below the rounding of its inputs
     assert log_sums is not None
@@ -98,9 +79,9 @@ def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, bias
     if d_bias is not None:
         # Matrix tiles read subnormal values as 0, in each product of a score's gradient.
         products = shape.batch * shape.width * float(d_context.abs().max())
-        assert_close(d_bias, back[2], 0.02, max(1e-37, products * torch.finfo(torch.float32).tiny))
-    assert_close(d_projected, back[0], 0.02)
-    assert_close(d_biases, back[1], 0.02)
+        near(d_bias, back[2], 0.02, max(LOST, products * torch.finfo(torch.float32).tiny))
+    near(d_projected, back[0], 0.02, LOST)
+    near(d_biases, back[1], 0.02, LOST)
 
 
 @pytest.mark.parametrize("form", ["none", "tanh"])
@@ -113,12 +94,12 @@ def test_gelu_and_its_gradients(form: str, rows: int, columns: int, scale: float
     exact = x.double().requires_grad_(), bias.double().requires_grad_()
     wanted = torch.nn.functional.gelu(exact[0] + exact[1], approximate=form)
     back = torch.autograd.grad(wanted, exact, d_out.double())
-    assert_close(kernels.gelu(x, bias, is_tanh=form == "tanh"), wanted, 0.01)
+    near(kernels.gelu(x, bias, is_tanh=form == "tanh"), wanted, 0.01, LOST)
     d_x = d_out.clone()
     out, d_bias = kernels.gelu_back(x, bias, d_x, is_tanh=form == "tanh")
-    assert_close(out, wanted, 0.01)
-    assert_close(d_x, back[0], 0.01)
-    assert_close(d_bias, back[1], 0.001)
+    near(out, wanted, 0.01, LOST)
+    near(d_x, back[0], 0.01, LOST)
+    near(d_bias, back[1], 0.001, LOST)
 
 
 @pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])

@@ -46,9 +46,7 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.integration
 @needs_native
-def test_options_of_the_environment_come_last_and_have_a_library_of_their_own(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_the_environment_come_last_and_have_a_library_of_their_own(cache, monkeypatch):
     native.load_library()
     monkeypatch.setenv("ATTENTUNE_CFLAGS", "-O1 -no-such-option")
     native.attempt_load.cache_clear()

@@ -1,7 +1,9 @@
 """Several tasks in one command: a run each, or one encoder that all share; resumed, predicted and handed in."""
 
 import json
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -49,59 +51,66 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_the_command_prints_every_tasks_scores_and_the_leaderboards(
-    place: Path, tiny: Tiny, attentune: Callable[..., tuple[int, str, str]], form: str
-) -> None:
+METHOD = {"training__multi_task": True, "preset": "ssa-hybrid", "training__save_steps": 5}
+RUNS = {
+    "apart": {"preset": "task-attention"},
+    "together": {"preset": "task-attention", "training__multi_task": True},
+    "method": METHOD,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, TasksResult]]:
+    """`whole("apart")`: the folder of such a run, trained once, and its result."""
+    made: dict[str, tuple[Path, TasksResult]] = {}
+
+    def get(name: str) -> tuple[Path, TasksResult]:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            write_cs224n(folder / "cs224n")
+            made[name] = folder / "run", train(folder, tiny("bert"), **RUNS[name])
+        return made[name]
+
+    return get
+
+
+def test_the_command_prints_every_tasks_scores_and_the_leaderboards(place, tiny, attentune):
     where = ("--data_dir", place / "cs224n", "--output_dir", place / "run", "--model_name_or_path", tiny("bert"))
     size = ("--max_seq_length", 32, "--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--use_cpu")
-    status, out, err = attentune("train", "--tasks", ",".join(TASKS), *where, *size, "--quiet", "--format", form)
+    words = ("train", "--tasks", ",".join(TASKS), *where, *size, "--quiet")
+    status, out, err = attentune(*words)
     assert status == 0, err
     scores = {task: evaluate(place / "run" / task)["validation"] for task in TASKS}
-    if form == "json":
-        found = json.loads(out)
-        assert list(found["tasks"]) == list(TASKS)
-        assert found["tasks"]["sst5"]["validation"] == pytest.approx(scores["sst5"])
-        assert found["leaderboard"] == json.loads((place / "run" / "tasks.json").read_text())["leaderboard"]
-        return
     for task, own in scores.items():
         for name, value in own.items():
             said = re.search(rf"^{task} +validation +{name} +(\S+)$", out, re.MULTILINE)
             assert said, out
             assert said[1] == "undefined" if value is None else float(said[1]) == pytest.approx(value, abs=1e-4)
     assert re.search(r"^all three +validation +leaderboard score", out, re.MULTILINE)
+    found = json.loads(attentune(*words, "--resume", "--format", "json")[1])
+    assert list(found["tasks"]) == list(TASKS)
+    assert found["tasks"]["sst5"]["validation"] == pytest.approx(scores["sst5"])
+    assert found["leaderboard"] == json.loads((place / "run" / "tasks.json").read_text())["leaderboard"]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("together", [False, True])
-def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, together: bool) -> None:
-    result = train(place, tiny("bert"), training__multi_task=together, preset="task-attention")
+@pytest.mark.parametrize("name", ["apart", "together"])
+def test_each_task_is_a_run_that_scores_as_it_said_with_its_own_encoder_or_one_for_all(whole, name: str) -> None:
+    folder, result = whole(name)
     assert list(result.scores) == list(TASKS)
     for task in TASKS:
-        assert evaluate(place / "run" / task)["validation"] == pytest.approx(result.scores[task]["validation"])
+        assert evaluate(folder / task)["validation"] == pytest.approx(result.scores[task]["validation"])
         # The same by the folder of all and the task's name.
-        assert Predictor.load(place / "run", task).folder == place / "run" / task
-    told = json.loads((place / "run" / "tasks.json").read_text())
+        assert Predictor.load(folder, task).folder == folder / task
+    told = json.loads((folder / "tasks.json").read_text())
     assert told["tasks"] == result.scores
     accuracy = [result.scores[task]["validation"]["accuracy"] for task in ("sst5", "quora")]
     pearson = result.scores["sts"]["validation"]["pearson"]
     assert result.leaderboard == {"validation": pytest.approx((sum(accuracy) + (1 + pearson) / 2) / 3)}
-
-
-@pytest.mark.integration
-def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny: Tiny) -> None:
-    def encoders() -> list[dict[str, torch.Tensor]]:
-        whole = [load_file(place / "run" / task / "model.safetensors") for task in TASKS]
-        return [{name: own[name] for name in own if name.startswith("encoder.")} for own in whole]
-
-    train(place, tiny("bert"), training__multi_task=True)
-    first, *others = encoders()
+    first, *others = (load_file(folder / task / "model.safetensors") for task in TASKS)
+    names = [one for one in first if one.startswith("encoder.")]
     for other in others:
-        assert all(torch.equal(first[name], other[name]) for name in first)
-    train(place, tiny("bert"), training__overwrite_output_dir=True)
-    first, *others = encoders()
-    for other in others:
-        assert not all(torch.equal(first[name], other[name]) for name in first)
+        assert all(torch.equal(first[one], other[one]) for one in names) == (name == "together")
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -113,70 +122,48 @@ def outcome(run: Path) -> dict[str, Any]:
     }
 
 
-METHOD = {"training__multi_task": True, "preset": "ssa-hybrid", "training__save_steps": 5}
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize("step", [2, 11, 23])
-def test_a_broken_off_run_goes_on_to_the_same_end(
-    place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    train(place, tiny("bert"), **METHOD)
-    expected = outcome(place / "run")
+@pytest.mark.parametrize(("step", "way"), [(2, "killed"), (11, "killed"), (23, "killed"), (7, "Ctrl-C")])
+def test_a_broken_off_run_goes_on_to_the_same_end(whole, place, tiny, monkeypatch, step: int, way: str) -> None:
+    """Ctrl-C saves the step that it came in, and says how to go on."""
+    expected = outcome(whole("method")[0])
     assert len([line for line in expected["log"] if "loss" in line]) > 20
     done: list[int] = []
     usual = run_module.training_step
 
-    def dying(*arguments: Any) -> Any:
-        if len(done) == step:
+    def broken(*arguments: Any) -> Any:
+        if len(done) == step and way == "killed":
             raise RuntimeError("killed")
-        done.append(1)
-        return usual(*arguments)
-
-    settings = METHOD | {"training__output_dir": str(place / "other")}
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(run_module, "training_step", dying)
-        train(place, tiny("bert"), **settings)
-    folders = [entry.name for entry in (place / "other").glob("checkpoint-*")] if (place / "other").exists() else []
-    assert bool(folders) == (step >= 5)
-    train(place, tiny("bert"), **settings, training__resume=bool(folders))
-    assert outcome(place / "other") == expected
-
-
-@pytest.mark.integration
-def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, done = run_module.training_step, []
-
-    def interrupting(*arguments: Any) -> Any:
         logs = usual(*arguments)
         done.append(1)
-        if len(done) == 7:
-            import os
-            import signal
-
+        if len(done) == step and way == "Ctrl-C":
             os.kill(os.getpid(), signal.SIGINT)
         return logs
 
-    with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
-        patched.setattr(run_module, "training_step", interrupting)
+    kind, told = (RuntimeError, "killed") if way == "killed" else (Interrupted, "step 7.*--resume --output_dir")
+    with monkeypatch.context() as patched, pytest.raises(kind, match=told):
+        patched.setattr(run_module, "training_step", broken)
         train(place, tiny("bert"), **METHOD)
-    assert (place / "run" / "checkpoint-7").is_dir()
-    resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})
-    train_tasks(resumed, display=ProgressDisplay(quiet=True))
-    first = outcome(place / "run")
-    train(place, tiny("bert"), **METHOD, training__output_dir=str(place / "other"))
-    assert first == outcome(place / "other")
+    folders = [entry.name for entry in (place / "run").glob("checkpoint-*")]
+    assert bool(folders) == (step >= 5)
+    if way == "Ctrl-C":
+        assert "checkpoint-7" in folders
+        resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})
+        train_tasks(resumed, display=ProgressDisplay(quiet=True))
+    else:
+        train(place, tiny("bert"), **METHOD, training__resume=bool(folders))
+    assert outcome(place / "run") == expected
 
 
 @pytest.mark.integration
-def test_apart_finished_tasks_are_not_trained_again(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(place, tiny("bert"))
-    stamp = (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns
-    for file in (place / "run" / "tasks.json", place / "run" / "sts" / "run.json"):
+def test_apart_finished_tasks_are_not_trained_again(whole, tiny: Tiny) -> None:
+    folder, _ = whole("apart")
+    stamp = (folder / "sst5" / "model.safetensors").stat().st_mtime_ns
+    for file in (folder / "tasks.json", folder / "sts" / "run.json"):
         file.unlink()
-    train(place, tiny("bert"), training__resume=True)
-    assert (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns == stamp
-    assert (place / "run" / "sts" / "run.json").is_file()
+    train(folder.parent, tiny("bert"), **RUNS["apart"], training__resume=True)
+    assert (folder / "sst5" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (folder / "sts" / "run.json").is_file()
 
 
 def test_small_tasks_get_more_than_their_share() -> None:
@@ -203,20 +190,14 @@ def test_the_leaderboards_score() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}},
-        "{STS: {objective.loss: pearson}, sst5: {objective.loss: corn}}",
-    ],
-)
-def test_settings_of_one_task(place: Path, tiny: Tiny, own: Any) -> None:
-    train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)
-    assert [Predictor.load(place / "run", task).model.config.loss for task in TASKS] == [
-        "corn",
-        "cross-entropy",
-        "pearson",
-    ]
+def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
+    written = "{STS: {objective.loss: pearson}, sst5: {objective.loss: corn}}"
+    own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
+    ways = [load_config(overrides={"data.tasks": ",".join(TASKS), "data.task_settings": one}) for one in (written, own)]
+    assert ways[0] == ways[1]
+    train(place, tiny("bert"), data__task_settings=written, training__multi_task=True, training__max_steps=1)
+    losses = [Predictor.load(place / "run", task).model.config.loss for task in TASKS]
+    assert losses == ["corn", "cross-entropy", "pearson"]
 
 
 @pytest.mark.parametrize(
@@ -236,17 +217,15 @@ def test_settings_of_one_task(place: Path, tiny: Tiny, own: Any) -> None:
         ({"data__tasks": None, "data__task": "sst5", "training__multi_task": True}, "needs data.tasks"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(
-    place: Path, tiny: Tiny, changes: dict[str, Any], message: str
-) -> None:
+def test_mistakes_are_told_before_anything_is_written(place, tiny, changes, message):
     with pytest.raises(ConfigError, match=message):
         train(place, tiny("bert"), **changes)
     assert not (place / "run").exists()
 
 
-def test_of_several_runs_one_must_be_named(place: Path, tiny: Tiny) -> None:
-    train(place, tiny("bert"), training__max_steps=1)
+def test_of_several_runs_one_must_be_named(whole) -> None:
+    folder, _ = whole("apart")
     with pytest.raises(CheckpointError, match="quora, sst5, sts; got no task"):
-        evaluate(place / "run")
+        evaluate(folder)
     with pytest.raises(CheckpointError, match="got task cola"):
-        Predictor.load(place / "run", "CoLA")
+        Predictor.load(folder, "CoLA")
