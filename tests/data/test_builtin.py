@@ -259,17 +259,6 @@ def test_names_as_users_type_them():
     assert {name: load_spec(name).name for name in typed} == typed
 
 
-def test_an_unknown_task_lists_the_near_and_all():
-    with pytest.raises(ConfigError) as caught:
-        load_spec("colla")
-    assert "there is no task 'colla'. Did you mean 'cola'?" in str(caught.value)
-    assert "mrpc" in str(caught.value)
-    with pytest.raises(ConfigError, match=r"Did you mean 'sst\d' or 'sst\d'"):
-        load_spec("sst")
-    with pytest.raises(ConfigError, match=r"no task '\?'\. Known tasks: ax, "):
-        load_spec("?")
-
-
 LABELS = {
     "cola": ("unacceptable", "acceptable"),
     "sst2": ("negative", "positive"),

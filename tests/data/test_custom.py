@@ -91,16 +91,6 @@ def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
     assert not any("Only" in note for note in load(**files, max_train_samples=100).notes)
 
 
-def test_a_column_missing_in_dev(tmp_path: Path) -> None:
-    train = write(tmp_path, "train.jsonl", reviews(10))
-    dev = write(tmp_path, "dev.csv", "txt,label\na,good\n")
-    with pytest.raises(DataError, match=r"dev.csv: there is no column 'text'. Did you mean 'txt'\?"):
-        load(train_file=train, validation_file=dev)
-    dev = write(tmp_path, "dev.csv", "text\na\n")
-    with pytest.raises(DataError, match=r"dev.csv: there is no column 'label'"):
-        load(train_file=train, validation_file=dev)
-
-
 def test_labels_of_a_model_are_kept_when_scoring(tmp_path: Path) -> None:
     space = LabelSpace("classification", ("good", "neutral", "bad"))
     dev = write(tmp_path, "dev.csv", "text,label\na,good\nb,bad\n")
@@ -158,19 +148,3 @@ def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None
     assert (rows.texts, rows.pairs, rows.labels.tolist()) == (("A",), ("B",), [1])
     with pytest.raises(DataError, match="there is no column 'key'"):
         predict(path, space, is_pair=True, task="mrpc", id_column="key")
-
-
-# Sources
-
-
-def test_settings_of_another_source_are_all_told(tmp_path: Path) -> None:
-    config = DataConfig(
-        task="rte", data_dir=str(tmp_path), text_column="a", label_names=("a", "b"), dataset_config_name="c"
-    )
-    with pytest.raises(ConfigError) as caught:
-        load_data(config, seed=1)
-    problems = " ".join(caught.value.problems)
-    assert len(caught.value.problems) == 3
-    assert all(name in problems for name in ("data.text_column", "data.label_names", "data.dataset_config_name"))
-    with pytest.raises(ConfigError, match=r"data\.data_dir"):
-        load_data(DataConfig(train_file="a.csv", data_dir=str(tmp_path)), seed=1)

@@ -12,7 +12,7 @@ from attentune.config import DataConfig, load_config
 from attentune.data.dataset import TaskData
 from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data, with_extra
-from attentune.errors import ConfigError, DataError, LabelError
+from attentune.errors import DataError, LabelError
 from attentune.results import ORIGINAL_TRAIN
 from helpers.samples import write_reviews
 
@@ -198,32 +198,6 @@ def test_the_doctor_finds_extra_rows_among_the_scored_ones(folder: Path) -> None
     (line,) = [line for line in full_lines(report) if line.strip().startswith("from ")]
     assert line == f"  from {folder / 'train.csv'} {len(plain.splits['train'])} (weight 1), {leak} 2 (weight 0.5)"
     assert report.to_dict()["splits"]["train"]["parts"][1] == {"source": leak, "rows": 2, "weight": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"extra_train_weights": "0.5"}, "data.extra_train_weights: got 1 for 0 extra_train_files, expected one for"),
-        ({"extra_train_files": "a.csv,b.csv", "extra_train_weights": [1]}, "got 1 for 2 extra_train_files"),
-        ({"extra_train_files": "a.csv", "extra_train_weights": "-1"}, "expected a number of at least 0"),
-        ({"extra_train_files": "a.csv", "extra_train_weights": "much"}, "expected a list of numbers, such as [0.5, 1]"),
-        ({"extra_train_files": "a.csv", "extra_train_weights": "nan"}, "expected a list of numbers"),
-        ({"extra_train_files": "a.csv,a.csv"}, "a.csv is named more than once; give it a weight instead"),
-        ({"extra_train_files": "t.csv", "train_file": "t.csv"}, "t.csv is named more than once"),
-        ({"extra_train_files": "a.csv", "tasks": "rte,cola"}, "name them in data.task_settings"),
-    ],
-)
-def test_settings_that_do_not_go_together(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(overrides={f"data.{name}": value for name, value in given.items()})
-    assert message in str(caught.value)
-
-
-def test_a_correlation_has_no_weights_of_rows() -> None:
-    own = {"objective.loss": "pearson", "data.task_type": "regression", "data.extra_train_files": ["a.csv", "b.csv"]}
-    load_config(overrides={**own, "data.extra_train_weights": [1, 0]})
-    with pytest.raises(ConfigError, match="objective.loss pearson has one for a whole"):
-        load_config(overrides={**own, "data.extra_train_weights": "1,0.5"})
 
 
 def test_weights_are_numbers_in_every_spelling() -> None:

@@ -28,7 +28,6 @@ from attentune.data.splits import (
     stratified_sample,
     stratified_split,
 )
-from attentune.errors import ConfigError, DataError
 from attentune.runs.search_settings import Search, SearchSettings
 from attentune.runs.space import Space
 from attentune.runs.trials import rows_of
@@ -241,13 +240,6 @@ def test_validation_rows_stay_unseen_and_test_rows_stay(tmp_path):
 def test_calibration_and_sizes_go_on_top(tmp_path):
     data = load(tmp_path, folds=5, fold=1, calibration_share=0.25, max_train_samples=20)
     assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 20, "calibration": 10, "validation": 10}
-
-
-def test_what_cannot_be_cut_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="data.folds: needs the number of the fold to score on"):
-        load(tmp_path, folds=5)
-    with pytest.raises(DataError, match="has 50 labelled rows, fewer than the 51 parts"):
-        load(tmp_path, folds=51, fold=1)
 
 
 # The splits that are made of one file keep rows with equal texts on one side
