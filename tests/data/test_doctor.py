@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
@@ -33,83 +34,33 @@ def test_clean_data_has_no_findings() -> None:
     assert "Findings: none" in full_lines(report)
 
 
-# Texts
+CASES = yaml.safe_load(Path(__file__).with_name("doctor.yaml").read_text(encoding="utf-8"))
 
 
-def test_empty_texts_are_counted_once_and_not_as_duplicates_or_leaks() -> None:
-    splits = {
-        "train": make_rows(["", " \n\t", "a", "  "], [0, 1, 0, 1], lines=True),
-        "validation": make_rows(["", "b"], [0, 1]),
-    }
-    report = examine(make_task(splits))
-    train = report.splits["train"]
-    assert (train.empty, train.duplicates, train.conflicts) == (3, 0, 0)
-    assert report.splits["validation"].found_in_train == 0
-    finding = find(report, "empty")[0]
-    assert (finding.level, finding.message) == ("warning", "train: 3 rows without any text.")
-    assert finding.examples == ("row r0 (data.csv:2)", "row r1 (data.csv:3)", "row r3 (data.csv:5)")
-    pairs = {"train": make_rows(["a", "b", "c"], [0, 1, 1], ["x", "", "z"])}
-    assert examine(make_task(pairs)).splits["train"].empty == 1
+def rows_of(split: str, texts: Any, labels: Any = None, pairs: Any = None) -> TextRows:
+    texts = distinct(texts, split) if isinstance(texts, int) else texts
+    labels = [label for label, count in labels.items() for _ in range(count)] if isinstance(labels, dict) else labels
+    return make_rows(texts, labels, pairs, source=f"{split}.csv", lines=True)
 
 
-def test_texts_that_lost_their_encoding_are_warned_of() -> None:
-    good = ["schön", "naïve façade, 5 € für „alles“", "日本 хорошо", "so fine", "Ã", "Â", "cafÃ"]
-    bad = ["das ist sehr schÃ¶n, naïve", "itâ€™s fine", "so f\ufffdne"]
-    (finding,) = find(examine(make_task({"train": make_rows(good + bad, [0, 1] * 5, lines=True)})), "encoding")
-    assert finding.message == "train: 3 rows with characters of a wrong encoding, such as 'schÃ¶n,'."
-    assert [example.split()[1] for example in finding.examples] == ["r7", "r8", "r9"]
-    pairs = make_rows(["a", "b"], [0, 1], ["x", "schÃ¶n"])
-    assert len(find(examine(make_task({"train": pairs})), "encoding")) == 1
+@pytest.mark.parametrize("about", CASES)
+def test_what_small_data_are_reported_to_have(about):
+    case = CASES[about]
+    splits = {split: rows_of(split, **rows) for split, rows in case["splits"].items()}
+    task = {name: tuple(case[name]) for name in ("names", "metrics") if name in case}
+    report = examine(make_task(splits, task_type=case.get("task_type", "classification"), **task))
+    for split, values in case.get("report", {}).items():
+        assert {name: getattr(report.splits[split], name) for name in values} == values
+    for kind, wanted in case.get("findings", {}).items():
+        for finding, fields in zip(find(report, kind), wanted, strict=True):
+            found = {**vars(finding), "examples": list(finding.examples)}
+            found["rows"] = [example.split()[1] for example in finding.examples]
+            assert {name: found[name] for name in fields} == fields
 
 
-def test_duplicates_are_letter_for_letter_and_over_both_texts() -> None:
-    report = examine(make_task({"train": make_rows(["a", "b", "a", "A", "a "], [0, 1, 0, 0, 0])}))
-    assert report.splits["train"].duplicates == 1
-    (finding,) = find(report, "duplicates")
-    assert (finding.level, finding.examples) == ("note", ("row r0 and row r2",))
-    pairs = {"train": make_rows(["a", "a", "x"], [0, 1, 0], ["x", "y", "a"])}
-    assert examine(make_task(pairs)).splits["train"].duplicates == 0
-
-
-def test_contradictions_name_the_rows_that_differ() -> None:
-    splits = {"train": make_rows(["a", "a", "b", "a", "b", "c"], [1, 1, 0, 0, 0, 1], source="t.tsv", lines=True)}
-    report = examine(make_task(splits))
-    assert (report.splits["train"].conflicts, report.splits["train"].duplicates) == (1, 3)
-    (finding,) = find(report, "conflicts")
-    assert finding.level == "warning"
-    assert finding.message == "train: 1 text in more than one row, with labels that contradict each other."
-    assert finding.examples == ("row r0 (t.tsv:2) and row r3 (t.tsv:5)",)
+def test_contradictions_in_few_rows_are_noted():
     rare = {"train": make_rows([*distinct(4000), "a", "a"], [0, 1] * 2001)}
     assert find(examine(make_task(rare)), "conflicts")[0].level == "note"
-    # Scores contradict each other only if they are far apart.
-    scores = {"train": make_rows(["a", "b", "c", "c", "d", "d"], [0.0, 5.0, 2.0, 2.5, 1.0, 4.5])}
-    report = examine(make_task(scores, task_type="regression"))
-    assert find(report, "conflicts")[0].examples == ("row r4 and row r5",)
-
-
-def test_leaks_ignore_white_space_and_case_but_not_words() -> None:
-    splits = {
-        "train": make_rows(["Good  film", "Bad film", "Straße"], [1, 0, 1], source="train.csv", lines=True),
-        "validation": make_rows(
-            [" good film\n", "good films", "STRASSE", "new"], [1, 1, 1, 0], source="dev.csv", lines=True
-        ),
-        "test": make_rows(["bad FILM"]),
-    }
-    report = examine(make_task(splits))
-    assert [report.splits[name].found_in_train for name in splits] == [None, 2, 1]
-    first, second = find(report, "leak")
-    assert first.level == "warning"
-    assert first.message.startswith("validation: 2 rows also in train (50.0 %), white space and case ignored")
-    assert first.examples == (
-        "row r0 (dev.csv:2) and train row r0 (train.csv:2)",
-        "row r2 (dev.csv:4) and train row r2 (train.csv:4)",
-    )
-    assert second.split == "test"
-    pairs = {  # a pair leaks only as a whole
-        "train": make_rows(["a", "b"], [0, 1], ["x", "y"]),
-        "validation": make_rows(["A", "a", "b x"], [0, 1, 1], ["X", "y", "y"]),
-    }
-    assert examine(make_task(pairs)).splits["validation"].found_in_train == 1
 
 
 def test_token_lengths_and_the_share_that_is_cut() -> None:
@@ -158,14 +109,6 @@ def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_onl
 # Labels
 
 
-def test_the_most_frequent_class_of_train_is_the_guess() -> None:
-    splits = {"train": make_rows(distinct(3), [0, 0, 1]), "validation": make_rows(distinct(4, "dev"), [1, 0, 1, 1])}
-    split = examine(make_task(splits)).splits["validation"]
-    assert (split.guess, split.guess_accuracy, split.class_counts) == ("no", 0.25, {"no": 1, "yes": 3})
-    alone = examine(make_task({"test": make_rows(distinct(3), [1, 0, 1])})).splits["test"]
-    assert (alone.guess, alone.guess_accuracy) == ("yes", pytest.approx(2 / 3))
-
-
 def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
     scores = list(np.linspace(0, 5, 60))
     splits = {"train": make_rows(distinct(2), [0.0, 5.0]), "validation": make_rows(distinct(60, "dev"), scores)}
@@ -190,33 +133,6 @@ def test_small_evaluation_splits_are_warned_of(size: int, warned: bool) -> None:
     assert [finding.split for finding in found] == (["validation"] if warned else [])
     if size == 100:
         assert found[0].message == "validation: 100 rows will often miss differences below 8.8 points of accuracy."
-
-
-@pytest.mark.parametrize(("metric", "level"), [("accuracy", "warning"), ("matthews_correlation", "note")])
-def test_imbalance_matters_most_where_accuracy_is_the_metric(metric: str, level: str) -> None:
-    splits = {"validation": make_rows(distinct(1000), [1] * 900 + [0] * 100)}
-    (finding,) = find(examine(make_task(splits, metrics=(metric,))), "imbalance")
-    assert finding.level == level
-    assert finding.message == "validation: 90.0 % of the rows are 'yes'; always predicting it has that accuracy."
-
-
-def test_classes_without_rows_and_constant_labels() -> None:
-    splits = {
-        "train": make_rows(distinct(4), [0, 1, 0, 1]),
-        "validation": make_rows(distinct(4, "dev"), [2, 1, 2, 1]),
-        "test": make_rows(distinct(4, "test"), [2, 2, 2, 2]),
-    }
-    report = examine(make_task(splits, names=("a", "b", "c")))
-    messages = {(f.split, f.level, f.message) for f in report.findings if f.kind in ("missing-class", "constant")}
-    assert messages == {
-        ("train", "warning", "train: no row has the label 'c'."),
-        ("validation", "note", "validation: no row has the label 'a'."),
-        ("test", "warning", "test: all rows have the label 'c'."),
-    }
-    constant = find(
-        examine(make_task({"train": make_rows(["a", "b"], [2.5, 2.5])}, task_type="regression")), "constant"
-    )
-    assert constant[0].message == "train: all rows have the score 2.5."
 
 
 @pytest.mark.parametrize(
