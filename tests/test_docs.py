@@ -11,7 +11,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-import typing
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,13 +22,14 @@ import yaml
 import attentune
 from attentune.cli.flags import overrides_of
 from attentune.cli.main import COMMANDS, main
-from attentune.config import Config, load_config, preset_names
+from attentune.config import load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
 from attentune.metrics.metrics import METRICS
 from attentune.plugins import command_module
 from helpers import doc_blocks
 from helpers.doc_blocks import LAB_PAGES, PAGES, ROOT, name_of, prose
+from helpers.every_setting import every_setting
 from helpers.samples import write_reviews
 
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
@@ -42,16 +42,6 @@ def blocks(path: Path, *kinds: str) -> list[str]:
     return [block.text for block in doc_blocks.blocks(path) if block.kind in kinds]
 
 
-def settings(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
-    """Dotted name, type and field of every single setting."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from settings(hints[field.name], f"{path}{field.name}.")
-        else:
-            yield f"{path}{field.name}", hints[field.name], field
-
-
 # Settings
 
 
@@ -61,7 +51,7 @@ def test_the_generated_tables_are_current(name):
     assert page == runpy.run_path(str(ROOT / "docs" / "generate.py"))["written"](name, page), "run `make docs`"
 
 
-@pytest.mark.parametrize(("name", "hint", "field"), [pytest.param(*case, id=case[0]) for case in settings()])
+@pytest.mark.parametrize(("name", "hint", "field"), [pytest.param(*case, id=case[0]) for case in every_setting()])
 def test_a_default_is_documented_as_it_can_be_typed(name, hint, field):
     rows = dict(_ROW.findall(prose(ROOT / "docs/configuration.md")))
     assert coerce(rows[name], hint) == field.default or (rows[name] == "null" and field.default is None)
@@ -311,7 +301,7 @@ def test_the_overview_shows_the_choices_of_each_slot():
         texts = [one.text or "" for one in slot.iter(f"{_SVG}text") if "s" in one.attrib["class"].split()]
         shown = " ".join(texts)
         words = [word.strip(" …") for word in shown.split(",")]
-        choices = next(field.metadata["choices"] for path, _, field in settings() if path == f"model.{name}")
+        choices = next(field.metadata["choices"] for path, _, field in every_setting() if path == f"model.{name}")
         # A list that ends in "…" names some of the choices, any other one all of them.
         assert set(words) <= set(choices), (name, shown)
         assert shown.endswith("…") == (set(words) != set(choices)), (name, shown)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from attentune.training.callbacks import TrainingState
 from attentune.training.checkpoint import verify_checkpoint
 from attentune.training.run_folder import RULED
 from helpers.bad_files import texts
+from helpers.every_setting import every_setting, value_of
 
 
 def write(folder: Path, text: str) -> Path:
@@ -208,25 +209,8 @@ def _assert_within(part: dict, whole: dict) -> None:
 # From texts and odd values to settings: read as the setting's type, or refused, and never anything else
 
 
-def leaves(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The dotted name, type and metadata of every single setting."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from leaves(hints[field.name], f"{path}{field.name}.")
-        else:
-            yield f"{path}{field.name}", hints[field.name], field
-
-
-LEAVES = list(leaves())
+LEAVES = list(every_setting())
 NAMES = [name for name, _, _ in LEAVES if name != "preset"]
-
-
-def value_of(config: Config, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
 
 
 @pytest.mark.parametrize(
