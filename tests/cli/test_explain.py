@@ -243,17 +243,9 @@ def test_pairs_and_no_rows_have_a_column_too(tiny, tmp_path):
 FILM = "the film was great and the story never dull"
 
 
-@pytest.fixture(scope="module")
-def trained(tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fit-explainer")
-    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2)
-    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
-    return folder / "run"
-
-
 @pytest.fixture
-def fitted_run(trained, tmp_path):
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def fitted_run(run, tmp_path):
+    return Path(shutil.copytree(run, tmp_path / "run"))
 
 
 @pytest.fixture
@@ -262,44 +254,40 @@ def share(monkeypatch):
     return lambda value: monkeypatch.setattr("attentune.explain.fast_shap._explained_variance", lambda *words: value)
 
 
-def test_a_fitted_run_explains_by_fast_shap_in_one_pass(fitted_run, attentune, share):
+def test_a_fitted_run_explains_in_one_pass_and_its_predictions_stay_the_same(fitted_run, tmp_path, attentune, share):
     share(0.5)
-    status, out, err = attentune("explain", fitted_run, "--fit", "--copies", "2", "--format", "json")
+    texts = [f"{FILM} {n}" for n in range(5)]
+    (tmp_path / "new.csv").write_text("\n".join(["text", *texts]) + "\n")
+    flags = ("predict", fitted_run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
+    before, _ = attentune.done(*flags)
+    out, err = attentune.done("explain", fitted_run, "--fit", "--copies", "2", "--format", "json")
     facts = json.loads(out)
-    assert (status, facts["run"], facts["copies"], facts["seed"]) == (0, str(fitted_run), 2, 0)
+    assert (facts["run"], facts["copies"], facts["seed"]) == (str(fitted_run), 2, 0)
     assert (facts["explained_variance"], facts["is_default"]) == (0.5, True)
     assert facts["texts"] > facts["held_out_texts"] > 0
     assert "head fitted:" in err
-    (line,) = attentune("explain", fitted_run, "--text", FILM, "--format", "json")[1].splitlines()
-    found = json.loads(line)
+    (found,) = parsed(attentune.done("explain", fitted_run, "--text", FILM, "--format", "json")[0])
     assert (found["method"], found["signed"], found["passes"]) == ("fast-shap", True, 1)
     assert [token["text"] for token in found["tokens"]] == FILM.split()
-
-
-def test_predictions_have_the_scores_and_stay_the_same(fitted_run, tmp_path, attentune, share):
-    share(0.9)
-    (tmp_path / "new.csv").write_text("text\n" + "".join(f"{FILM} {n}\n" for n in range(5)))
-    flags = ("predict", fitted_run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
-    _, before, _ = attentune(*flags)
-    assert attentune("explain", fitted_run, "--fit", "--copies", "2")[0] == 0
-    status, out, _ = attentune(*flags, "--explain")
-    rows = list(csv.DictReader(io.StringIO(out)))
+    rows = list(csv.DictReader(io.StringIO(attentune.done(*flags, "--explain")[0])))
     explanations = [json.loads(row.pop("explanation")) for row in rows]
-    assert (status, rows) == (0, list(csv.DictReader(io.StringIO(before))))
-    texts = [f"{FILM} {n}" for n in range(5)]
+    assert rows == list(csv.DictReader(io.StringIO(before)))
     for found, expected in zip(explanations, explain_texts(fitted_run, texts, precision="fp32"), strict=True):
-        assert expected.method == "fast-shap"
         scores = [token.score for token in expected.tokens]
-        assert found["unit"] == expected.unit
+        assert (expected.method, found["unit"]) == ("fast-shap", expected.unit)
         assert [token["score"] for token in found["tokens"]] == pytest.approx(scores, rel=1e-3, abs=1e-5)
 
 
-def test_training_can_end_with_it(tiny, tmp_path, attentune):
+def test_training_can_end_with_it_and_a_weak_head_explains_no_predictions(tiny, tmp_path, attentune, share):
+    share(0.1)
     own = settings(tmp_path, tiny("bert"), training__max_steps=2)
     flags = [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
     _, err = attentune.done("train", *flags, "--fit_explainer")
     assert "Fitted on" in err
     assert (tmp_path / "run" / "attribution_head.json").is_file()
+    err = attentune.refused("predict", tmp_path / "run", "--text", FILM, "--explain")
+    assert "explains 10%" in err
+    assert "--fit --input_file" in err
     err = attentune.refused("train", "--tasks", "sst5,quora", "--fit_explainer", "--output_dir", tmp_path / "x")
     assert "--fit_explainer: works with one task" in err
 
@@ -327,14 +315,3 @@ def test_a_head_that_explains_too_little_is_not_used_by_itself(fitted_run, tmp_p
     out, _ = attentune.done("predict", fitted_run, "--text", FILM, "--explain")
     # Without the head, this run's token gate scores the words.
     assert ("token head" in out) == (value < 0.5)
-
-
-def test_predictions_are_not_explained_by_a_weak_head(tiny, tmp_path, attentune, share):
-    share(0.1)
-    train(
-        load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)),
-        display=ProgressDisplay(quiet=True),
-    )
-    assert attentune("explain", tmp_path / "run", "--fit", "--copies", "2")[0] == 0
-    status, _, err = attentune("predict", tmp_path / "run", "--text", FILM, "--explain")
-    assert (status, "explains 10%" in err, "--fit --input_file" in err) == (2, True, True)

@@ -1,12 +1,8 @@
 """A bad file gives one message with its path, the line, the cause and the cure; never a traceback."""
 
-import csv
-import io
-import json
 import os
 import re
 import resource
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +11,7 @@ import pytest
 from attentune.config import DataConfig
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, DataError
-from helpers.bad_files import BAD_FILES, GOOD, Bad, as_parquet, as_zip
+from helpers.bad_files import BAD_FILES, GOOD, Bad, as_parquet, as_zip, written
 
 
 def test_there_are_many():
@@ -52,14 +48,14 @@ def test_the_command_line_says_it_and_ends_with_2(tmp_path, attentune):
         folder.mkdir()
         path = folder / f"rows.{bad.ending}"
         path.write_bytes(bad.content)
-        flags = [word for name, value in bad.settings.items() for word in (f"--{name}", joined(value))]
+        flags = [
+            word
+            for name, value in bad.settings.items()
+            for word in (f"--{name}", ",".join(value) if name == "label_names" else value)
+        ]
         err = attentune.refused("doctor", "--train_file", path, *flags)
         assert "Traceback" not in err
         assert err.startswith("attentune: ")
-
-
-def joined(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 # What is odd and right: every row comes back, in its place, letter for letter.
@@ -85,24 +81,11 @@ def test_odd_texts_are_texts(tmp_path, name, kind):
     path = tmp_path / f"rows.{kind}"
     texts = ODD[name]
     labels = [("bad", "good")[number % 2] for number in range(len(texts))]
-    path.write_bytes(written(kind, texts, labels))
+    path.write_bytes(written(kind, {"text": texts, "label": labels})[1])
     data = load_data(DataConfig(train_file=str(path), validation_file=str(path)), seed=0)
     assert data.splits["train"].texts == texts
     assert [data.label_space.names[label] for label in data.splits["train"].labels] == labels
     assert data.splits["train"].ids == tuple(map(str, range(len(texts))))
-
-
-def written(kind: str, texts: Sequence[str], labels: Sequence[str]) -> bytes:
-    rows = list(zip(texts, labels, strict=True))
-    if kind == "parquet":
-        return as_parquet(pa.table({"text": list(texts), "label": list(labels)}))
-    if kind in ("csv", "tsv"):
-        opened = io.StringIO(newline="")
-        writer = csv.writer(opened, delimiter="," if kind == "csv" else "\t", quoting=csv.QUOTE_ALL)
-        writer.writerows([("text", "label"), *rows])
-        return opened.getvalue().encode()
-    found = [{"text": text, "label": label} for text, label in rows]
-    return ("\n".join(map(json.dumps, found)) if kind == "jsonl" else json.dumps(found)).encode()
 
 
 def test_a_parquet_file_of_one_text_many_times_is_a_bomb(tmp_path):

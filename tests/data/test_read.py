@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
 from attentune.data.text_formats import FileOptions
 from attentune.errors import DataError, LabelError
-from helpers.bad_files import KINDS, letters, names, tables, texts
+from helpers.bad_files import KINDS, as_parquet, letters, names, tables, texts
 from helpers.bad_files import written as table_file
 
 
@@ -28,12 +27,6 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
-
-
-def as_parquet(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
