@@ -134,3 +134,25 @@ def test_what_cannot_be_used(saved, tmp_path):
         DataError, match=r"this data set cannot be loaded.* a folder has to hold the files of save_to_disk"
     ):
         load(tmp_path / "empty")
+
+
+def test_a_hub_data_set_with_lists_of_classes(tmp_path):
+    import datasets
+
+    names = ["sad", "glad", "calm"]
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "labels": datasets.Sequence(datasets.ClassLabel(names=names)),
+            "tags": datasets.Sequence(datasets.Value("string")),
+        }
+    )
+    rows = {"text": ["a", "b", "c", "d"], "labels": [[0, 2], [1], [], [2]], "tags": [["x"], ["y"], [], ["x", "y"]]}
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows, features=features)}).save_to_disk(tmp_path / "set")
+    config = {"dataset_name": str(tmp_path / "set"), "task_type": "multi_label", "validation_share": 0.3}
+    data = load_data(DataConfig(**config, label_column="labels"), seed=1)
+    assert data.label_space.names == ("sad", "glad", "calm")
+    tags = load_data(DataConfig(**config, label_column="tags"), seed=1)
+    assert tags.label_space.names == ("x", "y")
+    with pytest.raises(DataError, match="use --task_type multi_label"):
+        load_data(DataConfig(dataset_name=str(tmp_path / "set"), label_column="tags"), seed=1)

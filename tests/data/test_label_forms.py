@@ -15,7 +15,7 @@ from attentune.data.dataset import LabelSpace, TaskData
 from attentune.data.doctor import examine, full_lines
 from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
-from attentune.errors import DataError, LabelError
+from attentune.errors import ConfigError, DataError, LabelError
 
 WORDS = ["warm", "cold", "kind", "slow", "calm", "quick", "dull", "loud"]
 
@@ -232,3 +232,38 @@ def test_many_classes_do_not_flood_the_first_lines(tmp_path: Path) -> None:
     assert note == "77 classes in the order of their ids: intent 00, intent 01, intent 02, ...."
     first = full_lines(examine(data))[0]
     assert "77 classes (intent 00, intent 01, intent 02, ...; the rarest is intent 00 with 2 rows)" in first
+
+
+# --- sets of labels
+
+SETS = [["joy", "love"], ["anger"], [], ["love"], ["anger", "joy", "anger"], ["joy"]] * 4
+
+
+def test_a_separator_of_train_counts_in_a_test_file(tmp_path):
+    train = write(tmp_path / "t.csv", labels=["a;b", "b", "a", "b;a", "c", ""] * 3)
+    data = load(train, test_file=write(tmp_path / "test.csv", labels=["c;b"]), task_type="multi_label")
+    assert data.splits["test"].labels.tolist() == [[0, 1, 1]]
+
+
+def test_a_test_file_without_sets_of_labels_has_none(tmp_path):
+    train = write(tmp_path / "t.jsonl", labels=SETS)
+    for name, cells in (("empty", [""] * 3), ("lists", [[]] * 3), ("nulls", [None] * 3), ("unknown", [-1] * 3)):
+        data = load(train, test_file=write(tmp_path / f"{name}.jsonl", labels=cells), task_type="multi_label")
+        assert data.splits["test"].labels is None, name
+
+
+def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path):
+    train = write(tmp_path / "t.jsonl", labels=[*SETS, ["joy"]])
+    report = examine(whole(train, task_type="multi_label", label_names=["anger", "joy", "love", "fear"]))
+    lines = "\n".join(full_lines(report))
+    assert "multi_label into 4 labels, any number per row" in lines
+    assert "labels: anger 8 (32.0 %), joy 13 (52.0 %), love 8 (32.0 %), fear 0 (0.0 %), no label 4 (16.0 %)" in lines
+    missing = [one.message for one in report.findings if one.kind == "missing-class" and one.split == "train"]
+    assert missing == ["train: no row has the label 'fear'."]
+
+
+def test_known_tasks_have_one_label_a_row(data_dir):
+    with pytest.raises(ConfigError, match="the rows of rte have one label each"):
+        load_data(DataConfig(task="rte", data_dir=str(data_dir), task_type="multi_label"), seed=1)
+    with pytest.raises(ConfigError, match="data.label_separator: is for custom data"):
+        load_data(DataConfig(task="rte", data_dir=str(data_dir), label_separator=";"), seed=1)

@@ -102,6 +102,21 @@ def test_a_cut_has_the_share_and_the_balance():
     assert not np.array_equal(second, stratified_split(labels, 0.1, 43)[1])
 
 
+def test_rare_labels_are_in_every_part():
+    """A label that 1 row in 20 has beside a common one, and rows without any."""
+    labels = np.zeros((200, 3), dtype=np.int64)
+    labels[:180, 0] = 1
+    labels[::20, 1] = 1
+    labels[100:150, 2] = 1
+    kept, cut = stratified_split(labels, 0.2, 7)
+    assert len(cut) == 40
+    assert sorted([*kept, *cut]) == list(range(200))
+    assert labels[cut].sum(axis=0)[1] == 2
+    assert labels[cut].any(axis=1).sum() in range(34, 39)
+    assert labels[stratified_sample(labels, 20, 7)].sum(axis=0)[1] == 1
+    assert [labels[part].sum(axis=0)[1] for part in stratified_folds(labels, 5, 7)] == [2, 2, 2, 2, 2]
+
+
 def overlap(rows, first, second):
     keys = [tuple(map(normalised, row)) for row in zip(rows.texts, rows.pairs or rows.texts, strict=True)]
     return {keys[place] for place in first} & {keys[place] for place in second}
