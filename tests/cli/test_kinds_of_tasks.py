@@ -191,3 +191,26 @@ def check(home, tmp_path, capsys, words, kind, refusal):
     assert refusal in messages[0]
     assert not calls, "refused after the model was used"
     assert not list(out.iterdir())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["ordered", "score", "multi-label", "pair", "tfidf"])
+def test_parts_have_what_is_predicted_without_them(home, tmp_path, attentune, kind):
+    run, new = run_of(kind, home), home / f"{kind}-new.csv"
+    plain, _ = attentune.done("predict", run, "--input_file", new)
+    into = ("--output_dir", tmp_path / "parts", "--format", "csv", "--keep_columns", "other")
+    attentune.done("predict", run, "--input_file", new, *into)
+    (part,) = (tmp_path / "parts").glob("part-*")
+    found, expected, given = (
+        list(csv.DictReader(text.splitlines())) for text in (part.read_text(), plain, new.read_text())
+    )
+    for one, other, row in zip(found, expected, given, strict=True):
+        assert one.pop("other") == row["other"]
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            if name.startswith("label"):
+                assert one[name] == row["label"]
+            elif name.startswith("p_") or (kind == "score" and name != "id"):
+                assert float(one[name]) == pytest.approx(float(value), rel=1e-5, abs=1e-6)
+            else:
+                assert one[name] == value

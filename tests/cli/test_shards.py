@@ -18,7 +18,6 @@ import pytest
 
 from attentune.config.schema import TokenGateConfig
 from attentune.data import unlabelled as data_parts
-from attentune.data.dataset import LabelSpace
 from attentune.data.tables import ChunkLimit
 from attentune.models.saving import save_model
 from helpers.doc_blocks import ROOT, blocks
@@ -243,50 +242,6 @@ def test_columns_beside_the_predictions_of_one_file(run, tmp_path, attentune):
     assert [row["note"] for row in found] == ["", 'a "b"\n', 'a "b"\n']
     out, _ = attentune.done("predict", run, "--input_file", path, "--keep_columns", "note", "--explain")
     assert list(csv.DictReader(out.splitlines(keepends=True)))[1]["note"] == 'a "b"\n'
-
-
-KINDS = {
-    "pairs": (LabelSpace("classification", ("no", "maybe", "yes")), ["no", "yes", "maybe"]),
-    "regression": (LabelSpace("regression"), ["0.5", "-1", "2e3"]),
-    "multi_label": (LabelSpace("multi_label", ("a", "b", "c")), ["a|b", "", "c"]),
-    "ordinal": (LabelSpace("ordinal", ("low", "high"), "expected-value"), ["low", "high", "low"]),
-    "baseline": (None, ["bad", "good", "good"]),
-}
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_predicts_as_without_parts(kind, tiny, tmp_path, attentune):
-    space, labels = KINDS[kind]
-    second = ",title" if kind == "pairs" else ""
-    lines = [f"r{n},so {'fine ' * n}film{',a film' if second else ''},{labels[n % 3]}" for n in range(12)]
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join([f"id,text{second},stars", *lines]) + "\n")
-    columns = ["--text_column", "text", "--label_column", "stars", *(["--text_pair_column", "title"] if second else [])]
-    run = tmp_path / "run"
-    if space is None:
-        made = ["train", "--preset", "tfidf-linear", "--train_file", path, "--validation_file", path, *columns]
-        assert attentune(*made, "--output_dir", run, "--quiet")[0] == 0
-    else:
-        run.mkdir()
-        save_model(*build(tiny("bert", layers=1, hidden=16), label_space=space, is_pair=bool(second)), run)
-        (run / "config.yaml").write_text(SETTINGS)
-    given = [run, "--input_file", path, *columns]
-    into = ["--keep_columns", "stars", "--output_dir"]
-    plain, _ = attentune.done("predict", *given)
-    assert attentune("predict", *given, *into, tmp_path / "csv", "--format", "csv")[0] == 0
-    (part,) = (tmp_path / "csv").glob("part-*")
-    with part.open(newline="") as file:
-        found, expected = list(csv.DictReader(file)), list(csv.DictReader(plain.splitlines()))
-    assert [row["stars"] for row in found] == [labels[n % 3] for n in range(12)]
-    for one, other in zip(found, expected, strict=True):
-        numbers = [name for name in other if name.startswith("p_") or (name == "prediction" and kind == "regression")]
-        for name in (name for name in other if not name.startswith("label")):
-            if name in numbers:
-                assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-5, abs=1e-6)
-            else:
-                assert one[name] == other[name]
-        assert one["label" if "label" in one else "labels"] == one["stars"]
 
 
 def test_a_full_disk_ends_the_command(run, tmp_path, attentune):

@@ -105,15 +105,6 @@ def test_columns_are_chosen_by_what_they_hold_as_for_files(tmp_path, unnamed, ki
     assert "label 'sterne', text 'kommentar'" in note
 
 
-def test_two_columns_that_could_be_the_text_are_named(tmp_path, unnamed):
-    answers = [f"und die Antwort war {number} von 3" for number in range(40)]
-    unnamed.add_column("antwort", answers).save_to_disk(tmp_path / "set")
-    with pytest.raises(
-        DataError, match=r"set, split train: .* 2 could be it .*'kommentar', 'antwort'. .*--text_column"
-    ):
-        load(tmp_path / "set")
-
-
 def test_a_folder_of_files_with_another_separator(tmp_path, monkeypatch):
     import datasets
 

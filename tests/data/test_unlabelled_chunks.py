@@ -180,13 +180,6 @@ def test_a_broken_cell_of_a_later_part_is_told_with_its_place(tmp_path):
     assert refused(path).startswith(f"{path}:9: column 'text' holds a list")
 
 
-def test_a_packed_file_in_parts(tmp_path):
-    rows = both(write(tmp_path, "rows.csv.gz", gzip.compress(b"text\n" + b"".join(b"%d\n" % n for n in range(9)))))
-    assert rows.texts == tuple("012345678")
-    table = as_parquet(pa.table({"text": list("012345678")}), row_group_size=2)
-    assert both(write(tmp_path, "rows.parquet.gz", gzip.compress(table))).texts == rows.texts
-
-
 def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path):
     path = csv_of(tmp_path, "text", *"abcde")
     rows = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)

@@ -270,23 +270,6 @@ def test_scores_are_those_of_the_rows_with_the_phenomenon():
     )
 
 
-def test_evaluate_prints_them_for_ax(attentune, tiny, tmp_path):
-    glue = write_glue(tmp_path / "glue", rows=30)
-    run = write_run(tmp_path / "run", tiny("bert"), "mnli", glue)
-    words = ("evaluate", run, "--task", "ax", "--data_dir", glue)
-    out, _ = attentune.done(*words)
-    assert "Matthews correlation by phenomenon; a row may have several" in out
-    assert [line.split()[:4] for line in out.splitlines() if line.startswith("Logic")] == [
-        ["Logic", "all", "30", out.split("matthews_correlation")[1].split()[0]],
-        ["Logic", "Negation", "30", out.split("matthews_correlation")[1].split()[0]],
-    ]
-    out, _ = attentune.done(*words, "--format", "json", "--details", "--max_eval_samples", "12")
-    lines = json.loads(out)["details"]["phenomena"]
-    assert [line["rows"] for line in lines] == [12] * 5
-    out, _ = attentune.done("evaluate", run, "--task", "mnli", "--data_dir", glue)
-    assert "phenomenon" not in out
-
-
 # `attentune submit`, and AX by `attentune evaluate`, from the command line
 
 
@@ -369,6 +352,13 @@ def test_ax_is_scored_with_a_model_of_mnli(attentune):
     value = json.loads(out)["validation"]["matthews_correlation"]
     assert value == pytest.approx(matthews_corrcoef(gold, told))
     assert value != 0
+    out, _ = attentune.done("evaluate", "mnli", *ax)
+    assert "Matthews correlation by phenomenon; a row may have several" in out
+    lines = [line.split()[:4] for line in out.splitlines() if line.startswith("Logic")]
+    assert lines == [["Logic", name, "30", f"{value:.4f}"] for name in ("all", "Negation")]
+    out, _ = attentune.done("evaluate", "mnli", *ax, "--format", "json", "--details", "--max_eval_samples", "12")
+    assert [line["rows"] for line in json.loads(out)["details"]["phenomena"]] == [12] * 5
+    assert "phenomenon" not in attentune.done("evaluate", "mnli")[0]
     # The test file has no labels: it can be predicted, not scored.
     err = attentune.refused("evaluate", "mnli", *ax, "--split", "test")
     assert "has no labels to score against" in err
