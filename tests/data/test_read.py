@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from attentune.data.labels import LabelReader
 from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
 from attentune.data.text_formats import FileOptions
+from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError, LabelError
 from helpers.bad_files import KINDS, as_parquet, letters, names, tables, texts
 from helpers.bad_files import written as table_file
@@ -29,31 +31,43 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_line_ends_bom_and_blank_lines_at_the_end_do_not_count(tmp_path, end):
-    path = write(tmp_path, "rows.csv", "\ufeff" + end.join(["text,label", "good,1", "bad,0", "", ""]))
-    table = read_table(path)
-    assert table.names == ("text", "label")
-    assert table.texts("label") == ("1", "0")
+FILES = yaml.safe_load(Path(__file__).with_name("files.yaml").read_text(encoding="utf-8"))
 
 
-def test_lines_are_those_that_records_begin_at(tmp_path):
-    table = read_table(write(tmp_path, "rows.csv", 'text,label\n"one\ntwo\nthree",1\nfour,0\n'))
-    assert table.lines == (2, 5)
-    table = read_table(write(tmp_path, "rows.jsonl", '{"text": "a"}\n\n{"text": "b"}\n'))
-    assert table.lines == (1, 3)
-    table = read_table(write(tmp_path, "rows.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'))
-    assert table.texts("text") == ("a", "b")
-    table = read_table(write(tmp_path, "rows.json", '{"v": [1],\n"data": [\n{"text": "a"},\n\n{"text":\n"b"}]}'))
-    assert table.lines == (3, 5)
-    assert table.texts("text") == ("a", "b")
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("about", FILES)
+def test_a_file_is_read(tmp_path, about, packed):
+    case, wanted = FILES[about], FILES[about].get
+    for text in case["content"] if isinstance(case["content"], list) else [case["content"]]:
+        content = text.encode(wanted("encoding", "utf-8"))
+        name = f"{wanted('name', 'rows.csv')}{'.gz' if packed else ''}"
+        path, options = write(tmp_path, name, gzip.compress(content) if packed else content), wanted("options", {})
+        if "error" in case:
+            with pytest.raises(DataError) as caught:
+                read_table(path, options=FileOptions(**options))
+            assert all(part in str(caught.value) for part in case["error"]), str(caught.value)
+            continue
+        table = read_table(path, options=FileOptions(**options))
+        assert table.names == tuple(wanted("names", table.names))
+        assert table.lines == tuple(wanted("lines", table.lines))
+        assert {name: list(table.values(name)) for name in wanted("columns", ())} == wanted("columns", {})
+        assert all(any(part in note for note in table.notes) for part in wanted("notes", ())), table.notes
+        assert wanted("notes") != [] or table.notes == ()
+        if "text" in wanted("columns", ()):
+            (source,) = find_sources(str(path), FileOptions(**options))
+            blocks = source.blocks(0, source.scanned().rows, ["text"])
+            assert [text for block in blocks for text in block.columns["text"]] == case["columns"]["text"]
+
+
+def test_a_byte_of_another_encoding_is_told_far_into_a_file(tmp_path):
+    rows = b"text,label\n" + b"so fine,good\n" * 100_000 + "żółw,good\n".encode("iso8859-2")
+    path = write(tmp_path, "rows.csv", rows)
+    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"][-1] == "żółw"
+    with pytest.raises(DataError, match=r"rows.csv:100002: byte 1 of the line is 0xbf, which is not UTF-8.*--encoding"):
+        read_table(path)
 
 
 def test_values_that_are_no_texts_keep_their_spelling(tmp_path):
-    line = '{"a": 1, "b": 1.50, "c": 12345678901234567890123, "d": true, "e": null, "f": NaN}'
-    table = read_table(write(tmp_path, "rows.jsonl", line))
-    values = [table.values(name)[0] for name in "abcdef"]
-    assert values == ["1", "1.50", "12345678901234567890123", "true", None, None]
     columns = pa.table(
         {"a": [1], "b": [1.5], "c": [True], "d": pa.array([float("nan")]), "e": pa.array([None], pa.string())}
     )
@@ -158,40 +172,6 @@ def test_a_separator_is_found(tmp_path_factory, mark, ending, texts):
     table = read_table(path)
     assert list(table.columns["text"]) == texts
     assert bool(table.notes) == (mark != ("\t" if ending == "tsv" else ","))
-
-
-def test_what_the_extension_says_comes_first(tmp_path):
-    """A header with the extension's separator is read by it, whatever else is in the rows."""
-    path = tmp_path / "rows.csv"
-    path.write_text("a;b,label\nso;fine,good\nso;dull,bad\n")
-    assert read_table(path).names == ("a;b", "label")
-    path.write_text("text\nso;fine\nso|dull\n")  # one column
-    assert read_table(path).columns["text"] == ("so;fine", "so|dull")
-    path.write_text("text;label|more\nso;fine|x\n")  # two separators fit
-    assert read_table(path).names == ("text;label|more",)
-
-
-def test_what_is_given_is_used(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("a;b,label\nso;fine,good\n")
-    assert read_table(path, options=FileOptions(delimiter=";")).names == ("a", "b,label")
-    path.write_bytes("text,label\nżółw,good\n".encode("iso8859-2"))
-    table = read_table(path, options=FileOptions(encoding="iso8859-2"))
-    assert table.columns["text"] == ("żółw",)
-    path.write_text("text,label\nżółw,good\n")  # UTF-8 is never read as something else
-    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"] == ("żółw",)
-    path.write_bytes(b"text,label\n" + b"so fine,good\n" * 100_000 + "żółw,good\n".encode("iso8859-2"))
-    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"][-1] == "żółw"
-    with pytest.raises(DataError, match=r"rows.csv:100002: byte 1 of the line is 0xbf, which is not UTF-8.*--encoding"):
-        read_table(path)
-
-
-@pytest.mark.parametrize(("used", "given", "name"), [(";", ",", "semicolon"), (",", ";", "comma")])
-def test_a_separator_that_the_file_does_not_have_is_told(tmp_path, used, given, name):
-    path = tmp_path / "rows.csv"
-    path.write_bytes(delimited(("so fine", "so dull"), used, "utf-8"))
-    (note,) = read_table(path, options=FileOptions(delimiter=given)).notes
-    assert f"read as {name}-separated, since its first line has no '{given}', which --delimiter gives." in note
 
 
 # A folder of text files by class has a row for each file

@@ -97,14 +97,6 @@ def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path):
     assert any("the lines 11 to 17" in note for note in source.scanned().notes)
 
 
-def test_a_text_of_several_lines_is_one_text(tmp_path):
-    rows = lines(",")
-    rows[10] = '"Hello, all\nwe came, we saw\nbye",pos'
-    path = write(tmp_path / "rows.csv", "\n".join(rows) + "\n")
-    table = read_table(path)
-    assert (len(table), table.notes) == (24, ())
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_quotes_of_a_tsv_may_be_plain(tmp_path, ending):
     rows = lines("\t", ['"Never" said the guest', *TEXTS[:-2], '"Good," he said, "so good"'])
@@ -113,20 +105,6 @@ def test_quotes_of_a_tsv_may_be_plain(tmp_path, ending):
     assert table.columns["text"][0] == '"Never" said the guest'
     assert len(table.notes) == 1
     assert texts_by_ranges(path) == list(table.columns["text"])
-    quoted = write(tmp_path / "quoted.tsv", "\n".join(['"text"\t"label"', '"a\tb"\t"pos"', '"c ""d"""\t"neg"']) + "\n")
-    assert read_table(quoted).columns["text"] == ("a\tb", 'c "d"')
-
-
-def test_spaces_after_separators_are_left_out(tmp_path):
-    rows = [f'"{text}, really", "{label}"' for text, label in zip(TEXTS, LABELS, strict=True)]
-    path = write(tmp_path / "rows.csv", "\n".join(['"text", "label"', *rows]) + "\n")
-    table = read_table(path)
-    assert table.names == ("text", "label")
-    assert table.columns["label"] == tuple(LABELS)
-    assert table.columns["text"][0] == f"{TEXTS[0]}, really"
-    assert texts_by_ranges(path) == list(table.columns["text"])
-    plain = write(tmp_path / "plain.csv", "\n".join(line.replace(",", ", ") for line in lines(",")) + "\n")
-    assert set(read_table(plain).columns["label"]) == {"pos", "neg"}
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|", ","])
@@ -198,20 +176,6 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path, kind):
 def test_a_header_that_is_written_otherwise_is_told_too(tmp_path, again):
     path = write(tmp_path / "rows.csv", "\n".join([*lines(","), again, *lines(",")[1:]]))
     assert "line 26 repeats the names of the columns" in notes_of(path)
-
-
-def test_a_first_line_with_equal_cells_may_be_a_row(tmp_path):
-    rows = [
-        f"{number}.json\t{label}\t{text}\t0\t0" for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
-    ]
-    path = write(tmp_path / "rows.tsv", "\n".join(rows))
-    with pytest.raises(DataError, match=r"rows.tsv:1: .*'0' more than once.*--no_header"):
-        read_table(path)
-    assert len(read_table(path, options=FileOptions(header=False)).names) == 5
-    with pytest.raises(DataError, match=r"words.csv:1: .*'good' more than once.*--no_header"):
-        read_table(write(tmp_path / "words.csv", "good,good,what a day\nbad,bad,dull\n"))
-    with pytest.raises(DataError, match="Give each column its own name.$"):
-        read_table(write(tmp_path / "names.csv", "text,label,text\na,b,c\n"))
 
 
 @pytest.mark.parametrize(("kind", "mark"), [("csv", "|"), ("csv", ","), ("tsv", "\t"), ("csv.gz", ";")])
@@ -319,14 +283,3 @@ def test_rows_are_left_out_of_extra_files_and_told(tmp_path):
     empty = write(tmp_path / "empty.csv", "text,label\nso fine,\nso dull,\n")
     with pytest.raises(LabelError, match="no label"):
         notes_of(empty, skip_broken_rows=True)
-
-
-@pytest.mark.parametrize("header", ["text, label", ' text , "label" ', "text;  label"])
-def test_names_of_columns_have_no_spaces_or_quotes_around_them(tmp_path, header):
-    mark = ";" if ";" in header else ","
-    rows = "".join(f"a {word} film{mark}{label}\n" for word, label in (("good", "pos"), ("dull", "neg")) * 8)
-    path = tmp_path / "a.csv"
-    path.write_text(f"{header}\n{rows}", encoding="utf-8")
-    table = read_table(str(path))
-    assert table.names == ("text", "label")
-    assert set(table.values("label")) == {"pos", "neg"}
