@@ -161,7 +161,8 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
     (tmp_path / "methods.yaml").write_text(METHODS)
     flags = ("--settings", str(tmp_path / "methods.yaml"), "--seeds", "3,7", "--jobs", "2")
     words, folder = command(tmp_path, tiny("bert"), *flags, training__precision="fp32"), tmp_path / "comparison"
-    err = attentune.refused(*words)
+    status, _, err = attentune(*words)
+    assert status == 2
     assert "2 of 6 runs failed" in err
     assert "--retry_failed" in err
     assert err.count("hopeless rate on train.csv, all rows, seed ") == 2
