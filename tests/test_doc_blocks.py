@@ -186,7 +186,6 @@ def serve(words: list[str], environment: dict[str, str]) -> None:
     command, whole = [sys.executable, "-c", code, *words], {**os.environ, **environment}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=whole)
     try:
-        assert process.stderr is not None
         found = next(filter(None, (re.search(r"http://([\w.]+:\d+)/", line) for line in process.stderr)))
         address = f"http://{found[1]}/".replace("0.0.0.0", "127.0.0.1")
         with urllib.request.urlopen(address, timeout=60) as answer:

@@ -128,7 +128,6 @@ def test_search_from_python_on_dev_with_two_seeds(tiny, tmp_path):
         jobs=2,
         display=ComparisonProgress(quiet=True),
     )
-    assert result.best is not None
     assert (result.best.status, len(result.best.scores)) == ("done", 2)
     assert result.best.value == pytest.approx(sum(result.best.scores) / 2)
     assert result.config is not None

@@ -42,7 +42,6 @@ class Program:
         environment |= {} if key is None else {"ATTENTUNE_API_KEY": key}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
-        assert self.process.stderr is not None
         self.said = self.process.stderr.readline()
         found = re.fullmatch(
             r"The page is at http://127\.0\.0\.1:(\d+)/, the description of the API at http://127\.0\.0\.1:\1/docs"

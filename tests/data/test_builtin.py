@@ -58,8 +58,6 @@ def test_real_rows_stay_as_they_are(data_dir):
     """Texts against the file's own lines, with the quotes that QUOTE_NONE keeps."""
     rows = load("mrpc", data_dir, ("validation",)).splits["validation"]
     lines = (data_dir / "glue_data/MRPC/dev.tsv").read_text(encoding="utf-8").split("\n")
-    assert rows.lines is not None
-    assert rows.pairs is not None
     for text, pair, line in zip(rows.texts, rows.pairs, rows.lines, strict=True):
         assert lines[line - 1].split("\t")[3:] == [text, pair]
     assert rows.texts[0].startswith('"A lot of these')
@@ -128,7 +126,6 @@ def test_ax_with_and_without_labels(tmp_path):
     write(folder / "diagnostic-full.tsv", head + "\t\tNegation\t\tNews\tA\tB\tcontradiction\n")
     rows = load("ax", folder).splits["validation"]
     assert (rows.texts, rows.pairs) == (("A",), ("B",))
-    assert rows.labels is not None
     assert rows.labels.tolist() == [2]
 
 
@@ -150,7 +147,6 @@ def test_published_sick_with_windows_line_ends(tmp_path):
     labels = {name: rows.labels.tolist() for name, rows in data.splits.items() if rows.labels is not None}
     assert labels == {"train": [1, 0], "validation": [2], "test": [1]}
     scores = load("sick-r", tmp_path).splits["train"].labels
-    assert scores is not None
     assert scores.tolist() == [4.5, 5.0]
 
 
@@ -232,7 +228,6 @@ def test_another_task_type_where_the_labels_allow_it(tmp_path):
     assert classes.label_space.names == data.label_space.names
     scores = load("sst5", tmp_path, task_type="regression")
     assert scores.metrics == ("pearson", "spearmanr", "mean_absolute_error")
-    assert scores.splits["train"].labels is not None
     assert scores.splits["train"].labels.tolist() == [4.0, 0.0]
     write_rte(tmp_path)
     with pytest.raises(ConfigError, match="labels of rte are no numbers"):

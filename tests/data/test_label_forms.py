@@ -48,7 +48,6 @@ def load(train: str, space: LabelSpace | None = None, **settings: Any) -> TaskDa
 
 def labels_of(data: TaskData, split: str = "train") -> list[Any]:
     labels = data.splits[split].labels
-    assert labels is not None
     if data.label_space.is_multilabel:
         return ["+".join(data.label_space.names_of(row)) for row in labels]
     return [data.label_space.text_of(label) for label in labels]

@@ -181,10 +181,8 @@ def test_labels_that_look_or_count_the_same_are_one_class(first, second):
     assert len(space.names) == 2
     reader = LabelReader(space)
     labels = reader.read(rows, "label")
-    assert labels is not None
     assert labels[0] == labels[1] == labels[2] != labels[3]
     note = reader.spellings(rows, "label")
-    assert note is not None
     assert note.isprintable()
     assert "(1 row)" in note or "(2 rows)" in note
 
@@ -252,7 +250,6 @@ def rows(labels: np.ndarray | None) -> TextRows:
 def test_labels_map_to_another_space_by_name():
     target = LabelSpace("classification", ("other", "good", "bad"))
     mapped = map_labels(rows(np.array([0, 1])), CLASSES, target)
-    assert mapped.labels is not None
     assert mapped.labels.tolist() == [2, 1]
     assert map_labels(rows(None), CLASSES, target).labels is None
     same = rows(np.array([0.5, 1.5]))

@@ -116,7 +116,6 @@ def test_excels_line_names_the_separator(tmp_path, mark, encoding, ending):
     path = write(tmp_path / f"rows.csv{ending}", content.encode(encoding))
     table = read_table(path)
     assert table.names == ("text", "label")
-    assert table.lines is not None
     assert (len(table), table.lines[0]) == (24, 3)
     assert table.columns["label"] == tuple(LABELS)
     assert len(read_table(path, options=FileOptions(header=False))) == 25

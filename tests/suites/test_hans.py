@@ -227,7 +227,6 @@ def test_the_real_file_has_ten_thousand_rows_a_heuristic(data_dir):
     assert len(rows) == 30000
     assert rows.rows.ids[:2] == ("ex0", "ex1")
     assert rows.rows.texts[0] == "The students admired the lawyer ."
-    assert rows.rows.pairs is not None
     assert rows.rows.pairs[0] == "The lawyer admired the students ."
     assert (rows.heuristics[0], rows.subcases[0]) == ("lexical_overlap", "ln_subject/object_swap")
     assert [rows.heuristics.count(name) for name in HEURISTICS] == [10000] * 3
