@@ -224,7 +224,7 @@ def test_a_comparison_keeps_the_best_run_of_each_preset_and_makes_a_lost_one_aga
     method, seed = record.parent.name, record.stem
     assert [path.parent.name for path in folder.glob("runs/*/*/*/*/run.json")] == [seed]
     out, err = attentune.done("predict", folder, "--best", "--text", "a dull film")
-    assert out.startswith("id,label,prediction")
+    assert out.startswith("id,prediction")
     assert err.startswith(f"attentune: using {folder}/runs/own/all/{method}/{seed} ({method}, the best of 2")
     err = attentune.refused("predict", folder, "--text", "a dull film")
     assert "is the folder of a comparison or search, not a run folder. Add --best" in err
@@ -294,7 +294,7 @@ def test_a_search_trains_its_best_settings_and_goes_on_with_an_unfinished_model(
     assert "has other settings than trial-000" in err
     assert attentune(*words)[0] == 0
     out, err = attentune.done("predict", tmp_path / "s", "--best", "--text", "a fine film")
-    assert out.startswith("id,label,prediction")
+    assert out.startswith("id,prediction")
     assert f"using {tmp_path / 's/best'} (trained on all training rows with the settings of" in err
 
 

@@ -236,7 +236,7 @@ def test_columns_beside_the_predictions_of_one_file(run, tmp_path, attentune):
     path.write_text("\n".join(map(json.dumps, rows)))
     out, _ = attentune.done("predict", run, "--input_file", path, "--keep_columns", "all")
     found = list(csv.DictReader(out.splitlines(keepends=True)))
-    assert list(found[0]) == ["id", "label", "prediction", "p_bad", "p_good", "text", "more", "note"]
+    assert list(found[0]) == ["id", "prediction", "p_bad", "p_good", "text", "more", "note"]
     assert [row["text"] for row in found] == ["so 0", "so 1", "so 2"]
     assert [json.loads(row["more"]) for row in found] == [["0"], ["1"], ["2"]]
     assert [row["note"] for row in found] == ["", 'a "b"\n', 'a "b"\n']

@@ -42,6 +42,14 @@ def load(path: Path, **settings: Any) -> Any:
         ("question1 question2 is_duplicate", {}, Columns("question1", "question2", "is_duplicate")),
         ("question sentence label", {}, Columns("question", "sentence", "label")),
         ("idx utterance label", {}, Columns("utterance", None, "label")),
+        *(
+            (f"id text other {name}", {}, Columns("text", None, name))
+            for name in ("intent", "Intents", "emotion", "gold")
+        ),
+        *(
+            (f"id text other {name}", {}, Columns("text", None, name))
+            for name in ("stance", "topic", "tag", "Category")
+        ),
         ("sentence1 sentence2 label", {"text_column": "sentence1"}, Columns("sentence1", None, "label")),
         (
             "text premise hypothesis label",

@@ -31,8 +31,9 @@ def test_the_file_as_it_is() -> None:
     )
 
 
-def test_rows_without_labels_leave_theirs_empty() -> None:
-    assert [row[1] for row in read(predictions_csv(rows_of(["x", "y"]), LOGITS, TWO))] == ["label", "", ""]
+def test_rows_without_labels_have_no_column_of_them() -> None:
+    rows = read(predictions_csv(rows_of(["x", "y"]), LOGITS, TWO))
+    assert [row[:2] for row in rows] == [["id", "prediction"], ["0", "good"], ["1", "bad"]]
 
 
 def test_regression_has_one_prediction_and_no_probabilities() -> None:
@@ -56,7 +57,7 @@ def test_odd_ids_and_labels_are_quoted_and_come_back() -> None:
 
 
 def test_no_rows_leave_the_header() -> None:
-    assert predictions_csv(rows_of([]), np.zeros((0, 2), dtype=np.float32), TWO) == "id,label,prediction,p_bad,p_good\n"
+    assert predictions_csv(rows_of([]), np.zeros((0, 2), dtype=np.float32), TWO) == "id,prediction,p_bad,p_good\n"
 
 
 def test_several_labels_stand_beside_each_other_and_come_back() -> None:

@@ -128,8 +128,8 @@ def test_a_file_is_predicted_as_by_predict(
     )
     assert header == other_header
     for line, other in zip(lines, other_lines, strict=True):
-        assert line[:3] == other[:3]
-        assert list(map(float, line[3:5])) == pytest.approx(list(map(float, other[3:5])), abs=1e-5)
+        assert line[:2] == other[:2]
+        assert list(map(float, line[2:4])) == pytest.approx(list(map(float, other[2:4])), abs=1e-5)
         assert [json.loads(one)["unit"] for one in line[5:]] == [json.loads(one)["unit"] for one in other[5:]]
     assert (found["rows"], found["columns"], found["wrong"]) == (5, ["text", *header], None)
     assert [line[0] for line in found["first"]] == list(TEXTS)

@@ -36,6 +36,7 @@ _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 2000
 _P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 0.2, 1.25, 0.05, 0.1
 _FEWEST_ROWS, _MOST_ROWS = 20, 5000
 _WORD = re.compile(r"\w+")
+_JOINT = re.compile(r"(?<=[^\W\d_])[\s_./-]+(?=[^\W\d_])")
 _LEAST_DATES = 0.95
 # Texts that are looked at for their language, with so many letters. Of English data sets 0.83 and more are recognised.
 _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
@@ -297,11 +298,11 @@ def _no_label(split: _Split) -> _Found:
 
 
 def _alike_classes(split: _Split) -> _Found:
-    """Class names that are probably one class: equal except for case and spaces, or a rare misspelling."""
+    """Class names that are probably one class: equal except for case and what joins words, or a rare misspelling."""
     counts = split.train_counts
     if split.space.is_multilabel or found_separator(counts) is not None:
         return
-    plain = {label: " ".join(label.casefold().split()) for label in counts}
+    plain = {label: " ".join(_JOINT.sub(" ", label.casefold()).split()) for label in counts}
     alike: dict[str, list[str]] = {}  # by the most frequent name of a class, the others
     for label in sorted([*counts][:_MOST_NAMES], key=lambda label: -counts[label]):
         count = counts[label]

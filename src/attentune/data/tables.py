@@ -36,6 +36,13 @@ LABELS = (
     "similarity",
     "rating",
     "is_duplicate",
+    "intent",
+    "intents",
+    "emotion",
+    "stance",
+    "gold",
+    "topic",
+    "tag",
 )
 CONVENTIONAL = frozenset((*TEXTS, *LABELS, *IDS, *(name for pair in TEXT_PAIRS for name in pair)))
 

@@ -19,16 +19,12 @@ def predictions_csv(
 ) -> str:
     """Format CSV text with the columns id, label, prediction, one p_<label> per class, and those of `more`.
 
-    `label` is empty for unlabelled rows. For regression `prediction` is the score. For multi-label the columns are
+    Unlabelled rows have no column `label`. For regression `prediction` is the score. For multi-label the columns are
     called labels and predictions, and names are joined by `SEPARATOR`. `more` maps column names to one entry per row.
     """
     more = more or {}
-    return csv_header(label_space, tuple(more)) + csv_rows(rows, logits_NC, label_space, tuple(more.values()))
-
-
-def csv_header(label_space: LabelSpace, more: Sequence[str] = ()) -> str:
-    """Format the header line of `predictions_csv`."""
-    return csv_text([output_names(label_space, more)])
+    header = csv_text([output_names(label_space, tuple(more), is_labelled=rows.labels is not None)])
+    return header + csv_rows(rows, logits_NC, label_space, tuple(more.values()))
 
 
 def csv_text(lines: Iterable[Iterable[str]]) -> str:
@@ -40,10 +36,11 @@ def _quoted(cell: str) -> str:
     return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _SPECIAL.search(cell) else cell
 
 
-def output_names(label_space: LabelSpace, more: Sequence[str] = ()) -> list[str]:
+def output_names(label_space: LabelSpace, more: Sequence[str] = (), *, is_labelled: bool = True) -> list[str]:
     """Return the names of the columns of `predictions_csv`."""
     s = "s" if label_space.is_multilabel else ""
-    return ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
+    labels = [f"label{s}"] if is_labelled else []
+    return ["id", *labels, f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
 
 
 def csv_rows(
@@ -59,7 +56,8 @@ def csv_rows(
 
     def fields(number: int) -> Iterator[str]:
         yield rows.ids[number]
-        yield "" if rows.labels is None else label_space.text_of(rows.labels[number])
+        if rows.labels is not None:
+            yield label_space.text_of(rows.labels[number])
         yield label_space.text_of(predictions[number])
         yield from (f"{value:.6f}" for value in probabilities[number])
         yield from (column[number] for column in more)

@@ -15,7 +15,7 @@ from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
 from attentune.data.unlabelled import InputRows, RowChunks
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictions import csv_header, csv_rows, csv_text
+from attentune.inference.predictions import csv_rows, csv_text, output_names
 from attentune.inference.predictor import Predictor, Progress, predict_rows
 from attentune.io.files import parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
@@ -55,19 +55,21 @@ def predictions_in_chunks(
     """
     if predict is None:
         predict = partial(_only_logits, saved, precision=precision, progress=progress)
-    header = csv_header(saved.label_space, (*more, *chunks.kept))
+    names, is_first = (*more, *chunks.kept), True
     for rows in chunks.read():
         logits_NC, entries = predict(rows)
         if as_json:
-            space, names = saved.label_space, (*more, *chunks.kept)
+            space = saved.label_space
             label = next(iter(_prediction_kinds(space))).replace("prediction", "label")
             known = {} if rows.labels is None else {label: [_label_value(space, one) for one in rows.labels]}
             columns = {"id": rows.ids, **known, **_prediction_values(space, logits_NC)}
             columns |= dict(zip(names, (*entries, *rows.kept), strict=True))
             yield _json_lines(columns, {**dict.fromkeys(columns, "text"), **_prediction_kinds(space)})
             continue
-        yield header + csv_rows(rows, logits_NC, saved.label_space, (*entries, *rows.kept))
-        header = ""
+        text = csv_rows(rows, logits_NC, saved.label_space, (*entries, *rows.kept))
+        is_labelled = rows.labels is not None  # in all chunks or none
+        yield csv_text([output_names(saved.label_space, names, is_labelled=is_labelled)]) * is_first + text
+        is_first = False
 
 
 def _only_logits(saved: Predictor, rows: TextRows, **options: Any) -> Predicted:
