@@ -55,11 +55,6 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def same(line: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two lines are equal but for the time that they took."""
-    return {**line, "seconds": 0} == {**other, "seconds": 0}
-
-
 def test_json_lines_are_those_of_python(run, attentune):
     methods = ("ssa", "leave-one-out", "shap")
     flags = ("--method", ",".join(methods), "--format", "json", "--samples", 16, "--seed", 5, "--level", "token")
@@ -70,7 +65,7 @@ def test_json_lines_are_those_of_python(run, attentune):
         (expected,) = explain_texts(
             run, [TEXT], method=line["method"], samples=16, seed=5, level="token", target="good"
         )
-        assert same(line, expected.to_dict())
+        assert {**line, "seconds": 0} == {**expected.to_dict(), "seconds": 0}
         assert line["label"] == "good"
     whole = sum(sum(overlap(piece, word) for piece in expected.pieces) > 1 for word in expected.words)
     assert [line["passes"] for line in lines] == [1, 1 + len(expected.pieces) + whole, 17]

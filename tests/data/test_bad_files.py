@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,27 +10,22 @@ import pytest
 from attentune.config import DataConfig
 from attentune.data.load import load_data
 from attentune.errors import AttentuneError, DataError
-from helpers.bad_files import BAD_FILES, GOOD, Bad, as_parquet, as_zip, written
+from helpers.bad_files import BAD_FILES, GOOD, as_parquet, as_zip, written
 
 
 def test_there_are_many():
     assert len(BAD_FILES) >= 80
 
 
-def message_about(bad: Bad, folder: Path) -> tuple[str, Path]:
-    path, validation = folder / f"rows.{bad.ending}", folder / "dev.csv"
-    path.write_bytes(bad.content)
-    validation.write_text(GOOD)
-    settings = {"train_file": str(path), "validation_file": str(validation), **bad.settings}
-    with pytest.raises(AttentuneError) as caught:
-        load_data(DataConfig(**settings), seed=0)
-    return str(caught.value), path
-
-
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_is_refused_with_place_cause_and_cure(tmp_path, name):
     bad = BAD_FILES[name]
-    message, path = message_about(bad, tmp_path)
+    path, validation = tmp_path / f"rows.{bad.ending}", tmp_path / "dev.csv"
+    path.write_bytes(bad.content)
+    validation.write_text(GOOD)
+    with pytest.raises(AttentuneError) as caught:
+        load_data(DataConfig(**{"train_file": str(path), "validation_file": str(validation), **bad.settings}), seed=0)
+    message = str(caught.value)
     if bad.line is not None:
         assert message.startswith(f"{path}:{bad.line}: "), message
     elif "label_names: an ordinal" not in message:

@@ -259,7 +259,8 @@ def test_a_damaged_file_is_a_table_or_an_error_of_ours(place, columns, kind, pac
 def test_a_row_with_a_field_too_many_is_named_by_its_line(place, columns, data):
     _, content = table_file("csv", {"text": columns[next(iter(columns))], "label": columns[next(iter(columns))]})
     whole = content.decode()  # with line ends inside of quotes, records and lines differ
-    table_lines = read_lines(place, whole)
+    (place / "whole.csv").write_bytes(content)
+    table_lines = read_table(place / "whole.csv").lines
     row = data.draw(st.integers(0, len(table_lines) - 1))
     places = [*table_lines, whole.count("\n") + 1]
     physical = whole.split("\n")
@@ -270,12 +271,6 @@ def test_a_row_with_a_field_too_many_is_named_by_its_line(place, columns, data):
     with pytest.raises(DataError, match=r"3 fields, expected 2") as caught:
         read_table(path)
     assert caught.value.line == table_lines[row]
-
-
-def read_lines(place: Path, whole: str) -> tuple[int, ...]:
-    path = place / "whole.csv"
-    path.write_bytes(whole.encode())
-    return read_table(path).lines
 
 
 @given(count=st.integers(1, 8), data=st.data())

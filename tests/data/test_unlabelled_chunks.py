@@ -122,25 +122,35 @@ def csv_of(folder: Path, header: str, *rows: str) -> Path:
     return write(folder, "rows.csv", "\n".join([header, *rows, ""]))
 
 
+LEFT_OUT = "The labels are left out.*rows.csv"
+
+
 @pytest.mark.parametrize(
-    ("space", "labels", "expected"),
+    ("space", "labels", "expected", "told"),
     [
-        (CLASSES, ["bad", "good", "bad", "bad", "good"], [0, 1, 0, 0, 1]),
-        (CLASSES, ["bad", "good", "bad", "bad", "odd"], None),
-        (CLASSES, ["", "", "", "", ""], None),
-        (CLASSES, ["", "", "bad", "bad", "good"], None),
-        (CLASSES, ["bad", "good", "-1", "-1", "bad"], None),
-        (SCORES, ["-1", "-1", "2", "-1", "-1"], [-1, -1, 2, -1, -1]),
-        (SCORES, ["-1", "-1", "-1", "-1", "-1"], None),
-        (SCORES, ["1", "2", "3", "4", "much"], None),
-        (SEVERAL, ["", "", "a|b", "", "b"], [[0, 0], [0, 0], [1, 1], [0, 0], [0, 1]]),
-        (SEVERAL, ["", "", "", "", ""], None),
+        (CLASSES, ["bad", "good", "bad", "bad", "good"], [0, 1, 0, 0, 1], ""),
+        (CLASSES, ["bad", "good", "good\u200b", "bad"], [0, 1, 1, 0], r"'good\\u200b' is read as 'good' \(1 row\)"),
+        (CLASSES, ["bad", "good", "bad", "bad", "odd"], None, f"{LEFT_OUT}:6: unknown labels: 'odd'"),
+        (CLASSES, ["bad", "good", "Good", "bad"], None, f"{LEFT_OUT}:4: unknown labels: 'Good' .*Did you mean 'good'"),
+        (CLASSES, ["", "", "", "", ""], None, ""),
+        (CLASSES, ["bad", "good", "", "bad"], None, f"{LEFT_OUT}:4: column 'label' has no label here"),
+        (CLASSES, ["", "", "bad", "bad", "good"], None, None),  # told unless the first part has no label at all
+        (CLASSES, ["bad", "good", "-1", "-1", "bad"], None, LEFT_OUT),
+        (SCORES, ["-1", "-1", "2", "-1", "-1"], [-1, -1, 2, -1, -1], ""),
+        (SCORES, ["-1", "-1", "-1", "-1", "-1"], None, ""),
+        (SCORES, ["1", "2", "3", "4", "much"], None, LEFT_OUT),
+        (SEVERAL, ["", "", "a|b", "", "b"], [[0, 0], [0, 0], [1, 1], [0, 0], [0, 1]], ""),
+        (SEVERAL, ["", "", "", "", ""], None, ""),
     ],
 )
-def test_labels_are_kept_if_all_parts_have_known_ones(tmp_path, space, labels, expected):
-    path = csv_of(tmp_path, "text,label", *(f"so fine,{label}" for label in labels))
+def test_labels_are_kept_if_all_parts_have_known_ones_or_told_in_one_line(tmp_path, space, labels, expected, told):
+    path = csv_of(tmp_path, "text,label", *(f"so {n},{label}" for n, label in enumerate(labels)))
     found = both(path, space).labels
     assert (None if found is None else found.tolist()) == expected
+    for limit in (WHOLE, TWO_ROWS):
+        notes = unlabelled_chunks(str(path), label_space=space, is_pair=False, config=DataConfig(), limit=limit).notes
+        assert told is None or len(notes) == bool(told)
+        assert all(re.search(told or "", note) for note in notes), notes
 
 
 def test_ids_are_copied_also_where_they_repeat(tmp_path):
@@ -217,29 +227,3 @@ def test_columns_that_are_kept_are_copied_as_texts(tmp_path):
     assert unlabelled_chunks(str(path), **options).kept == ()
     with pytest.raises(DataError, match="there is no column 'm'.*Name the right one with --keep_columns"):
         unlabelled_chunks(str(path), keep_columns=("m",), **options)
-
-
-@pytest.mark.parametrize("limit", [WHOLE, TWO_ROWS])
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        (
-            ["bad", "good", "Good", "bad"],
-            "The labels are left out.*rows.csv:4: unknown labels: 'Good' .*Did you mean 'good'",
-        ),
-        (["bad", "good", "", "bad"], "The labels are left out.*rows.csv:4: column 'label' has no label here"),
-        (["bad", "good\u200b", "good", "bad"], r"'good\\u200b' is read as 'good' \(1 row\)"),
-        (["bad", "good", "good", "bad"], None),
-        (["", "", "", ""], None),
-    ],
-)
-def test_labels_that_are_not_the_runs_are_told_in_one_line(tmp_path, labels, told, limit):
-    path = write(tmp_path, "rows.csv", "text,label\n" + "".join(f"so {n},{label}\n" for n, label in enumerate(labels)))
-    chunks = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=limit)
-    (labelled,) = {rows.labels is not None for rows in chunks.read()}
-    assert labelled == ("good\u200b" in labels or labels == ["bad", "good", "good", "bad"])
-    if told is None:
-        assert chunks.notes == ()
-    else:
-        (note,) = chunks.notes
-        assert re.search(told, note), note

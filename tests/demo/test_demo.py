@@ -36,10 +36,6 @@ SHA256 = {
 }
 
 
-def domain_of(row_id: str) -> str:
-    return row_id.rpartition("-")[0]
-
-
 def texts_of(sentences: list) -> set[str]:
     return {" ".join(one.text.lower().split()) for one in sentences}
 
@@ -78,7 +74,7 @@ def test_no_tested_text_is_in_train_and_all_parts_are_balanced(size):
     every = [one.id for sentences in splits.values() for one in sentences]
     assert len(set(every)) == len(every)
     for name, rows in (("train", size // 4), ("held_out", HELD_OUT_ROWS // 2)):
-        counts = Counter((domain_of(one.id), one.label) for one in splits[name])
+        counts = Counter((one.id.rpartition("-")[0], one.label) for one in splits[name])
         assert counts == {(domain, label): rows for domain in TRAIN_DOMAINS for label in (0, 1)}
     assert splits["films"] == read_sentences(NEW_DOMAIN)
 
