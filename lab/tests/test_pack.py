@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attentune.errors import CheckpointError
 from attentune.report.contents import make_report
@@ -17,6 +18,8 @@ from attentune.runs.grid import RunGrid, open_comparison
 from attentune.runs.records import Run, read_records
 from attentune_lab.pack import pack_records
 from helpers.made_records import write_comparison, write_record
+
+DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged.yaml").read_text("utf-8"))
 
 
 def report_of(folder: Path) -> Report:
@@ -65,26 +68,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
     assert gzip.decompress((tmp_path / "packed/predictions.jsonl.gz").read_bytes()).decode().count('"ids"') == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("runs.jsonl.gz", '"status":"done"', '"status":"won"', r"runs.*, line 1: is no record of a run \(its status"),
-        (
-            "runs.jsonl.gz",
-            '"format":1,',
-            "",
-            r"line 1: .* \(of another format: got 'None', expected 1\)\. A report needs the folder",
-        ),
-        ("runs.jsonl.gz", '"seed":2', '"seed":1', r"runs\.jsonl\.gz, line 2: has rte/all/bert/seed-1 a second time"),
-        ("runs.jsonl.gz", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
-        ("predictions.jsonl.gz", '"labels":[', '"labels":[7,', r"predictions.*, line 1: .*201 values for 200 rows"),
-        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl.gz", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),
-        ("predictions.jsonl.gz", '"rows":0,"pred', '"rows":9,"pred', r"line 2: holds no predictions \(9\)"),
-        ("predictions.jsonl.gz", '"names"', '"nam"', r"line 1: holds no predictions \('names'\). Make it again"),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new", "message"), DAMAGED["packed"])
 def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, message):
     write_comparison(tmp_path / "c", {"bert": 1.0}, seeds=2)
     for record, file in read_records(tmp_path / "c"):
@@ -103,7 +87,7 @@ def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, messag
         report_of(tmp_path / "p")
 
 
-def test_a_packed_comparison_is_no_link_and_packs_into_no_comparison(tmp_path):
+def test_a_packed_comparison_is_no_link_and_only_read(tmp_path):
     write_comparison(tmp_path / "c", {"bert": 0.7})
     with pytest.raises(CheckpointError, match="is the folder of a comparison"):
         pack_records(tmp_path / "c", tmp_path / "c")
@@ -116,9 +100,9 @@ def test_a_packed_comparison_is_no_link_and_packs_into_no_comparison(tmp_path):
         (tmp_path / "p" / name).symlink_to(tmp_path / name)
         with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(it is a link\)"):
             report_of(tmp_path / "p")
-
-
-def test_a_packed_comparison_is_only_read(tmp_path):
+    # A packed comparison is only read.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
     write_comparison(tmp_path / "c", {"bert": 0.6})
     pack_records(tmp_path / "c", tmp_path / "p")
     with pytest.raises(CheckpointError, match="holds a packed comparison, which is read only"):

@@ -30,18 +30,23 @@ def test_ids_and_labels_stay(name: str) -> None:
     assert (after.texts, after.pairs) != (ROWS.texts, ROWS.pairs)
 
 
-def test_one_text_alone_and_swapped() -> None:
+def test_texts_are_changed_as_said() -> None:
     assert changed("first text only").pairs == ("",) * 4
     assert changed("first text only").texts == tuple(TEXTS)
     assert changed("second text only").texts == ("",) * 4
     assert (changed("swapped").texts, changed("swapped").pairs) == (tuple(PAIRS), tuple(TEXTS))
-
-
-def test_case_and_punctuation() -> None:
+    # Case and punctuation.
     assert changed("lower case").texts[0] == "the quick, brown fox doesn't jump!"
     assert changed("upper case").texts[3] == "ÜBERRASCHUNG: 3.5 POINTS (AGAIN)"
     assert changed("no punctuation").texts[0] == "The quick brown fox doesn t jump"
     assert changed("no punctuation").texts[3] == "Überraschung 3 5 points again"
+    # Typos are functions of seed and row.
+    assert changed("typos").texts == changed("typos").texts
+    several = {changed("typos", seed=seed).texts[0] for seed in range(8)}
+    assert len(several) > 2
+    # Overlap is the share of the second texts words.
+    assert overlap("The cat sat", "the cat slept") == pytest.approx(2 / 3)
+    assert overlap("anything", "") == 0.0
 
 
 @given(st.text(max_size=80), st.integers(0, 5))
@@ -54,22 +59,14 @@ def test_a_typo_moves_neighbouring_letters_of_some_words_and_nothing_else(text: 
     assert long_words or not moved
 
 
-def test_typos_are_functions_of_seed_and_row() -> None:
-    assert changed("typos").texts == changed("typos").texts
-    several = {changed("typos", seed=seed).texts[0] for seed in range(8)}
-    assert len(several) > 2
-
-
-def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
+def test_the_words_that_tell_the_labels_are_found_and_left_out() -> None:
     texts = [f"the film was {'dull' if n % 2 else 'fine'} word{n} {'and long' if n % 3 else ''}" for n in range(60)]
     rows = rows_of(texts, labels=[n % 2 for n in range(60)])
     assert label_indicative_words(rows, count=2) == {"dull", "fine"}
     after = CHANGES["label-indicative words removed"](rows, 1, frozenset({"dull", "fine"})).texts
     assert after[1] == "the film was word1 and long"
     assert not {"dull", "fine"} & {word for text in after for word in words_of(text)}
-
-
-def test_for_scores_and_several_labels_the_words_that_go_with_any_of_them_are_found() -> None:
+    # For scores and several labels the words that go with any of them are found.
     scores = [n / 60 for n in range(60)]
     texts = [f"a {'big' if n >= 30 else 'small'} {'red' if n % 2 else 'blue'} thing{n % 7}" for n in range(60)]
     assert label_indicative_words(rows_of(texts, labels=scores), count=2) == {"big", "small"}
@@ -78,11 +75,6 @@ def test_for_scores_and_several_labels_the_words_that_go_with_any_of_them_are_fo
     # Rare words and those of all rows tell nothing.
     rows = rows_of([f"the{' once' if n == 0 else ''}" for n in range(20)], labels=[int(n == 0) for n in range(20)])
     assert label_indicative_words(rows) == frozenset()
-
-
-def test_overlap_is_the_share_of_the_second_texts_words() -> None:
-    assert overlap("The cat sat", "the cat slept") == pytest.approx(2 / 3)
-    assert overlap("anything", "") == 0.0
 
 
 @pytest.fixture(scope="module")

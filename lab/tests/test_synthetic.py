@@ -1,7 +1,8 @@
-"""The demo's synthetic ground truth: spans, the placement of the shortcut, and no leaks of texts."""
+"""The demo's synthetic ground truth: spans, the placement of the shortcut, no leaks; the shortcut experiment."""
 
 import csv
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from attentune.errors import ConfigError, StorageError
+from attentune.seeding import numpy_generator
+from attentune.stats.estimate import Interval, mean_over_seeds_and_examples
 from attentune_lab import synthetic as demo
+from attentune_lab.shortcut import RELIES, RESISTS, UNDECIDED, ShortcutLine, mean_of, sentences
 from attentune_lab.synthetic import WORDS, DemoRow, generate, write_files
 
 POSITIVE, NEGATIVE = (set(words) for words in zip(*WORDS["train_words"], *WORDS["other_words"], strict=True))
@@ -85,16 +89,6 @@ def test_shortcut_goes_with_the_label_as_often_as_stated(rows, split, agreement)
     assert free == pytest.approx(demo.SHORTCUT_FREE_SHARE, abs=0.035)
 
 
-def test_another_strength_changes_nothing_but_the_cinema() -> None:
-    plain = generate("train", 200, seed=3, shortcut_strength=0.5)
-    strong = generate("train", 200, seed=3, shortcut_strength=1.0)
-    assert any(one.text != other.text for one, other in zip(plain, strong, strict=True))
-    for one, other in zip(plain, strong, strict=True):
-        assert words_of(one) == words_of(other)
-        if other.shortcut is not None:
-            assert other.text[slice(*other.shortcut)] == WORDS["shortcut_venues"][other.label]
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_labels_and_kinds_are_balanced_and_lengths_vary(rows: dict[str, list[DemoRow]], split: str) -> None:
     counts = Counter((row.kind, row.label) for row in rows[split])
@@ -156,7 +150,7 @@ def test_mistakes_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         generate("train", 1, seed=0, shortcut_strength=0.9)
 
 
-def test_files_hold_the_truth(tmp_path: Path) -> None:
+def test_shortcut_words_and_files_hold_the_truth(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "demo"
     paths = write_files(folder, train_size=30, eval_size=10, seed=9, shortcut_strength=0.6)
     assert sorted(path.name for path in folder.iterdir()) == ["challenge.csv", "train.csv", "validation.csv"]
@@ -169,3 +163,66 @@ def test_files_hold_the_truth(tmp_path: Path) -> None:
             assert (line["text"], line["label"], line["kind"]) == (row.text, demo.LABEL_NAMES[row.label], row.kind)
             assert json.loads(line["decisive"]) == [list(span) for span in row.decisive]
             assert json.loads(line["shortcut"]) == (None if row.shortcut is None else list(row.shortcut))
+    # Another strength changes nothing but the cinema.
+    plain = generate("train", 200, seed=3, shortcut_strength=0.5)
+    strong = generate("train", 200, seed=3, shortcut_strength=1.0)
+    assert any(one.text != other.text for one, other in zip(plain, strong, strict=True))
+    for one, other in zip(plain, strong, strict=True):
+        assert words_of(one) == words_of(other)
+        if other.shortcut is not None:
+            assert other.text[slice(*other.shortcut)] == WORDS["shortcut_venues"][other.label]
+
+
+# The shortcut experiment: means and intervals over seeds and reviews, and the verdicts.
+
+
+def line(preset: str, low: float, high: float) -> ShortcutLine:
+    fall = Interval((low + high) / 2, low, high)
+    return ShortcutLine(preset, Interval(0.9, 0.88, 0.92), Interval(0.8, 0.7, 0.9), fall, 10.0, ("run",))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.02, 0.05, RESISTS),
+        (0.01, 0.09, RESISTS),
+        (0.01, 0.1, RELIES),
+        (0.2, 0.6, RELIES),
+        (-0.1, 0.3, UNDECIDED),
+        (math.nan, math.nan, UNDECIDED),
+    ],
+)
+def test_verdicts_follow_from_the_interval_of_the_fall(low: float, high: float, verdict: str) -> None:
+    assert line("bert", low, high).verdict == verdict
+
+
+def test_means_cover_seeds_and_reviews_and_sentences_name_the_presets() -> None:
+    lines = [line("a", -0.1, 0.3), line("b", -0.02, 0.05), line("c", 0.2, 0.3), line("d", 0.3, 0.4)]
+    assert [text.rpartition(": ")[2] for text in sentences(lines)] == ["b.", "c, d.", "a."]
+    assert sentences(lines[1:2]) == ["Resist the shortcut (the whole interval of the fall is below 0.1): b."]
+    # Means cover seeds and reviews and one seed has no interval.
+    values_SN = numpy_generator("shortcut").integers(-1, 2, size=(3, 600)).astype(float)
+    made, expected = mean_of(values_SN), mean_over_seeds_and_examples(values_SN)
+    assert (made.value, made.low, made.high) == (expected.value, expected.low, expected.high)
+    assert made.low < np.mean(values_SN) < made.high
+    alone = mean_of(values_SN[:1])
+    assert alone.value == pytest.approx(values_SN[0].mean())
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)
+
+
+@pytest.mark.integration
+def test_the_shortcut_experiment_prints_its_table(attentune, tiny, tmp_path):
+    flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "shortcut")
+    status, out, err = attentune("shortcut", "--presets", "bert", *flags)
+    assert status == 0, err
+    assert "3 of 3:" in err
+    assert out.splitlines()[0].split()[:4] == ["preset", "validation", "challenge", "fall"]
+    assert out.splitlines()[2].split()[0] == "bert"
+    assert "Undecided (" in out or "Resist the shortcut" in out or "Rely on the shortcut" in out
+    status, again, _ = attentune("shortcut", "--presets", "bert", *flags, "--format", "json")
+    (line,) = json.loads(again)
+    assert len(line["folders"]) == 3
+    fall = line["validation"]["value"] - line["challenge"]["value"]
+    assert line["fall"]["value"] == pytest.approx(fall)
+    assert line["fall"]["low"] < fall < line["fall"]["high"]

@@ -1,4 +1,4 @@
-"""The budget: predicted times, the choice of folds, rows and updates, and the number of workers, with plain numbers."""
+"""The budget, the order of members when time gets short, and the portfolio, with plain numbers."""
 
 import time
 from dataclasses import replace
@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from attentune.automl.budget import (
+    FIRST,
     HOLDOUT_ROWS,
     MAX_HELD_ROWS,
     BudgetPlan,
     EncoderSpeed,
     LoadMeter,
+    MemberState,
     PlanRequest,
+    Schedule,
     SpeedModel,
     jobs_for_memory,
     load_now,
@@ -19,8 +22,11 @@ from attentune.automl.budget import (
     parse_duration,
     time_needed,
 )
-from attentune.automl.portfolio import choose_members
+from attentune.automl.portfolio import Member, all_members, choose_members, encoder_labels
+from attentune.config import load_config, preset_names
 from attentune.errors import ConfigError
+from attentune.runs.records import RecordStore
+from helpers.tasks import small_record
 
 MEMBERS = choose_members(is_pair=False, task_type="classification", encoders=["embedded"])
 WORK = BudgetPlan(folds=5, train_rows=800, held_rows=200, updates=600, batch_size=16, tokens_per_row=20)
@@ -38,7 +44,7 @@ def _member(name):
     return next(member for member in MEMBERS if member.name == name)
 
 
-def test_times():
+def test_times_and_workers():
     for text, seconds in (("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5m", 90), ("45", 45), (600, 600)):
         assert parse_duration(text) == seconds
     for text in ("", "ten minutes", "10d", "-5m", "10m5", "nan", "1e3"):
@@ -46,9 +52,14 @@ def test_times():
             parse_duration(text)
     with pytest.raises(ConfigError, match="time_limit: got '5s', expected at least 10s"):
         parse_duration("5s")
+    # Workers and the time that they need.
+    assert [time_needed([10, 10, 10, 10], 2), time_needed([30, 2, 2], 2), time_needed([], 2)] == [20, 30, 0]
+    for job_bytes, available, expected in ((1_000, 10_000, 8), (2_000, 10_000, 4), (20_000, 10_000, 1), (9, None, 8)):
+        assert jobs_for_memory(8, job_bytes, available) == expected
+    assert jobs_for_memory(8, 0, 10_000) == 8
 
 
-def test_the_seconds_of_a_fold_are_those_of_its_tokens():
+def test_the_seconds_of_a_fold_are_those_of_its_tokens_and_frozen_vectors_are_made_once():
     # 600 updates of 16 rows of 20 tokens at 3,000 tokens/s: 64 s; loading and saving: 3 s; 200 rows at 12,000 tokens/s.
     assert _speed().seconds(_member("bert-cls-mean"), WORK) == pytest.approx(64 + 3 + 1 / 3, abs=0.1)
     # The linear probe: 800 rows at 12,000 tokens/s, and 0.4 ms a row for the fit; of many rows 4,096 are used.
@@ -59,9 +70,7 @@ def test_the_seconds_of_a_fold_are_those_of_its_tokens():
     # ssa-hybrid: 1.2 times that, and in each of 12 epochs 1.5 predictions of 800 rows.
     expected = 64 * 1.2 + 3 + 1 / 3 + 12 * 1.5 * 800 * 20 / 12000
     assert _speed().seconds(_member("ssa-hybrid"), WORK) == pytest.approx(expected, abs=0.1)
-
-
-def test_frozen_vectors_are_made_once_for_all_folds():
+    # Frozen vectors are made once for all folds.
     # 1,000 rows at 12,000 tokens/s, once for five folds and the fit on all rows; a model is fitted on 1,000 rows.
     frozen, encode_s = _member("frozen-linear"), 1000 * 20 / 12000
     assert _speed().seconds(frozen, WORK) == pytest.approx(0.2 + encode_s / 6 + 0.4)
@@ -71,16 +80,14 @@ def test_frozen_vectors_are_made_once_for_all_folds():
     sample_s = 0.2 + 700 * 20 / 12000 / 2 + 700 * 4e-4
     for rows in (800, 80_000):
         assert speed.seconds(frozen, replace(WORK, folds=1, train_rows=rows)) == pytest.approx(sample_s)
-
-
-def test_linear_models_of_many_classes_take_longer():
+    # Linear models of many classes take longer.
     few, many = _speed(), replace(_speed(), labels=150)
     for name, row_s in (("tfidf-linear", 3e-4), ("frozen-linear", 4e-4)):
         more_s = many.seconds(_member(name), WORK) - few.seconds(_member(name), WORK)
         assert more_s == pytest.approx(1000 * row_s * (150 / 20 - 1))
 
 
-def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
+def test_predictions_follow_finished_runs_and_the_load_of_the_machine():
     speed = _speed()
     first, other, baseline = (_member(name) for name in ("bert-mean", "sesame", "frozen-linear"))
     before = {member.name: speed.seconds(member, WORK) for member in (first, other, baseline)}
@@ -93,9 +100,7 @@ def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
     speed.encoders["other"] = speed.encoders["embedded"]
     elsewhere = replace(first, name="bert-mean@other", encoder="other")
     assert speed.seconds(elsewhere, WORK) == before["bert-mean"]
-
-
-def test_predictions_follow_the_load_of_the_machine():
+    # Predictions follow the load of the machine.
     probe = EncoderSpeed(3000.0, 12000.0, overhead_s=3.0, load=5.0)
     speed = SpeedModel({"embedded": probe}, load=5.0)
     tfidf, frozen = _member("tfidf-linear"), _member("frozen-linear")
@@ -112,16 +117,14 @@ def test_predictions_follow_the_load_of_the_machine():
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)
     speed.observe(tfidf, WORK, 0.5, load=9.0)
     assert speed.load == pytest.approx(2.7)  # that of a moment is chance
-
-
-def test_a_load_is_what_others_take_not_what_a_thread_waits_for():
+    # A load is what others take not what a thread waits for.
     meter = LoadMeter()
     time.sleep(0.3)
     assert meter.load() < 5, "0.3 s asleep would be a load of far more"
     assert 1 <= load_now() <= 20
 
 
-def test_time_is_kept_for_a_member_whose_encoder_is_adapted():
+def test_time_is_kept_for_an_adapted_encoder_and_for_runs_that_follow():
     """With all updates the first member would take most of the time, and the second one be left out."""
     tokens, seconds = 20.0, 300.0
     members = [_member("bert-mean"), replace(_member("bert-mean"), name="adapted", adapted=True)]
@@ -138,9 +141,7 @@ def test_time_is_kept_for_a_member_whose_encoder_is_adapted():
     # Where the adaptation itself would take too much, the plan is that of the first member.
     short = {**options, "seconds": 60.0}
     assert make_plan(PlanRequest(members=members, **short)) == make_plan(PlanRequest(members=members[:1], **short))
-
-
-def test_time_is_kept_for_runs_that_follow():
+    # Time is kept for runs that follow.
     members, speed, tokens = [_member("bert-mean")], _speed(), 20.0
     options = {"members": members, "rows": 1000, "tokens_per_row": tokens, "speed": speed, "jobs": 1}
     for seconds in (60.0, 120.0, 300.0, 900.0):
@@ -151,19 +152,34 @@ def test_time_is_kept_for_runs_that_follow():
     assert "only baselines" in make_plan(PlanRequest(**options, seconds=12.0, later_runs=2.5)).notes[0]
 
 
-def test_much_time_means_five_folds_and_all_updates():
+def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():
     plan = _plan(300, 3600)
     assert (plan.folds, plan.train_rows, plan.held_rows, plan.updates, plan.batch_size) == (5, 240, 60, 600, 16)
     assert plan.notes == ()
-
-
-def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():
+    # Less time means fewer updates then fewer folds then a held out part.
     plans = [_plan(1000, seconds) for seconds in (3600, 200, 100, 50, 30)]
     assert [plan.folds for plan in plans] == sorted((plan.folds for plan in plans), reverse=True)
     assert [plan.updates for plan in plans] == sorted((plan.updates for plan in plans), reverse=True)
     assert (plans[0].folds, plans[-1].folds) == (5, 1)
     assert any("instead of 5" in note for note in plans[-1].notes)
     assert any("updates instead of 600" in note for note in plans[-1].notes)
+    # Many rows are held out and as many are used as updates read.
+    plan = _plan(100_000, 300)
+    assert plan.folds == 1
+    assert plan.held_rows == MAX_HELD_ROWS
+    assert (
+        plan.train_rows == max(HOLDOUT_ROWS - MAX_HELD_ROWS, plan.updates * plan.batch_size) < 100_000 - plan.held_rows
+    )
+    assert any("of the other 96,000 rows are trained on" in note for note in plan.notes)
+    # Baselines have folds if no fine tuned member fits.
+    plan = make_plan(PlanRequest(300, 20, MEMBERS, _speed(100.0, 3000.0), seconds=40, jobs=1))
+    assert plan.folds == 5
+    assert "only baselines are tried" in plan.notes[0]
+    # Given folds and epochs are kept and few rows have few folds.
+    assert _plan(1000, 30, folds=4).folds == 4
+    plan = _plan(1000, 30, epochs=2.0, batch_size=8)
+    assert (plan.updates, plan.batch_size) == (2 * plan.train_rows // 8, 8)
+    assert [_plan(rows, 3600).folds for rows in (12, 8)] == [3, 2]
 
 
 @pytest.mark.parametrize("rows", [100, 300, 1000, 5000, 20_000, 20_001, 100_000, 1_000_000])
@@ -179,31 +195,264 @@ def test_the_baselines_and_a_fine_tuned_member_fit_into_five_minutes(rows, jobs)
     assert plan.train_rows + plan.held_rows <= rows
 
 
-def test_many_rows_are_held_out_and_as_many_are_used_as_updates_read():
-    plan = _plan(100_000, 300)
-    assert plan.folds == 1
-    assert plan.held_rows == MAX_HELD_ROWS
-    assert (
-        plan.train_rows == max(HOLDOUT_ROWS - MAX_HELD_ROWS, plan.updates * plan.batch_size) < 100_000 - plan.held_rows
-    )
-    assert any("of the other 96,000 rows are trained on" in note for note in plan.notes)
+# The order of members, and their updates when time gets short, with plain numbers.
 
 
-def test_baselines_have_folds_if_no_fine_tuned_member_fits():
-    plan = make_plan(PlanRequest(300, 20, MEMBERS, _speed(100.0, 3000.0), seconds=40, jobs=1))
-    assert plan.folds == 5
-    assert "only baselines are tried" in plan.notes[0]
+FOLDS = (1, 2, 3, 4, 5)
 
 
-def test_given_folds_and_epochs_are_kept_and_few_rows_have_few_folds():
-    assert _plan(1000, 30, folds=4).folds == 4
-    plan = _plan(1000, 30, epochs=2.0, batch_size=8)
-    assert (plan.updates, plan.batch_size) == (2 * plan.train_rows // 8, 8)
-    assert [_plan(rows, 3600).folds for rows in (12, 8)] == [3, 2]
+@pytest.fixture
+def schedule(tmp_path):
+    """A baseline and two fine-tuned members; a fold of the first takes 10 seconds, one of the second 20."""
+    speed = SpeedModel({"tiny": EncoderSpeed(train_tokens_per_s=800.0, predict_tokens_per_s=1e9, overhead_s=0.0)})
+    plan = BudgetPlan(folds=5, train_rows=80, held_rows=20, updates=100, batch_size=16, tokens_per_row=5.0)
+    made = Schedule(plan, speed)
+    for name, kind, cost in (
+        ("tfidf-linear", "baseline", 1.0),
+        ("bert", "fine-tuned", 1.0),
+        ("sesame", "fine-tuned", 2.0),
+    ):
+        member = Member(name, kind, name, encoder=None if kind == "baseline" else "tiny", cost=cost)
+        state = MemberState(member, RecordStore(tmp_path), 42, FOLDS)
+        state.waiting = [*state.parts]
+        made.states.append(state)
+    return made
 
 
-def test_workers_and_the_time_that_they_need():
-    assert [time_needed([10, 10, 10, 10], 2), time_needed([30, 2, 2], 2), time_needed([], 2)] == [20, 30, 0]
-    for job_bytes, available, expected in ((1_000, 10_000, 8), (2_000, 10_000, 4), (20_000, 10_000, 1), (9, None, 8)):
-        assert jobs_for_memory(8, job_bytes, available) == expected
-    assert jobs_for_memory(8, 0, 10_000) == 8
+def finish(state: MemberState, *numbers: int) -> None:
+    for number in numbers or state.parts:
+        state.waiting.remove(number)
+        state.records[number] = small_record(state.run(number))
+
+
+def begin(state: MemberState, number: int) -> None:
+    state.waiting.remove(number)
+    state.running.add(number)
+
+
+def adapted(state: MemberState) -> MemberState:
+    """Make a member one whose encoder is adapted first."""
+    state.member = replace(state.member, adapted=True)
+    state.waiting.insert(0, FIRST)
+    return state
+
+
+def test_a_fold_takes_what_its_tokens_take_and_a_running_one_half_of_it(schedule):
+    _, bert, sesame = schedule.states
+    assert schedule.remaining(sesame, 50) == pytest.approx([10] * 5, rel=0.01)
+    begin(bert, 1)
+    assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
+    schedule.speed.observe(bert.member, replace(schedule.plan, updates=50), seconds=10.0)
+    assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
+    # The adaptation of an encoder has 300 updates, a fold 100.
+    adapted(sesame)
+    sesame.member = replace(sesame.member, encoder="other", cost=1.0)
+    schedule.speed.encoders["other"] = schedule.speed.encoders["tiny"]
+    assert schedule.remaining(sesame, 50) == pytest.approx([30] + [5] * 5, rel=0.01)
+
+
+def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(bert)
+    finish(tfidf)
+    assert schedule.next_member(100.0, 2) is bert
+    begin(bert, FIRST)
+    # A free worker takes a fold of another member meanwhile.
+    assert schedule.next_member(1000.0, 2) is sesame
+    assert schedule.next_member(10.0, 2) is None
+    bert.running.clear()
+    assert schedule.next_member(100.0, 2) is bert
+
+
+def test_an_adapted_member_comes_with_its_adaptation_or_not_at_all(schedule):
+    tfidf, bert, _ = schedule.states
+    adapted(bert)
+    finish(tfidf)
+    assert schedule.next_member(82.0, 1) is bert
+    # 30 seconds and five folds with half of the updates.
+    assert schedule.next_member(50.0, 1) is None
+
+
+def test_an_adapted_member_with_fewer_updates_goes_before_others(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(sesame)
+    sesame.member = replace(sesame.member, cost=1.0)
+    schedule.states[1:] = [sesame, bert]
+    finish(tfidf)
+    # It needs 80 seconds, bert 50.
+    assert schedule.next_member(70.0, 1) is sesame
+    assert 50 <= sesame.updates < 100
+
+
+def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
+    tfidf, bert, sesame = schedule.states
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf)
+    assert schedule.next_member(1000, 1) is bert
+    # One that fits goes before one that needs fewer updates.
+    schedule.states.sort(key=lambda state: state is not sesame)
+    assert schedule.next_member(60, 1) is bert
+    assert (bert.updates, sesame.updates) == (0, 0)
+    begin(sesame, 1)
+    assert schedule.next_member(1000, 1) is sesame
+
+
+def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf)
+    finish(bert)
+    schedule.speed.observe(bert.member, schedule.plan, seconds=10.0)
+    assert schedule.next_member(80, 1) is sesame
+    assert schedule.updates_of(sesame) == pytest.approx(0.95 * 80, abs=2)
+    assert sum(schedule.remaining(sesame)) <= 80
+
+
+def test_a_prediction_that_no_run_has_corrected_fills_less_of_the_time(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf)
+    # All updates need 50 of 52 seconds, of which the prediction may fill 85 %.
+    assert schedule.next_member(52, 1) is bert
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 52 / 50 * 100, abs=1)
+    finish(bert)
+    assert schedule.next_member(50, 1) is None  # no member has less than half of the updates
+    assert sesame.updates == 0
+
+
+def test_epochs_that_a_user_sets_are_kept(schedule):
+    schedule.has_fixed_updates = True
+    tfidf, bert, _ = schedule.states
+    finish(tfidf)
+    assert schedule.next_member(49, 1) is None
+    finish(bert, 1)
+    schedule.give_up_late_members(30, 1)
+    assert bert.note.startswith("given up: its other folds need about 40 s, 30 s were left")
+
+
+def test_a_late_member_goes_on_with_fewer_updates_or_is_given_up(schedule):
+    bert = schedule.states[1]
+    finish(bert, 1)
+    schedule.speed.observe(bert.member, schedule.plan, seconds=10.0)
+    schedule.give_up_late_members(30, 1)
+    assert not bert.note
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 30 / 40 * 100, abs=2)
+    schedule.give_up_late_members(13, 1)
+    assert not bert.note  # with a quarter of the updates the others fit
+    assert 25 <= schedule.updates_of(bert) < 50
+    schedule.give_up_late_members(8, 1)
+    assert bert.note.startswith("given up: its other folds need about")
+
+
+def test_a_member_without_disk_space_is_left_out(schedule):
+    tfidf, bert, sesame = schedule.states
+    schedule.speed.encoders["tiny"] = replace(schedule.speed.encoders["tiny"], disk_bytes=10_000_000)
+    schedule.free_bytes = 90_000_000
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf)
+    assert schedule.next_member(1000, 1) is bert
+    finish(bert)
+    assert schedule.next_member(1000, 1) is None
+    assert sesame.note == "left out: its folds need about 50 MB of disk space, 40 MB are left"
+
+
+def test_the_first_fine_tuned_member_may_have_few_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf)
+    assert schedule.next_member(20, 1) is None  # not even with 50 updates
+    assert schedule.next_member(35, 1) is bert
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 35 / 50 * 100, abs=1)
+    finish(bert)
+    assert schedule.next_member(35, 1) is None
+    assert schedule.updates_of(sesame) == 100
+
+
+def test_a_late_fold_may_end_early_and_what_follows_is_saving_and_predicting(schedule):
+    _, bert, sesame = schedule.states
+    sesame.updates = 61
+    assert [schedule.fewest_updates(state) for state in (bert, sesame)] == [25, 16]
+    schedule.has_fixed_updates = True
+    assert schedule.fewest_updates(bert) is None
+    schedule.speed.encoders["tiny"] = EncoderSpeed(800.0, predict_tokens_per_s=50.0, overhead_s=3.0)
+    assert schedule.speed.ending_seconds(bert.member, schedule.plan) == pytest.approx(
+        3 + 2
+    )  # 20 rows of 5 tokens at 50 tokens/s
+    assert [schedule.speed.tokens_per_s(state.member) for state in (bert, sesame)] == [800, 400]
+
+
+def test_a_baseline_that_seems_too_long_is_tried_before_time_is_left_unused(schedule):
+    tfidf, _, _ = schedule.states
+    member = Member("frozen-linear", "baseline", "frozen-linear", encoder="tiny")
+    frozen = MemberState(member, tfidf.store, 42, FOLDS, waiting=[FIRST])
+    schedule.states.insert(1, frozen)
+    finish(tfidf)
+    needed_s = sum(schedule.remaining(frozen))
+    assert schedule.next_member(needed_s / 2, 1) is None
+    assert schedule.last_try(needed_s / 20) is frozen
+    assert schedule.last_try(0) is None
+    begin(frozen, FIRST)
+    assert schedule.last_try(needed_s / 2) is None
+
+
+# The portfolio: which members are tried for which rows, in which order, and under which names.
+
+
+def _names(**options):
+    given = {"is_pair": False, "task_type": "classification", "encoders": ["embedded"], **options}
+    return [member.name for member in choose_members(**given)]
+
+
+def test_members_are_presets_in_their_order_with_unique_names():
+    members = all_members()
+    assert {member.method for member in members if not member.is_baseline} <= set(preset_names())
+    assert len({member.name for member in members}) == len(members)
+    # The probed members are those whose training starts at a linear probe.
+    for member in all_members():
+        if not member.is_baseline:
+            config = load_config(preset=member.method, overrides=member.settings)
+            # As attentune.training.linear_probe.is_probed says of the built model.
+            assert member.probed == (config.training.linear_probe or config.model.head.combine == "cosine"), member.name
+    # Baselines come first and second seeds last.
+    members = choose_members(is_pair=False, task_type="classification", encoders=["embedded"])
+    kinds = [member.is_baseline for member in members]
+    assert kinds == sorted(kinds, reverse=True)
+    seeds = [member.seed for member in members]
+    assert seeds == sorted(seeds)
+    assert 0 < seeds.count(1) < len(seeds)
+
+
+def test_names_of_members_by_rows_and_encoders():
+    assert not {"cosine", "token-alignment"} & {*_names()}
+    assert "bert-mean" in _names()
+    pairs = _names(is_pair=True)
+    assert pairs[:5] == ["majority", "tfidf-linear", "cosine", "token-alignment", "frozen-linear"]
+    assert "bert" in pairs
+    assert "bert-mean" not in pairs
+    assert "bi-encoder-cosine" in pairs
+    assert "bi-encoder-cosine" not in _names(is_pair=True, num_labels=3)
+    # Each encoder has a member and those without an encoder exist once.
+    names = _names(encoders=["embedded", "models/e5-small"], names=["tfidf-linear", "frozen-linear", "bert-mean"])
+    assert names == [
+        "tfidf-linear", "frozen-linear", "frozen-linear@e5-small", "bert-mean", "bert-mean@e5-small"
+    ]  # fmt: skip
+    # Encoders with one short name are numbered.
+    assert encoder_labels(["a", "x/b", "y/b"]) == {"a": "", "x/b": "@b", "y/b": "@b-2"}
+    # Names are chosen in the portfolio s order and exclude wins.
+    assert _names(names=["sesame", "majority", "bert-mean"], exclude=["sesame"]) == ["majority", "bert-mean"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"names": ["bert-meen"]},
+            "--portfolio: got 'bert-meen', expected some of majority, .* Did you mean 'bert-mean'",
+        ),
+        ({"exclude": ["nothing"]}, "--exclude: got 'nothing', expected some of majority"),
+        ({"names": ["cosine"]}, "cosine is for pairs of texts.* but the rows are single texts with 2 labels"),
+        ({"names": ["majority"], "exclude": ["majority"]}, "leave no member"),
+        ({"is_pair": True, "num_labels": 3, "names": ["bi-encoder-cosine"]}, "with at most 2 classes.* with 3 labels"),
+        ({"encoders": ["embedded", "embedded"]}, "expected each encoder once"),
+    ],
+)
+def test_wrong_names_are_refused(options, says):
+    with pytest.raises(ConfigError, match=says):
+        _names(**options)

@@ -1,16 +1,22 @@
-"""A distilled model learns an ensemble's out-of-fold predictions, and says what that costs and saves."""
+"""A distilled model learns an ensemble's out-of-fold predictions; a worker's run of one fold."""
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from attentune import Predictor, evaluate
 from attentune.automl import distill as module
+from attentune.automl import members
+from attentune.automl.auto import _Training
+from attentune.automl.budget import BudgetPlan, Schedule, SpeedModel
 from attentune.automl.distill import (
     Alternative,
     Distillation,
@@ -19,14 +25,21 @@ from attentune.automl.distill import (
     soft_targets,
     student_config,
 )
-from attentune.automl.folds import make_folds
-from attentune.config import Config, load_config, to_yaml
+from attentune.automl.folds import make_folds, save_folds
+from attentune.automl.members import MemberTrainer, WorkerSetup
+from attentune.automl.portfolio import Member
+from attentune.automl.work import AutoProgress, AutoSettings
+from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.results import RunResult
+from attentune.runs.driver import RunTask, execute_run
+from attentune.runs.records import RecordStore, Run, RunRecord
+from attentune.training.run_folder import stop_on_signal
 from helpers.samples import settings
+from helpers.tasks import small_record
 from helpers.tiny_runs import saved_ensemble, write_run_config
 
 SPACES = {
@@ -132,36 +145,26 @@ def test_the_student_has_the_ensembles_decision_thresholds(ensemble, task, tmp_p
 
 
 @pytest.mark.integration
-def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_the_estimate_out_of_fold_and_an_alternative_on_the_same_fold(ensemble, task, tmp_path, kind):
     config, data, out_of_fold = task
     data = replace(data, splits={"train": data.splits["train"]})
     out_of_fold[0] = np.nan  # never scored
     out_of_fold[4] *= -1  # the ensemble is wrong here
-    single, folds = tmp_path / "single", np.arange(48) % 4
-    result = distil(ensemble, data, config, out_of_fold=out_of_fold, folds=folds, output_dir=single)
+    single, folds, labels = tmp_path / "single", np.arange(48) % 4, data.splits["train"].labels
+    other = Alternative(kind, np.eye(2)[labels if kind == "right" else 1 - labels], data.label_space)
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds, "alternative": other}
+    result = distil(ensemble, data, config, output_dir=single, **options)
     facts = result.train["distillation"]
     assert (facts["rows"], facts["ensemble"]) == (11, pytest.approx(10 / 11))
+    assert (facts["alternative"], facts["alternative_score"]) == (kind, float(kind == "right"))
+    assert facts["alternative_is_better"] is (kind == "right")
     without = RunResult.load(single / "estimate" / "run.json")
     assert without.data_fingerprint != result.data_fingerprint
     scored = data.splits["train"].take(np.arange(4, 48, 4))
     predicted = predict_rows(single / "estimate", replace(scored, labels=None)).argmax(axis=1)
     assert facts["single"] == pytest.approx(np.mean(predicted == scored.labels))
     assert "did not see" in result.notes[-1]
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["right", "wrong"])
-def test_an_alternative_is_scored_on_the_same_fold(ensemble, task, tmp_path, kind):
-    config, data, out_of_fold = task
-    data = replace(data, splits={"train": data.splits["train"]})
-    labels, folds = data.splits["train"].labels, np.arange(48) % 4
-    logits_NC = np.eye(2)[labels if kind == "right" else 1 - labels]
-    options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds}
-    other = Alternative(kind, logits_NC, data.label_space)
-    result = distil(ensemble, data, config, alternative=other, output_dir=tmp_path / "single", **options)
-    facts = result.train["distillation"]
-    assert (facts["alternative"], facts["alternative_score"]) == (kind, float(kind == "right"))
-    assert facts["alternative_is_better"] is (kind == "right")
 
 
 @pytest.mark.integration
@@ -222,3 +225,86 @@ def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
     assert (student.objective.loss, student.objective.class_weights) == ("auto", None)
     assert (student.data.train_file, student.data.max_length) == ("mine.csv", 48)
     assert (student.training.output_dir, student.training.eval_strategy) == (str(tmp_path / "out"), "no")
+
+
+# A worker's run: one fold of a fine-tuned member, on tiny random encoders.
+
+
+ROWS, UPDATES = 24, 10
+
+
+@pytest.fixture
+def train_fold(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[RunRecord | None, Path]]:
+    """`train_fold(deadline_s=10, ending_s=0)`: the record of fold 1 of `bert-mean`, and its folder."""
+    texts = tuple(f"the {('dull', 'lovely')[row % 2]} film number {row}" for row in range(ROWS))
+    rows = TextRows(tuple(map(str, range(ROWS))), texts, None, np.arange(ROWS) % 2, "test")
+    data = TaskData("test", LabelSpace("classification", ("bad", "good")), ("accuracy",), {"train": rows})
+    settings = {"training.seed": load_config().training.seed, "training.learning_rate": 1e-3}
+    setup = WorkerSetup(data=data, settings=settings, max_length=16, use_cpu=True)
+    monkeypatch.setattr(members, "_SETUP", setup, raising=False)
+    save_folds(tmp_path / "folds.safetensors", np.arange(ROWS) // 2 % 3 + 1)
+    (tmp_path / "plan.json").touch()
+    member = Member("bert-mean", "fine-tuned", "bert-mean", encoder=str(tiny("bert", layers=1, hidden=16)))
+
+    def run(
+        *, deadline_s: float, ending_s: float, fewest_updates: int | None = UPDATES // 2, tokens_per_s: float = 0.0
+    ) -> tuple[RunRecord | None, Path]:
+        trainer = MemberTrainer(
+            member=member,
+            folds=(1,),
+            folds_file=str(tmp_path / "folds.safetensors"),
+            deadline=time.time() + deadline_s,
+            fewest_updates=fewest_updates,
+            ending_s=ending_s,
+            tokens_per_s=tokens_per_s,
+        )
+        training = {"max_steps": UPDATES, "save_steps": UPDATES, "per_device_train_batch_size": 4}
+        flat, fold = to_flat(setup.config(member, "bert-mean", **training)), Run("own", None, "bert-mean", 43)
+        with stop_on_signal() as stop:  # as in a worker process
+            record = execute_run(RunTask(str(tmp_path), "plan.json", fold, flat, trainer), stop=stop)
+        return record, RecordStore(tmp_path).run_folder(fold)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "ended_at"),
+    [
+        pytest.param({"deadline_s": 3600, "ending_s": 0}, None, id="with time"),
+        pytest.param({"deadline_s": 3600, "ending_s": 7200}, UPDATES // 2, id="late"),
+        # It would have an hour for its end; at a thousandth of the predicted speed it needs far more.
+        pytest.param({"deadline_s": 7200, "ending_s": 3600, "tokens_per_s": 1e9}, UPDATES // 2, id="slow"),
+        pytest.param({"deadline_s": 3600, "ending_s": 7200, "fewest_updates": None}, None, id="fixed updates"),
+    ],
+)
+def test_a_late_fold_ends_early_and_predicts_its_rows(train_fold, given, ended_at):
+    record, folder = train_fold(**given)
+    assert record.is_done
+    assert (record.train["ended_at"], record.train["steps"]) == (ended_at, ended_at or UPDATES)
+    held_out = load_file(folder / "heldout.safetensors")
+    assert held_out["rows"].tolist() == [row for row in range(ROWS) if row // 2 % 3 == 0]
+    assert np.isfinite(held_out["logits"]).all()
+    assert not list(folder.glob("checkpoint-*"))
+
+
+def test_a_fold_that_is_too_late_for_that_is_stopped_with_a_checkpoint(train_fold):
+    record, folder = train_fold(deadline_s=-1, ending_s=0)
+    assert record is None
+    assert list(folder.glob("checkpoint-*"))
+    # It goes on from there.
+    record, _ = train_fold(deadline_s=3600, ending_s=0)
+    assert (record.is_done, record.train["steps"]) == (True, UPDATES)
+
+
+def test_a_resumed_member_goes_on_with_the_updates_of_its_finished_folds(tmp_path):
+    config = load_config(overrides={"training.output_dir": str(tmp_path)})
+    work = _Training(config, AutoSettings(), AutoProgress(quiet=True))
+    work.folds_N, member = np.array([1, 2, 3]), Member("bert", "fine-tuned", "bert", encoder="tiny")
+    work.schedule = Schedule(BudgetPlan(3, 2, 1, updates=600, batch_size=16, tokens_per_row=5.0), SpeedModel({}))
+    run = work._state(member).run(2)
+    record = replace(small_record(run), config={"training": {"max_steps": 90}})
+    work.store.write(record, work.store.run_folder(run))
+    state = work._state(member)
+    assert (state.done, state.waiting, work.schedule.updates_of(state)) == ([2], [1, 3], 90)

@@ -1,4 +1,4 @@
-"""Fits of fusions: against plain references, without leaks, and with members of every kind."""
+"""Fits of fusions against plain references and without leaks, and the estimate for new rows with its interval."""
 
 import itertools
 import time
@@ -10,13 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
+from scipy.stats import binom
 
 from attentune.automl import fusion
-from attentune.automl.fusion import FusionProblem, _choose_kind, _cross_fit, _fit_single, estimate_score, fit_fusion
+from attentune.automl.fusion import (
+    Effort,
+    FusionProblem,
+    _choose_kind,
+    _cross_fit,
+    _fit_single,
+    choose_effort,
+    estimate_score,
+    fit_fusion,
+)
+from attentune.automl.thresholds import fit_thresholds
 from attentune.data.dataset import LabelSpace
 from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
+from attentune.stats.estimate import wilson_interval
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 SPACES = {
@@ -105,7 +117,7 @@ def test_labels_known_through_their_own_fold_only_gain_nothing(kind):
     assert np.mean(scores) < 0.5 + 3 * 0.5 / np.sqrt(3 * 500)
 
 
-def test_weights_minimise_the_cross_entropy():
+def test_weights_minimise_the_loss():
     generator = np.random.default_rng(2)
     labels = generator.integers(0, 3, 200)
     logits = {f"m{i}": member(SPACES["accuracy"], labels, 0.3 + 0.2 * i, generator) for i in range(3)}
@@ -123,9 +135,7 @@ def test_weights_minimise_the_cross_entropy():
     # Weights below 2 % are left out.
     np.testing.assert_allclose([weights.get(name, 0.0) for name in logits], wanted, atol=0.03)
     assert loss([weights.get(name, 0.0) for name in logits]) < loss(wanted) + 1e-3
-
-
-def test_weights_of_scores_minimise_the_squared_error():
+    # Weights of scores minimise the squared error.
     generator, space = np.random.default_rng(3), SPACES["pearson"]
     labels = generator.normal(size=150)
     logits = {f"m{i}": labels[:, None] + generator.normal(size=(150, 1)) * (1 + i) for i in range(3)}
@@ -160,15 +170,13 @@ def test_greedy_selection_is_that_of_a_plain_loop():
     assert found.member_weights() == pytest.approx({n: best[1].count(n) / len(best[1]) for n in set(best[1])})
 
 
-def test_one_member_is_delivered_as_it_is():
+def test_one_member_or_the_cheaper_of_equal_ones_is_delivered_as_it_is():
     generator = np.random.default_rng(5)
     labels = generator.integers(0, 2, 20)
     result = fit({"only": member(BINARY, labels, 1.0, generator)}, labels, BINARY, "accuracy")
     assert (result.fusion.kind, result.fusion.members, set(result.scores)) == ("single", ("only",), {"single"})
     assert "the only member" in result.reason
-
-
-def test_the_cheaper_of_equal_members_is_delivered():
+    # The cheaper of equal members is delivered.
     generator = np.random.default_rng(6)
     labels = generator.integers(0, 2, 300)
     logits = member(BINARY, labels, 1.0, generator)
@@ -176,6 +184,20 @@ def test_the_cheaper_of_equal_members_is_delivered():
     result = fit(logits, labels, BINARY, "accuracy", kinds=("greedy", "weights"))
     assert (result.fusion.kind, result.fusion.members) == ("single", ("cheap",))
     assert result.reason.startswith("cheap is delivered")
+    # Certain and wrong members and absent classes.
+    labels = np.array([0, 1] * 30)
+    certain = np.where(np.eye(3)[labels] == 1, 800.0, -800.0)
+    certain[7] = certain[8]
+    other = np.random.default_rng(9).normal(size=(60, 3))
+    for kind in ("greedy", "weights", "linear"):
+        score = fit({"other": other, "certain": certain}, labels, SPACES["accuracy"], "accuracy", kinds=(kind,)).scores
+        assert score[kind] > 0.95
+    # A member that is eight times too certain has the loss of the same member without that.
+    generator = np.random.default_rng(3)
+    labels = labels_of(SPACES["accuracy"], 400, generator)
+    logits = member(SPACES["accuracy"], labels, 1.0, generator)
+    losses = [fit({"a": scale * logits}, labels, SPACES["accuracy"], "accuracy").losses["single"] for scale in (1, 8)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
@@ -214,16 +236,6 @@ def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_con
     np.testing.assert_array_equal(again.logits, result.logits)
 
 
-def test_certain_and_wrong_members_and_absent_classes():
-    labels = np.array([0, 1] * 30)
-    certain = np.where(np.eye(3)[labels] == 1, 800.0, -800.0)
-    certain[7] = certain[8]
-    other = np.random.default_rng(9).normal(size=(60, 3))
-    for kind in ("greedy", "weights", "linear"):
-        score = fit({"other": other, "certain": certain}, labels, SPACES["accuracy"], "accuracy", kinds=(kind,)).scores
-        assert score[kind] > 0.95
-
-
 @pytest.mark.parametrize(
     ("rows", "gap", "expected"), [(149, 0.05, "weights"), (149, 0.3, "single"), (150, 0.05, "single")]
 )
@@ -236,15 +248,6 @@ def test_few_rows_are_averaged_unless_one_member_is_clearly_better(rows, gap, ex
     noise = 0.08 * np.sqrt(rows) * (noise - noise.mean()) / noise.std(ddof=1)
     losses = {"single": np.full(rows, 1.0), "weights": 1.0 + gap + noise}
     assert _choose_kind({"single": logits, "weights": logits}, losses, problem) == expected
-
-
-def test_a_temperature_does_not_count_as_a_gain():
-    """A member that is eight times too certain has the loss of the same member without that."""
-    generator = np.random.default_rng(3)
-    labels = labels_of(SPACES["accuracy"], 400, generator)
-    logits = member(SPACES["accuracy"], labels, 1.0, generator)
-    losses = [fit({"a": scale * logits}, labels, SPACES["accuracy"], "accuracy").losses["single"] for scale in (1, 8)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_a_linear_fusion_gives_the_majority_no_weight_and_converges():
@@ -273,7 +276,7 @@ def many_classes(rows, classes, members=4):
     }
 
 
-def test_many_classes_have_a_weight_for_each_member():
+def test_many_classes_have_a_weight_for_each_member_and_a_sample_predicts_all_rows():
     """Time and memory grow with rows and classes: no coefficient for each pair of classes, no copy for each cell."""
     space = LabelSpace("classification", tuple(map(str, range(150))))
     labels, logits = many_classes(1500, 150)
@@ -285,6 +288,12 @@ def test_many_classes_have_a_weight_for_each_member():
     assert (result.fusion.kind, result.fusion.coefficients) == ("weights", ())
     assert result.scores["weights"] > max(result.member_scores.values()) + 0.05
     assert peak < 8 * sum(values.nbytes for values in logits.values())
+    # Fitting on a sample predicts all rows.
+    space = LabelSpace("classification", ("x", "y", "z"))
+    labels, logits = many_classes(600, 3)
+    result = fit(logits, labels, space, "accuracy", max_rows=200)
+    assert np.isfinite(result.logits).all()
+    assert METRICS["accuracy"].score(labels, predictions_of(result.logits, space)) > max(result.member_scores.values())
 
 
 @pytest.mark.integration
@@ -303,9 +312,130 @@ def test_the_estimate_of_many_classes_needs_time_in_proportion_and_little_memory
     assert time.thread_time() - began < 60
 
 
-def test_fitting_on_a_sample_predicts_all_rows():
-    space = LabelSpace("classification", ("x", "y", "z"))
-    labels, logits = many_classes(600, 3)
-    result = fit(logits, labels, space, "accuracy", max_rows=200)
-    assert np.isfinite(result.logits).all()
-    assert METRICS["accuracy"].score(labels, predictions_of(result.logits, space)) > max(result.member_scores.values())
+# The estimate for new rows: chance for random labels, and intervals that cover the score on held-out rows.
+
+
+SIGNALS = (0.2, 0.5, 0.5, 0.0)
+SINGLE = Effort(kinds=("single",))
+
+
+def draw(count, generator, positive=0.3):
+    """Labels and the logits of members of different quality, which all lean towards the first class."""
+    labels = (generator.random(count) < positive).astype(np.int64)
+    logits = {}
+    for place, signal in enumerate(SIGNALS):
+        second = signal * (2 * labels - 1) * 2 - 0.3 + generator.normal(size=count)
+        logits[f"m{place}"] = np.column_stack([np.zeros(count), second])
+    return logits, labels
+
+
+def covered(runs, rows, metric, kinds, first_seed=0):
+    """Count the runs whose interval has the delivered model's score on 10,000 new rows."""
+    hits, gaps = 0, []
+    for seed in range(first_seed, first_seed + runs):
+        generator = np.random.default_rng(seed)
+        logits, labels = draw(rows, generator)
+        folds = np.arange(rows) % 4
+        problem = FusionProblem(logits, labels, folds, BINARY, METRICS[metric], seed)
+        found = estimate_score(problem, Effort(kinds=kinds), resamples=200)
+        fitted = fit_fusion(problem, kinds)
+        space = fit_thresholds(fitted.logits, labels, BINARY, metric=METRICS[metric], folds=folds).label_space
+        new, truth = draw(10_000, generator)
+        score = METRICS[metric].score(truth, predictions_of(fitted.fusion.apply(new), space))
+        hits += found.low <= score <= found.high
+        gaps.append(found.value - score)
+    return hits, np.array(gaps)
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows", "runs"),
+    [
+        pytest.param("accuracy", 150, 40, marks=pytest.mark.integration),
+        *(
+            pytest.param(metric, rows, 150, marks=pytest.mark.slow)
+            for metric, rows in (("accuracy", 300), ("f1", 300), ("matthews_correlation", 600))
+        ),
+    ],
+)
+def test_the_interval_covers_the_score_on_new_rows_in_about_95_percent(metric, rows, runs):
+    kinds = ("single", "weights") if runs == 40 else ("single", "greedy", "weights", "linear")
+    hits, gaps = covered(runs, rows, metric, kinds, first_seed=0 if runs == 40 else 1000)
+    assert hits >= binom.ppf(0.001, runs, 0.93)
+    assert runs == 40 or hits <= binom.ppf(0.999, runs, 0.97)
+    assert abs(gaps.mean()) < (3.5 * gaps.std() / np.sqrt(40) + 0.01 if runs == 40 else 0.02)
+
+
+@pytest.mark.integration
+def test_random_labels_have_a_chance_estimate():
+    """Choosing the best of many members, kinds and thresholds does not make the estimate optimistic."""
+    values = []
+    for seed in range(6):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, 2, 120)
+        logits = {f"m{i}": generator.normal(size=(120, 2)) for i in range(8)}
+        metric = METRICS["matthews_correlation"]
+        problem = FusionProblem(logits, labels, np.arange(120) % 4, BINARY, metric, seed)
+        found = estimate_score(problem, Effort(kinds=("single", "weights")), resamples=10)
+        values.append(found.value)
+    assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
+
+
+@pytest.mark.parametrize(
+    ("effort", "groups"),
+    [
+        pytest.param(Effort(), None, id="a fold", marks=pytest.mark.integration),
+        # Few rows are divided into ten parts.
+        pytest.param(SINGLE, np.arange(120) // 3, id="a group"),
+    ],
+)
+def test_the_estimate_is_made_without_the_part_that_is_scored(effort, groups):
+    """Changed labels of a fold or group leave its own nested predictions as they were."""
+    logits, labels = draw(120, np.random.default_rng(1))
+    folds, metric = np.arange(120) % 10 if groups is None else groups % 3, METRICS["f1"]
+    inside = folds == 2 if groups is None else groups == 7
+    changed = np.where(inside, 1 - labels, labels)
+    first, second = (
+        estimate_score(FusionProblem(logits, values, folds, BINARY, metric), effort, groups=groups, resamples=10)
+        for values in (labels, changed)
+    )
+    np.testing.assert_array_equal(first.predictions[inside], second.predictions[inside])
+    assert first.value == metric.score(labels, first.predictions)
+
+
+def test_the_interval_is_wider_where_choices_vary():
+    """A clear best member is chosen without any part; of two equal members with other scores it varies."""
+    generator = np.random.default_rng(6)
+    labels = generator.integers(0, 2, 200)
+    clear = {name: np.column_stack([np.zeros(200), 2 * labels - 1 + 0.8 * generator.normal(size=200)]) for name in "ab"}
+    clear["b"] = generator.normal(size=(200, 2))
+    folds, metric = np.arange(200) % 5, METRICS["accuracy"]
+    found = estimate_score(FusionProblem(clear, labels, folds, BINARY, metric), SINGLE)
+    plain = wilson_interval(round(found.value * 200), 200)
+    np.testing.assert_allclose((found.low, found.high), plain)
+    alike = {
+        name: np.column_stack([np.zeros(200), 0.4 * (2 * labels - 1) + generator.normal(size=200)]) for name in "abc"
+    }
+    found = estimate_score(FusionProblem(alike, labels, folds, BINARY, metric), SINGLE)
+    low, high = wilson_interval(round(found.value * 200), 200)
+    assert found.low < low
+    assert found.high > high
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (100, (4, None, None)),  # 2 s for all 4,000 rows, ten times for the estimate: all of it
+        (15, (4, None, 3000)),  # a sample of the rows
+        (1.2, (2, None, 1200)),  # without the kinds whose fits take long
+        (0.001, (1, 5, 100)),
+    ],
+)
+def test_fusing_and_estimating_are_cheapened_until_they_fit(seconds, expected):
+    def seconds_of(kinds, rows):
+        return rows * (5e-4 if "linear" in kinds else 1e-4)
+
+    effort = choose_effort(seconds_of, rows=4000, folds=5, fuse_s=seconds, estimate_s=seconds)
+    assert (len(effort.kinds), effort.parts) == expected[:2]
+    assert effort.max_rows == pytest.approx(expected[2], rel=0.05) if expected[2] else effort.max_rows is None
+    if seconds > 0.1:
+        assert (effort.parts or 10) * effort.seconds <= seconds * 1.01

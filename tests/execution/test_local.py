@@ -172,21 +172,14 @@ def test_workers_end_within_two_seconds_of_a_command_that_is_killed(tmp_path, ki
     assert out == "main module\n"  # workers do not import it
 
 
-def test_room_is_what_memory_leaves(make, monkeypatch):
-    executor = make(4)
-    for available, expected in ((None, 4), (100, 4), (22, 1), (5, 1)):
-        monkeypatch.setattr("attentune.execution.local.available_memory_bytes", lambda size=available: size)
-        # A tenth is left to the system; one task may always start.
-        assert executor.room(20) == expected
-    assert executor.room(0) == 4
-
-
-def test_slots_are_cores_or_gpus(monkeypatch):
+def test_slots_and_their_room_are_what_cores_gpus_and_memory_leave(monkeypatch, make, tmp_path):
     import torch
 
     monkeypatch.setattr("attentune.execution.executor.usable_cores", lambda: 6)
     assert default_slots([{"training.use_cpu": True}]) == Slots(6, 1)
     assert default_slots([{}], jobs=3) == Slots(3, 1)
+    executor = make_executor(ExecutorOptions(jobs=3), tmp_path, [{"training.use_cpu": True}])
+    assert (type(executor), executor.size) == (LocalExecutor, 3)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -196,12 +189,18 @@ def test_slots_are_cores_or_gpus(monkeypatch):
     assert default_slots([{}], jobs=3) == Slots(3, None, ("0", "1", "0"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     assert default_slots([{}]) == Slots(2, None, ("4", "7"))
-
-
-def test_the_executor_is_the_one_that_was_asked_for(tmp_path):
-    executor = make_executor(ExecutorOptions(jobs=3), tmp_path / "logs", [{"training.use_cpu": True}])
-    assert isinstance(executor, LocalExecutor)
-    assert executor.size == 3
+    # Room is what memory leaves.
+    executor = make(4)
+    for available, expected in ((None, 4), (100, 4), (22, 1), (5, 1)):
+        monkeypatch.setattr("attentune.execution.local.available_memory_bytes", lambda size=available: size)
+        # A tenth is left to the system; one task may always start.
+        assert executor.room(20) == expected
+    assert executor.room(0) == 4
+    # The system says how much memory is available and used.
+    available = available_memory_bytes()
+    assert available is None or 1_000_000 < available < 1 << 50
+    assert 1_000_000 < resident_bytes(os.getpid()) < 1 << 40
+    assert resident_bytes(2**22 + 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -227,10 +226,3 @@ def test_a_containers_quota_limits_cores_and_threads(tmp_path, monkeypatch, file
         monkeypatch.setattr("os.environ", {} if given is None else {"OMP_NUM_THREADS": given})
         limit_threads()
         assert os.environ.get("OMP_NUM_THREADS") == (given or (cores and str(cores)))
-
-
-def test_the_system_says_how_much_memory_is_available_and_used():
-    available = available_memory_bytes()
-    assert available is None or 1_000_000 < available < 1 << 50
-    assert 1_000_000 < resident_bytes(os.getpid()) < 1 << 40
-    assert resident_bytes(2**22 + 1) == 0

@@ -1,18 +1,21 @@
-"""fast-shap: what the fitted head says, how it is saved, and the messages where it cannot be fitted."""
+"""fast-shap: what the fitted head says, how it is saved, what is refused; the hook on the word embeddings."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.explain.explainer import Explainer, default_method
 from attentune.explain.fast_shap import explained_output, fit_attribution_head, values_of
+from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.explain.scorer import Settings
 from attentune.explain.texts import fit_explainer
 from attentune.inference.predictor import ModelPredictor, Predictor
@@ -20,7 +23,8 @@ from attentune.models.saving import HEAD_SETTINGS as SETTINGS
 from attentune.models.saving import HEAD_WEIGHTS as WEIGHTS
 from attentune.models.saving import save_model
 from attentune.seeding import numpy_generator
-from helpers.tiny_models import rows_of
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, SECOND, build, encoded, rows_of
 from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
@@ -127,16 +131,6 @@ def test_contrasts_add_up_to_the_difference_of_logits(tiny: Tiny, kind: str) -> 
         assert found.scores.sum() == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_head_of_other_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    run = saved_run(tiny, tmp_path / "run")
-    fit_explainer(run, rows_like("classification", 30), copies=2)
-    with torch.no_grad():
-        run.model.classifier.bias.add_(0.1)
-    save_model(run.model, run.tokenizer, tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"fitted to other weights.*attentune explain"):
-        _ = Predictor.load(tmp_path / "run").attribution_head
-
-
 def test_calibration_after_the_fit_divides_the_scores(tiny: Tiny, tmp_path: Path) -> None:
     run, rows = saved_run(tiny, tmp_path / "run"), rows_like("classification", 30)
     fit_explainer(run, rows, copies=2)
@@ -148,18 +142,27 @@ def test_calibration_after_the_fit_divides_the_scores(tiny: Tiny, tmp_path: Path
         assert one.scores / 2 == pytest.approx(other.scores, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("damage", ["weights", "settings", "missing"])
-def test_damaged_files_are_told(tiny: Tiny, tmp_path: Path, damage: str) -> None:
-    fit_explainer(saved_run(tiny, tmp_path / "run"), rows_like("classification", 30), copies=2)
-    if damage == "weights":
-        (tmp_path / "run" / WEIGHTS).write_bytes(b"torn")
-    elif damage == "missing":
-        (tmp_path / "run" / WEIGHTS).unlink()
-    else:
-        settings = json.loads((tmp_path / "run" / SETTINGS).read_text())
-        (tmp_path / "run" / SETTINGS).write_text(json.dumps(settings | {"layers": [0, 999]}))
-    with pytest.raises(CheckpointError, match=r"cannot be loaded.*Fit it again: attentune explain"):
-        _ = Predictor.load(tmp_path / "run").attribution_head
+def test_damaged_files_and_a_head_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    run = saved_run(tiny, tmp_path / "run")
+    fit_explainer(run, rows_like("classification", 30), copies=2)
+    settings, weights = (tmp_path / "run" / SETTINGS).read_text(), (tmp_path / "run" / WEIGHTS).read_bytes()
+
+    def refused(message: str = r"cannot be loaded.*Fit it again: attentune explain") -> None:
+        with pytest.raises(CheckpointError, match=message):
+            _ = Predictor.load(tmp_path / "run").attribution_head
+
+    (tmp_path / "run" / WEIGHTS).write_bytes(b"torn")
+    refused()
+    (tmp_path / "run" / WEIGHTS).unlink()
+    refused()
+    (tmp_path / "run" / WEIGHTS).write_bytes(weights)
+    (tmp_path / "run" / SETTINGS).write_text(json.dumps(json.loads(settings) | {"layers": [0, 999]}))
+    refused()
+    (tmp_path / "run" / SETTINGS).write_text(settings)
+    with torch.no_grad():
+        run.model.classifier.bias.add_(0.1)
+    save_model(run.model, run.tokenizer, tmp_path / "run")
+    refused(r"fitted to other weights.*attentune explain")
 
 
 def test_what_cannot_be_fitted_is_told(tiny: Tiny, tmp_path: Path) -> None:
@@ -181,3 +184,103 @@ def test_long_texts_take_fewer_rows(tiny: Tiny, monkeypatch: pytest.MonkeyPatch)
     scorer = Explainer(tiny_run(tiny()), rows_like("classification", 60)).scorer
     _, facts = fit_attribution_head(scorer, copies=2)
     assert 20 <= facts.texts + facts.held_out_texts < 60
+
+
+# EmbeddingGradientHook gives the word embeddings and the gradient there, and leaves no hook behind.
+
+
+MISSING = (
+    "no gradient has reached the word embeddings, expected one from each backward pass: are the encoder's weights"
+    " frozen?"
+)
+
+
+def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).logits.square().sum()
+
+
+def hooks_of(model: Any) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+@pytest.fixture
+def model_and_inputs(tiny: Tiny) -> tuple[Any, dict[str, Tensor]]:
+    model, tokenizer = build(tiny("bert"))
+    return model, encoded(tokenizer, FIRST, SECOND)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_gives_each_tokens_embedding_and_gradient_in_every_family(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family))
+    inputs = encoded(tokenizer, FIRST, SECOND)
+    words = model.get_input_embeddings().weight
+    with EmbeddingGradientHook(model) as hook:
+        loss_of(model, inputs).backward()
+        embedded_BTE, gradient_BTE = hook.take()
+    assert torch.equal(embedded_BTE, words[inputs["input_ids"]])
+    assert not embedded_BTE.requires_grad
+    # A word's gradient in the table is the sum over the places where it stands; of padding some tables keep none.
+    summed = torch.zeros_like(words).index_put((inputs["input_ids"],), gradient_BTE, accumulate=True)
+    summed[tokenizer.pad_token_id] = words.grad[tokenizer.pad_token_id]
+    assert words.grad.abs().max() > 1e-3
+    assert torch.allclose(summed, words.grad, rtol=1e-4, atol=1e-6)
+    assert hooks_of(model) == 0
+
+
+def test_the_hook_is_there_only_within_the_block_and_may_be_used_again(
+    model_and_inputs: tuple[Any, dict[str, Tensor]],
+) -> None:
+    model, inputs = model_and_inputs
+    hook = EmbeddingGradientHook(model)
+    taken = []
+    for _ in range(2):
+        assert hooks_of(model) == 0
+        with hook:
+            assert hooks_of(model) == 1
+            loss_of(model, inputs).backward()
+            taken.append(hook.take()[1])
+            loss_of(model, inputs).backward()
+        with pytest.raises(RuntimeError):  # what it held is let go
+            hook.take()
+    assert torch.equal(taken[0], taken[1])
+    with pytest.raises(ZeroDivisionError), hook:
+        model(**inputs)
+        1 / 0  # noqa: B018
+    assert hooks_of(model) == 0
+
+
+def test_each_backward_pass_gives_one_gradient_of_the_newest_pass_with_gradients(
+    model_and_inputs: tuple[Any, dict[str, Tensor]],
+) -> None:
+    model, inputs = model_and_inputs
+    other = {name: tensor[:1, :4] for name, tensor in inputs.items()}
+
+    def nothing_to_take() -> None:
+        with pytest.raises(RuntimeError) as raised:
+            hook.take()
+        assert str(raised.value) == MISSING
+
+    with EmbeddingGradientHook(model) as hook:
+        nothing_to_take()
+        loss_of(model, inputs)
+        nothing_to_take()
+        loss = loss_of(model, inputs)
+        for silent in (torch.no_grad, torch.inference_mode):  # passes without gradients do not disturb it
+            with silent():
+                model(**other)
+        loss.backward()
+        with torch.no_grad():
+            model(**other)
+        embedded_BTE, gradient_BTE = hook.take()
+        assert embedded_BTE.shape == gradient_BTE.shape == (*inputs["input_ids"].shape, 32)
+        loss_of(model, inputs).backward()
+        loss_of(model, other).backward()
+        embedded_BTE, gradient_BTE = hook.take()
+        assert torch.equal(embedded_BTE, model.get_input_embeddings()(other["input_ids"]))
+        assert gradient_BTE.shape == embedded_BTE.shape
+        loss_of(model, inputs).backward()
+        model(**other)  # a new pass that no backward pass has followed yet
+        nothing_to_take()
+        model.encoder.requires_grad_(False)
+        loss_of(model, inputs).backward()
+        nothing_to_take()

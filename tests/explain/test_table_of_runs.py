@@ -1,7 +1,5 @@
 """The table of docs/explaining.md: which methods explain which kinds of runs, cell by cell on trained runs."""
 
-import csv
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,38 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attentune.config import load_config
 from attentune.errors import AttentuneError
 from attentune.explain.explainer import default_method
 from attentune.explain.methods import METHODS
 from attentune.explain.texts import explain_texts, fit_explainer
 from attentune.inference.predictor import Predictor
-from attentune.training.run import train
-from helpers.samples import FILLER, settings
-from helpers.tiny_runs import saved_ensemble
+from cli.test_kinds_of_tasks import TRAINED, home, run_of
 
+__all__ = ["home"]
 PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
-LABELS = {
-    "classification": ("bad", "good"),
-    "regression": ("0.5", "1.5", "2.25"),
-    "ordinal": ("low", "middle", "high"),
-    "multi_label": ("bad", "bad|good", "good", ""),
-}
-PAIRS = {"data__text_pair_column": "second"}
-# The rows of the table, and the settings of such a run.
-RUNS: dict[str, dict[str, Any]] = {
-    "one text, classes": {},
-    "pairs, cross-encoder": PAIRS,
-    "pairs, [bi-encoder](task-attention.md#bi-encoder-pairs)": {**PAIRS, "preset": "bi-encoder-mean"},
-    "presets with a [token gate](ssa.md)": {"preset": "ssa-hybrid"},
-    "scores (regression)": {"data__task_type": "regression"},
-    "ordered classes": {"data__task_type": "ordinal", "data__label_names": "low,middle,high"},
-    "label sets": {"data__task_type": "multi_label"},
-    "long texts in windows": {"data__long_texts": "windows", "data__max_length": 16, "data__stride": 4},
-    "adapters (LoRA)": {"training__lora_rank": 2},
-    "frozen encoder": {"training__freeze_encoder": True},
-    "ensembles of `auto`": {},
-    "baselines": {"preset": "tfidf-linear"},
+# The rows of the table, and the kind of such a run.
+RUNS = {
+    "one text, classes": "classes",
+    "pairs, cross-encoder": "pair",
+    "pairs, [bi-encoder](task-attention.md#bi-encoder-pairs)": "bi-encoder",
+    "presets with a [token gate](ssa.md)": "ssa",
+    "scores (regression)": "score",
+    "ordered classes": "ordered",
+    "label sets": "multi-label",
+    "long texts in windows": "long",
+    "adapters (LoRA)": "lora",
+    "frozen encoder": "frozen encoder",
+    "ensembles of `auto`": "ensemble",
+    "baselines": "tfidf",
 }
 TEXTS = ["a very good film", " ".join(["the film was very good and we saw it in town so"] * 4)]
 
@@ -58,33 +47,6 @@ def cells() -> dict[str, dict[str, str]]:
 TABLE = cells()
 
 
-def write_rows(file: Path, task_type: str) -> Path:
-    draw = random.Random(3)
-    with file.open("w", newline="") as lines:
-        writer = csv.writer(lines)
-        writer.writerow(["text", "second", "label"])
-        for number in range(32):
-            words, labels = draw.choices(FILLER, k=6), LABELS[task_type]
-            writer.writerow([" ".join(words), " ".join(words[::-1]), labels[number % len(labels)]])
-    return file
-
-
-def trained(folder: Path, encoder: Path, changes: dict[str, Any]) -> Path:
-    task_type = changes.get("data__task_type", "classification")
-    changes = {
-        "data__train_file": str(write_rows(folder / "rows.csv", task_type)),
-        "data__validation_file": None,
-        "data__text_column": "text",
-        "data__label_column": "label",
-        "data__task_type": task_type,
-        "training__max_steps": 2,
-        "training__eval_strategy": "no",
-        **changes,
-    }
-    train(load_config(overrides=settings(folder, encoder, **changes)))
-    return folder / "run"
-
-
 def test_the_table_has_each_kind_of_run_and_each_method() -> None:
     assert list(TABLE) == list(RUNS)
     columns = next(iter(TABLE.values()))
@@ -94,11 +56,9 @@ def test_the_table_has_each_kind_of_run_and_each_method() -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", RUNS)
-def test_each_cell_is_true(kind: str, tiny: Callable[..., Path], tmp_path: Path) -> None:
-    if kind == "ensembles of `auto`":
-        run = saved_ensemble(tmp_path / "run", tiny, members={"bert": 1, "roberta": 1})
-    else:
-        run = trained(tmp_path, tiny("bert"), RUNS[kind])
+def test_each_cell_is_true(kind: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRAINED, "frozen encoder", "--preset bert-mean --freeze_encoder")
+    run = run_of(RUNS[kind], home)
     saved = Predictor.load(run)
     pairs = ["so lovely in town"] * len(TEXTS) if saved.is_pair else None
     assert default_method(saved) == "leave-one-out"
@@ -126,7 +86,8 @@ def test_each_cell_is_true(kind: str, tiny: Callable[..., Path], tmp_path: Path)
     for column, cell in TABLE[kind].items():
         for name in re.findall(r"`([a-z-]+)`", column):
             if name == "--contrast":
-                found = explains("leave-one-out", contrast="high" if "ordinal" in str(RUNS[kind]) else "good")
+                last = saved.label_space.names[-1] if saved.label_space.names else "good"
+                found = explains("leave-one-out", contrast=last)
             else:
                 found = explains(name)
                 assert cell != "of one window" or (not found and explains(name, TEXTS[:1])), f"{name}: {cell}"

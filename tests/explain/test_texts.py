@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import attentune
 from attentune.config import load_config
@@ -28,6 +29,8 @@ from helpers.samples import settings
 from helpers.tiers import covering
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import KINDS, SPACES, TEXTS, rows_for, saved_ensemble, tiny_run
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 Tiny = Callable[..., Path]
 QUICK: dict[str, Any] = {"samples": 8, "steps": 2}
@@ -133,58 +136,32 @@ def test_words_and_pieces_are_both_at_hand(tiny: Tiny) -> None:
         assert len(own) > 2
         (word,) = [token for token in words.tokens if token.text == "unwatchable"]
         assert (word.score == pytest.approx(max(own))) == (name == "ssa")
-
-
-def test_a_long_text_is_explained_as_far_as_it_is_read(tiny: Tiny) -> None:
-    text = "the film " * 200
-    (explanation,) = explain_texts(tiny_run(tiny(), max_length=16), [text], method="leave-one-out", level="token")
-    assert explanation.text == text
-    assert len(explanation.tokens) == 14
-    assert explanation.passes == 15
-
-
-def test_no_texts_have_no_explanations(tiny: Tiny) -> None:
-    assert explain_texts(tiny_run(tiny()), []) == []
-    with pytest.raises(ConfigError, match="method"):
-        explain_texts(tiny_run(tiny()), [], method="sssa")
+    text = "the film " * 200  # is explained as far as it is read
+    (long,) = explain_texts(tiny_run(tiny(), max_length=16), [text], method="leave-one-out", level="token")
+    assert (long.text, len(long.tokens), long.passes) == (text, 14, 15)
 
 
 def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
     run = tiny_run(tiny())
     for name in ("ssa", "leave-one-out", "gradient", "attention", "integrated-gradients"):
         (full,), (half,) = (
-            explain_texts(
-                ModelPredictor(run.folder, run.config, run.label_space, run.model, run.tokenizer),
-                TEXTS[:1],
-                method=name,
-                precision=precision,
-            )
-            for precision in ("fp32", "bf16")
+            explain_texts(run, TEXTS[:1], method=name, precision=precision) for precision in ("fp32", "bf16")
         )
+        assert explain_texts(run, TEXTS[:1], method=name, precision="fp32")[0].tokens == full.tokens
         one, other = (np.array([token.score for token in own.tokens]) for own in (full, half))
         assert np.abs(one - other).max() < 0.15 * np.abs(one).max()
         assert np.abs(one - other).max() > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "leave-one-ou"}, "method: got 'leave-one-ou', .* fast-shap, ssa, .*Did you mean 'leave-one-out'"),
-        ({"target": "goood"}, "target: got 'goood', expected .* the run's classes: bad, good. Did you mean 'good'?"),
-        ({"target": ["good"]}, "target: got 1 classes for 2 texts; expected one for all, or one for each."),
-        ({"level": "words"}, "level: got 'words', expected word or token. Did you mean 'word'?"),
-        ({"steps": 0}, "steps: got 0, expected at least 1."),
-        ({"samples": 0}, "samples: got 0, expected at least 1."),
-        ({"contrast": "goood"}, "contrast: got 'goood', expected one of the run's classes: bad, good. Did you"),
-        ({"contrast": "bad", "target": "bad"}, "contrast: got 'bad', which is the class to explain"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "message"), MISTAKES["texts"])
 def test_mistakes_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explain_texts(tiny_run(tiny()), TEXTS[:2], **options)
-    if "contrast" in options:
-        with pytest.raises(ConfigError, match="this run predicts a score and has no other class; leave it out"):
-            explain_texts(tiny_run(tiny(), "regression"), ["a"], contrast="bad")
+    with pytest.raises(ConfigError, match="this run predicts a score and has no other class; leave it out"):
+        explain_texts(tiny_run(tiny(), "regression"), ["a"], contrast="bad")
+    assert explain_texts(tiny_run(tiny()), []) == []
+    with pytest.raises(ConfigError, match="method"):
+        explain_texts(tiny_run(tiny()), [], method="sssa")
 
 
 def test_texts_of_the_wrong_kind_are_refused(tiny: Tiny) -> None:
@@ -237,6 +214,10 @@ def test_every_method_and_task_type_has_a_unit(tiny: Tiny, kind: str, method: st
     scores = [token.score for token in found.words]
     if " from 0 to 1" in found.unit:
         assert 0 <= min(scores) <= max(scores) <= 1
+    contrasts = {"pair": "the log-odds of no against yes", "multi_label": "the log-odds of late minus those of cold"}
+    if method == "leave-one-out" and kind in contrasts:
+        target, contrast = SPACES[kind].names[0], SPACES[kind].names[-1]
+        assert contrasts[kind] in explained(tiny_run(tiny(), kind), kind, method, target=target, contrast=contrast).unit
 
 
 def test_attention_with_special_tokens_adds_up_to_one(tiny: Tiny) -> None:
@@ -250,16 +231,6 @@ def test_attention_with_special_tokens_adds_up_to_one(tiny: Tiny) -> None:
     assert float(shares.sum()) == pytest.approx(1.0, abs=1e-5)
     np.testing.assert_allclose([token.score for token in found.tokens], shares[1:-1], atol=1e-5)
     assert found.unit.endswith("with special tokens the shares of all tokens add up to 1")
-
-
-def test_a_contrast_is_named(tiny: Tiny) -> None:
-    for kind, of in (
-        ("pair", "the log-odds of no against yes"),
-        ("multi_label", "the log-odds of late minus those of cold"),
-    ):
-        target, contrast = SPACES[kind].names[0], SPACES[kind].names[-1]
-        found = explained(tiny_run(tiny(), kind), kind, "leave-one-out", target=target, contrast=contrast)
-        assert of in found.unit
 
 
 def test_words_by_class_have_the_unit_of_each_class(tiny: Tiny) -> None:
@@ -290,16 +261,6 @@ def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: i
     assert (found[0].pair is not None) == (kind != "classification")
 
 
-def test_layers_and_heads_are_chosen(tiny: Tiny) -> None:
-    run, rows = tiny_run(tiny(), gate=False), rows_for("classification", 1)
-    (whole,), (some,) = (head_attention(run, rows, heads=heads, level="token") for heads in (None, (4, 2)))
-    assert some.heads == (4, 2)
-    assert some.attention == tuple((own[3], own[1]) for own in whole.attention)
-    assert some.importance is None
-    (first,) = head_attention(run, rows, layer=1)
-    assert first.attention != whole.attention
-
-
 def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 1)
     (words,), (pieces,) = (head_attention(run, rows, level=level) for level in ("word", "token"))
@@ -310,28 +271,24 @@ def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
     assert words.attention[number] == tuple(max(pieces.attention[n][head] for n in under) for head in range(4))
     assert words.importance[number] == max(pieces.importance[n] for n in under)
     assert place.score == pytest.approx(np.mean(words.attention[number]))
-
-
-def test_json_holds_the_table(tiny: Tiny) -> None:
-    (table,) = head_attention(tiny_run(tiny(), "pair"), rows_for("pair", 1))
-    line = json.loads(json.dumps(table.to_dict()))
-    assert (line["layer"], line["heads"], line["level"]) == (3, [1, 2, 3, 4], "word")
-    assert line["label"] in ("no", "maybe", "yes")
-    for token, shares, importance in zip(line["tokens"], table.attention, table.importance, strict=True):
+    # Layers and heads are chosen.
+    (some,) = head_attention(run, rows, heads=(4, 2), level="token")
+    assert some.heads == (4, 2)
+    assert some.attention == tuple((own[3], own[1]) for own in pieces.attention)
+    (first,) = head_attention(run, rows, layer=1)
+    assert first.attention != words.attention
+    # JSON holds the table.
+    line = json.loads(json.dumps(words.to_dict()))
+    assert (line["layer"], line["heads"], line["level"], line["label"]) == (3, [1, 2, 3, 4], "word", words.label)
+    for token, shares, importance in zip(line["tokens"], words.attention, words.importance, strict=True):
         assert token["attention"] == pytest.approx(shares, abs=1e-6)
         assert token["importance"] == pytest.approx(importance, abs=1e-6)
-        assert set(token) == {"text", "start", "end", "in", "score", "attention", "importance"}
+        assert set(token) == {"text", "start", "end", "score", "attention", "importance"}
+    (plain,) = head_attention(tiny_run(tiny(), gate=False), rows, level="token")
+    assert plain.importance is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layer": 4}, "layer: got 4, expected numbers from 1 to 3, or last."),
-        ({"layer": 0}, "layer: got 0, expected numbers from 1 to 3, or last."),
-        ({"heads": (1, 5, 0)}, "heads: got 5, 0, expected numbers from 1 to 4, or all."),
-        ({"heads": ()}, "heads: got none, expected numbers from 1 to 4, or all."),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), MISTAKES["heads"])
 def test_layers_and_heads_that_do_not_exist_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         head_attention(tiny_run(tiny()), rows_for("classification", 1), **options)
@@ -377,6 +334,10 @@ def test_words_of_both_texts_of_a_pair(folders):
     ]  # fmt: skip
     expected = log_odds(run, "A cat sat", PAIR) - log_odds(run, "A cat sat", "The plot  never ")
     assert found.tokens[-1].score == pytest.approx(expected[2], abs=1e-5)
+    (against,) = explain_texts(run, ["A cat sat"], [PAIR], target="yes", contrast="no", method="leave-one-out")
+    whole, less = (predict_rows(run, rows_of([text], [PAIR]))[0] for text in ("A cat sat", "A  sat"))
+    assert against.tokens[1].score == pytest.approx((whole[2] - whole[0]) - (less[2] - less[0]), abs=1e-5)
+    assert against.to_dict()["contrast"] == "no"
 
 
 def test_methods_of_one_model_are_refused(folders):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,38 +30,14 @@ from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
+WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
 
 
 def words_in(text: str) -> list[str]:
     return [text[start:end] for start, end in word_spans(text)]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", []),
-        (" \t\n ", []),
-        ("A quiet  joy.", ["A", "quiet", "joy", "."]),
-        ("don't, can\u2019t!", ["don't", ",", "can\u2019t", "!"]),
-        ("'quoted' -dash- a - b", ["'", "quoted", "'", "-", "dash", "-", "a", "-", "b"]),
-        ("well-known snake_case", ["well-known", "snake_case"]),
-        ("at 7:45, 1,000.5 or 12/11", ["at", "7:45", ",", "1,000.5", "or", "12/11"]),
-        ("and/or e.g. 3.", ["and", "/", "or", "e", ".", "g", ".", "3", "."]),
-        ("wait... what?!?! ---", ["wait", "...", "what", "?", "!", "?", "!", "---"]),
-        ("<b>&amp;</b>", ["<", "b", ">", "&", "amp", ";", "<", "/", "b", ">"]),
-        ("na\u00efve nai\u0308ve", ["na\u00efve", "nai\u0308ve"]),
-        (
-            "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e",
-            ["\u0928\u092e\u0938\u094d\u0924\u0947", "\u0926\u0941\u0928\u093f\u092f\u093e"],
-        ),
-        ("\u65e5\u672c\u8a9eok", ["\u65e5", "\u672c", "\u8a9e", "ok"]),
-        ("\uc548\ub155 \uc138\uacc4", ["\uc548\ub155", "\uc138\uacc4"]),
-        ("ok\U0001f44d\U0001f3fd!", ["ok", "\U0001f44d\U0001f3fd", "!"]),
-        ("\U0001f469\u200d\U0001f4bb x", ["\U0001f469\u200d\U0001f4bb", "x"]),
-        ("a\u00adb \u200bc", ["a\u00adb", "\u200b", "c"]),
-        ("\x1b[31m", ["\x1b", "[", "31m"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), WORDS["words of a text"])
 def test_words_of_a_text(text: str, words: list[str]) -> None:
     assert words_in(text) == words
 
@@ -88,9 +65,7 @@ def test_a_words_score_is_the_sum_if_signed_and_else_the_highest() -> None:
     signed, unsigned = (merge_subwords(pieces, text, None, signed=signed) for signed in (True, False))
     assert signed == (Subword("unwatchable", 0, 11, -0.125), Subword("film", 12, 16, -1.0))
     assert unsigned == (Subword("unwatchable", 0, 11, 0.5), Subword("film", 12, 16, -1.0))
-
-
-def test_the_texts_of_a_pair_are_kept_apart() -> None:
+    # The texts of a pair are kept apart.
     text, pair = "cats", "cats purr"
     pieces = [
         piece(text, 0, 4, 1.0),
@@ -105,19 +80,7 @@ def test_the_texts_of_a_pair_are_kept_apart() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "spans", "words"),
-    [
-        ("a, b", [(0, 2), (3, 4)], ["a,", "b"]),  # a piece over two words makes them one
-        ("ab cd ef", [(0, 1), (1, 4), (4, 5), (6, 8)], ["ab cd", "ef"]),
-        ("  x", [(0, 1), (2, 3)], ["x"]),  # a space goes with what follows,
-        ("x ", [(0, 1), (1, 2)], ["x"]),  # or with the last
-        ("x", [(0, 0), (0, 1)], ["x"]),  # and so does what stands for nothing
-        ("  ", [(0, 1), (1, 2)], ["  "]),  # unless there is nothing else
-        ("\U0001f600", [(0, 1), (0, 1), (0, 1)], ["\U0001f600"]),  # bytes of one sign
-        ("unread word", [(0, 3)], ["unread"]),  # cut at the longest length
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "spans", "words"), WORDS["pieces that are no plain parts of words"])
 def test_pieces_that_are_no_plain_parts_of_words(text: str, spans: list[tuple[int, int]], words: list[str]) -> None:
     merged = merge_subwords([piece(text, start, end, 1.0) for start, end in spans], text, None, signed=True)
     assert [word.text for word in merged] == words
@@ -188,7 +151,7 @@ def test_counts_means_and_intervals_are_those_of_a_plain_loop() -> None:
         assert order == sorted(order, reverse=True)
 
 
-def test_with_two_classes_and_for_scores_every_row_counts_for_both() -> None:
+def test_every_row_counts_for_both_of_two_classes_and_rare_words_are_left_out() -> None:
     rows = [explained("bad", dull=2.0, film=-1.0), explained("good", dull=-1.0, film=1.0)] * 2
     found = words_by_class(rows, LabelSpace("classification", ("bad", "good")))
     (dull,), (film,) = found["bad"], found["good"]
@@ -200,9 +163,7 @@ def test_with_two_classes_and_for_scores_every_row_counts_for_both() -> None:
         (HIGHER, ["warm"]),
         (LOWER, ["cold"]),
     ]
-
-
-def test_rare_words_and_punctuation_are_left_out_and_repetitions_summed() -> None:
+    # Rare words and punctuation are left out and repetitions summed.
     pieces = (Subword("So", 0, 2, 1.0), Subword("so", 3, 5, 0.5), Subword("!", 5, 6, 9.0))
     row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", "a unit", pieces)
     found = words_by_class([row] * 3 + [explained("good", rare=5.0)], LabelSpace("classification", ("bad", "good")))

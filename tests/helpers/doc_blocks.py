@@ -1,6 +1,6 @@
 """The fenced blocks of README and documentation, the commands in them, and the files that those read.
 
-What cannot run, and what is made smaller, stands at the end.
+What cannot run, and what is made smaller, stands in doc_blocks.yaml.
 """
 
 import csv
@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from helpers import tiny
 from helpers.samples import BAD, FILLER, GOOD, write_reviews
@@ -230,29 +232,9 @@ def write_pickle(folder: Path) -> None:
 
 
 DEMO_RUN = "runs/shortcut/comparison/runs/own/all/ssa-hybrid/seed-42"
-# Existing runs that pages assume: the arguments of the command that creates them, without --output_dir.
-_OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
-_GLUE = ["--data_dir", "glue_data"]
-RUNS: dict[str, list[str]] = {
-    "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
-    "runs/first": [*_OWN, "--num_train_epochs", "1"],
-    "runs/pairs-cosine": ["--task", "rte", *_GLUE, "--preset", "bi-encoder-cosine"],
-    "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
-    "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],
-    "runs/other": [*_OWN, "--preset", "bert-mean"],
-    "runs/cola": ["--task", "cola", *_GLUE, "--preset", "ssa-hybrid"],
-    "runs/rte": ["--task", "rte", *_GLUE],
-    "runs/sst2": ["--task", "sst2", *_GLUE, "--preset", "ssa-hybrid"],
-    "runs/mnli": ["--task", "mnli", *_GLUE],
-    "runs/bert": ["--task", "rte", *_GLUE],
-    "runs/sesame": ["--task", "rte", *_GLUE, "--preset", "sesame"],
-    "runs/weighted": ["--task", "rte", *_GLUE, "--preset", "sesame-weighted"],
-    "runs/bert-1": ["--task", "rte", *_GLUE, "--seed", "1"],
-    "runs/bert-2": ["--task", "rte", *_GLUE, "--seed", "2"],
-    "runs/sesame-1": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "1"],
-    "runs/sesame-2": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "2"],
-    "runs/quora": ["--task", "quora", "--data_dir", "cs224n", "--preset", "task-attention"],
-}
+_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+RUNS, ADDED = ({name: line.split() for name, line in _TABLES[table].items()} for table in ("runs", "added"))
+NOT_RUN, PYTHON = _TABLES["not_run"], _TABLES["python"]
 
 
 def command_for(run: str) -> list[str]:
@@ -265,73 +247,6 @@ def command_for(run: str) -> list[str]:
 def needed(run: str, text: str) -> bool:
     """Return whether a command or a block of code uses this run."""
     return re.search(rf"\b{run}(?![\w-])", text) is not None
-
-
-# Maps a command, as written in the documentation, to the reason why it is not run. A test fails on unused entries.
-NOT_RUN = {
-    "attentune COMMAND '[flags]'": "a form, not a command",
-    "attentune COMMAND --help": "a form, not a command",
-    "git clone REPOSITORY attentune": "needs a network",
-    "cd attentune": "needs the clone",
-    "make demo": "sets up an environment from the package index",
-    "make test": "would run the tests within themselves",
-    "make setup": "sets up an environment from the package index",
-    "source .venv/bin/activate": "there is no such environment in the folder of a test",
-    "pip install -e '.[embedded]'": "needs the package index",
-    "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
-    "uv sync --extra embedded --extra dev": "needs the package index",
-    "pip install '.[serve]'": "needs the package index",
-    """curl localhost:8000/predict --json '{"texts": ["The film was lovely.", "What a mess."]}'""": (
-        "needs the server of the line before; tests/cli/test_serve.py sends requests"
-    ),
-    "docker build -t attentune-serve .": "needs docker",
-    "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/first:/run-folder:ro attentune-serve": "needs docker",
-    "pip install '.[export]'": "needs the package index",
-    "hf auth login": "needs an account of the hub",
-    "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
-        "needs the hub; see tests/integrations/hub/test_push.py"
-    ),
-    "pip install ./examples/layer_attention": "needs the package index; the test writes what it makes",
-    "pip install '.[peft]'": "needs the package index",
-    "pip install jupyterlab": "needs the package index",
-    "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_examples.py",
-    ".venv/bin/pre-commit install": "would change the checkout",
-    "docker run --rm --network none --user 1000 -v '$PWD/model:/model' IMAGE python /model/convert.py": (
-        "needs docker; the script itself is run"
-    ),
-    "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
-    "--output_dir runs/rte": "needs four GPUs",
-    "ray start --head": "would leave a cluster; see tests/execution/test_clusters.py",
-    "attentune compare --tasks cola,rte --presets bert,sesame --executor ray --ray_address auto "
-    "--output_dir comparisons/first": "needs the cluster of the line before",
-    "attentune search --task cola --preset bert --search training.learning_rate=1e-5,1e-4 --executor slurm "
-    "--slurm partition=cpu --slurm timeout_min=60 --output_dir searches/cola": "needs SLURM; see test_clusters.py",
-}
-
-# Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.
-ADDED = {
-    "attentune serve": ["--port", "0"],
-    "attentune auto": ["--portfolio", "majority,tfidf-linear", "--time_limit", "1h", "--jobs", "1"],
-    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2", "--train_size", "80"],
-    "attentune shortcut": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
-    "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
-    "attentune reproduce ": ["--seeds", "1"],
-    "attentune compare": ["--seeds", "1,"],
-    "attentune compare runs/": [],
-    "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
-    "attentune search": ["--trials", "2", "--seeds", "1"],
-    "torchrun": [],
-}
-
-# Replacements in Python code, where no appended flag can override an argument.
-_FEW = 'portfolio=["majority", "tfidf-linear"]'
-PYTHON = {
-    'AttentuneAuto(time_limit="10m"': f"AttentuneAuto({_FEW}",
-    "time_limit_s=600": _FEW,
-    "seeds=5": "seeds=[1]",
-    "trials=20": "trials=2",
-    '"/model/': '"model/',
-}
 
 
 def added(command: str) -> list[str]:

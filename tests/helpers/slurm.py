@@ -11,31 +11,6 @@ from pathlib import Path
 
 import pytest
 
-_CONFIG = """
-ClusterName=one
-SlurmctldHost={host}
-SlurmctldPort=16817
-SlurmdPort=16818
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}/controller
-SlurmdSpoolDir={folder}/node
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-ReturnToService=2
-MailProg=/bin/true
-SchedulerParameters=batch_sched_delay=1,sched_interval=2
-NodeName={host} CPUs={cores} State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 
 
@@ -46,7 +21,9 @@ def running_slurm(folder: Path) -> Iterator[None]:
     if missing or os.geteuid() != 0:
         pytest.skip(f"SLURM needs root and {', '.join(missing) or 'its programs'}")
     config, host = folder / "slurm.conf", platform.node().split(".")[0]
-    config.write_text(_CONFIG.format(folder=folder, host=host, cores=os.cpu_count()))
+    config.write_text(
+        Path(__file__).with_suffix(".conf").read_text().format(folder=folder, host=host, cores=os.cpu_count())
+    )
     for name in ("controller", "node"):
         (folder / name).mkdir()
     key = folder / "munge.key"

@@ -1,8 +1,8 @@
 """Tiny random encoders of every supported family, built offline: config, weights and the family's tokenizer.
 
 `build_tiny("roberta", folder)` writes a checkpoint that `AutoModel` and `AutoTokenizer` load like one from the hub.
-Vocabularies are built from the sentences below. The trainers of WordPiece and Unigram break ties at random, so these
-vocabularies are built by counting; only byte-level BPE, whose trainer is deterministic, is trained.
+Vocabularies are built from the sentences of corpus.txt. The trainers of WordPiece and Unigram break ties at random, so
+these vocabularies are built by counting; only byte-level BPE, whose trainer is deterministic, is trained.
 """
 
 import json
@@ -30,38 +30,7 @@ from transformers import (
 )
 
 MAX_POSITIONS = 160
-CORPUS = """\
-The film was a quiet joy from the first scene to the last. I would not watch this again, even for free!
-A man is playing the guitar on the street. Nobody is playing any instrument in the park.
-The actors seem bored and the plot never moves. Two dogs run through the snow near a frozen lake.
-She read the book twice, and she liked it more the second time. It is neither funny nor sad; it is simply long.
-The children are eating apples under the old tree. What a wonderful surprise: the ending made me cry.
-The doctor near the lawyer thanked the student. The senators who met the judge stopped the president.
-Is the bridge open to cars on Sunday? How can I learn to cook rice without burning it?
-What is the best way to learn a language quickly? The company said its profit rose by 12 percent in 2019.
-Shares of the firm fell 3.5 points on Monday. The weather was cold, but the market was full of people.
-A woman in a red coat is cutting an onion. The waiter brought us cold soup and warm water.
-Everything about this hotel was terrible: the room, the food, the staff. The music is lovely, the story is weak.
-They built the house in less than a year. Mary gave John a letter that he never opened.
-The book that I bought yesterday is not interesting. He went to the shop because he wanted some bread.
-The cat sat on the mat and slept all afternoon. Some birds can fly, others cannot.
-All of the students passed the exam. None of the students passed the exam.
-Birds are singing outside my window every morning. This movie is great, great, great!
-This movie is bad, dull and much too long. The river flows past the village and into the sea.
-A boy kicks a ball over the wall. The girl is not kicking the ball.
-Where did you find such good coffee? The train to the north leaves at 7:45.
-Prices went up again, so we stayed at home. The old professor smiled and closed the door.
-Although the judge slept, the lawyer kept talking. The scientist proved that the water was safe.
-Police found the missing boat after three days. The team lost the game, yet the fans were happy.
-An honest, moving and beautiful picture of family life. The jokes are tired and the hero is hard to like.
-You will laugh, you will think, you will want to see it again. The director knows exactly what she is doing.
-Every line of the script sounds false. The phone works well, although the battery is weak.
-We walked home slowly in the rain. Who wrote the song that everyone knows?
-The earth moves around the sun once a year. Three people are sitting at a small table.
-There is no one sitting at the table. The car is faster than the train.
-He said that the answer was "yes", not "no". The new law protects rivers, forests and small farms.
-A few of the questions (about ten) were very hard. Nothing in the report explains why the bridge fell.
-"""
+CORPUS = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

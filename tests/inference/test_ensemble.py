@@ -1,4 +1,4 @@
-"""Ensembles predict the fusion of their members' predictions, and load whole folders only."""
+"""Ensembles fuse their members' predictions, and load whole folders only; fusions in plain loops."""
 
 import dataclasses
 import json
@@ -9,18 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from attentune import Predictor, evaluate, predict
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace, TaskData
-from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.errors import CheckpointError, ConfigError
 from attentune.inference import ensemble as ensembles
 from attentune.inference.ensemble import EnsemblePredictor, save_ensemble
-from attentune.inference.fusion import Fusion
+from attentune.inference.fusion import Fusion, fusion_features, mean_logits
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from helpers.samples import write_reviews
 from helpers.tiny_runs import SPACES, TEXTS, rows_for, saved_ensemble, saved_model
+
+DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged.yaml").read_text("utf-8"))
 
 SPACE = dataclasses.asdict(SPACES["classification"])
 TOPICS = LabelSpace("multi_label", ("a", "b", "c"), thresholds=(0.4, 0.5, 0.6))
@@ -69,7 +72,7 @@ def test_a_linear_fusion_of_an_ensemble(tiny, tmp_path):
     np.testing.assert_allclose(predict_rows(run, rows), 2 * bert - roberta + 3, rtol=1e-6)
 
 
-def test_an_ensemble_is_evaluated_like_any_run(folder):
+def test_an_ensemble_is_evaluated_moved_and_rounded_like_any_run(folder, tmp_path):
     saved = Predictor.load(folder)
     scores = evaluate(folder)["validation"]
     assert evaluate(saved) == {"validation": scores}
@@ -78,26 +81,19 @@ def test_an_ensemble_is_evaluated_like_any_run(folder):
     right = [name == saved.label_space.names[label] for name, label in zip(predictions, rows.labels, strict=True)]
     assert scores["accuracy"] == pytest.approx(np.mean(right))
     assert predict(folder, []) == []
-
-
-def test_precisions_reach_the_members(folder):
-    rows = rows_for("classification")
-    fp32, bf16 = (predict_rows(folder, rows, precision=name) for name in ("fp32", "bf16"))
-    np.testing.assert_allclose(bf16, fp32, atol=0.05)
-    assert (bf16 != fp32).any()
-    with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8'"):
-        predict_rows(folder, rows, precision="fp8")
-
-
-def test_progress_counts_each_row_once(folder):
+    # Progress counts each row once.
     counts: list[int] = []
     rows = rows_for("classification")
     predict_rows(folder, rows, progress=counts.append)
     assert sum(counts) == len(rows)
     assert min(counts) > 0
-
-
-def test_an_ensemble_may_be_moved(folder, tmp_path):
+    # Precisions reach the members.
+    fp32, bf16 = (predict_rows(folder, rows, precision=name) for name in ("fp32", "bf16"))
+    np.testing.assert_allclose(bf16, fp32, atol=0.05)
+    assert (bf16 != fp32).any()
+    with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8'"):
+        predict_rows(folder, rows, precision="fp8")
+    # An ensemble may be moved.
     shutil.copytree(folder, tmp_path / "moved")
     assert predict(tmp_path / "moved", TEXTS) == predict(folder, TEXTS)
 
@@ -147,25 +143,7 @@ def test_what_cannot_be_saved_is_refused(folder, tmp_path):
         save_ensemble(folder, {"bert": ["members/bert/fold-9"]}, fusion, space, False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"format": 2}, "its format is 2, expected 1"),
-        ({"members": []}, "are not those of its fusion"),
-        ({"members": [{"name": "bert", "folders": ["../elsewhere"]}]}, "expected one inside the ensemble's folder"),
-        ({"members": [{"name": "bert", "folders": ["/etc"]}]}, "expected one inside the ensemble's folder"),
-        ({"members": [{"name": "bert", "folders": []}]}, "has no folders"),
-        ({"members": [{"name": "bert", "folders": [3]}]}, "does not describe an ensemble"),
-        ({"fusion": {}}, "does not describe a fusion"),
-        ({"fusion": None}, "does not describe a fusion"),
-        ({"label_space": {"task_type": "poetry"}}, "does not describe an ensemble"),
-        ({"label_space": []}, "does not describe an ensemble"),
-        ({"label_space": {**SPACE, "thresholds": [0.5, 0.5]}}, "which do not fit its 2 labels"),
-        ({"label_space": {**SPACE, "thresholds": [math.nan]}}, "which do not fit its 2 labels"),
-        ({"label_space": {**SPACE, "names": ["bad", 1]}}, "expected a task type of"),
-        ({"is_pair": "no"}, "is_pair: got 'no', expected true or false"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), DAMAGED["ensembles"])
 def test_a_damaged_ensemble_is_refused(folder, tmp_path, changes, said):
     content = json.loads((folder / "ensemble.json").read_text()) | changes
     (tmp_path / "ensemble.json").write_text(json.dumps(content))
@@ -191,11 +169,6 @@ def test_missing_and_foreign_members_are_refused(tiny, tmp_path):
         predict(run, TEXTS)
 
 
-def test_pairs_given_to_an_ensemble_of_single_texts_are_refused(folder):
-    with pytest.raises(DataError, match="got pairs of texts, but .* was trained on single texts"):
-        predict(folder, ["a"], ["b"])
-
-
 def test_an_ensemble_is_no_single_model(folder):
     saved = Predictor.load(folder)
     with pytest.raises(ConfigError, match=r"export: got .*, an ensemble of 2, .*--deliver single"):
@@ -207,3 +180,78 @@ def test_an_ensemble_is_no_single_model(folder):
     assert replace(saved, label_space=replace(saved.label_space, thresholds=(0.5, 0.5))).label_space.thresholds
     data = TaskData("input", saved.label_space, ("accuracy",), {"input": rows_for("classification")})
     assert saved.evaluator(data).predict("input").shape == (len(TEXTS), 2)
+
+
+# Fusions against plain loops over rows, and what they refuse.
+
+
+NAMES = ("a", "b", "c")
+GENERATOR = np.random.default_rng(0)
+LOGITS = {name: GENERATOR.normal(size=(7, 3)) * 3 for name in NAMES}
+SCORES = {name: GENERATOR.normal(size=(7, 1)) for name in NAMES}
+WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
+
+
+def softmax(values):
+    powers = [math.exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def sigmoid(value):
+    return 1 / (1 + math.exp(-value))
+
+
+@pytest.mark.parametrize(
+    ("task_type", "logits", "shares_of", "share_of"),
+    [
+        ("classification", LOGITS, softmax, np.exp),
+        ("ordinal", LOGITS, softmax, np.exp),
+        ("multi_label", LOGITS, lambda values: [sigmoid(value) for value in values], np.vectorize(sigmoid)),
+        ("regression", SCORES, list, np.array),
+    ],
+)
+def test_the_weighted_mean_of_probabilities_or_scores(task_type, logits, shares_of, share_of):
+    for weights in (WEIGHTS, {"a": 1.0, "b": 0.0}):
+        fusion = Fusion.weighted("weights", weights, task_type)
+        assert Fusion.from_json(json.loads(json.dumps(fusion.to_json()))) == fusion
+        for row, fused_C in enumerate(fusion.apply(logits)):
+            shares = {name: shares_of(logits[name][row]) for name in weights}
+            mean = [sum(weights[name] * shares[name][k] for name in weights) for k in range(len(fused_C))]
+            np.testing.assert_allclose(share_of(fused_C), mean, rtol=1e-12)
+
+
+def test_a_linear_fusion():
+    coefficients, bias = GENERATOR.normal(size=(6, 3)), GENERATOR.normal(size=3)
+    fusion = Fusion.linear(("b", "a"), "classification", coefficients, bias)
+    assert Fusion.from_json(json.loads(json.dumps(fusion.to_json()))) == fusion
+    fused_NC = fusion.apply(LOGITS)
+    for row in range(7):
+        inputs = [math.log(share) for name in ("b", "a") for share in softmax(LOGITS[name][row])]
+        sums = [sum(x * coefficients[i, k] for i, x in enumerate(inputs)) + bias[k] for k in range(3)]
+        np.testing.assert_allclose(np.exp(fused_NC[row]), softmax(sums), rtol=1e-10)
+    raw_NC = Fusion.linear(("b",), "multi_label", coefficients[:3], bias).apply(LOGITS)
+    np.testing.assert_allclose(raw_NC, LOGITS["b"] @ coefficients[:3] + bias)
+    score = Fusion.linear(("a",), "regression", np.array([[2.0]]), np.array([1.0])).apply(SCORES)
+    np.testing.assert_allclose(score, 2 * SCORES["a"] + 1)
+
+
+def test_certain_members_leave_finite_logits_and_inputs_of_a_linear_fusion_are_clipped():
+    certain = [np.array([[900.0, -900.0, 0.0]]), np.array([[-900.0, 900.0, 0.0]])]
+    assert all(np.isfinite(mean_logits(certain, task)).all() for task in ("classification", "multi_label"))
+    logits = {"a": np.array([[0.0, 800.0]])}
+    assert fusion_features(logits, ("a",), "classification").tolist() == [[-14.0, 0.0]]
+    assert fusion_features(logits, ("a",), "multi_label").tolist() == [[0.0, 14.0]]
+    assert fusion_features(logits, ("a",), "regression").tolist() == [[0.0, 800.0]]
+    # Weights of members.
+    assert Fusion.weighted("greedy", {"a": 3, "b": 1, "c": 0}, "ordinal").member_weights() == {"a": 0.75, "b": 0.25}
+    linear = Fusion.linear(("a", "b"), "regression", np.array([[-3.0], [1.0]]), np.array([0.0]))
+    assert linear.member_weights() == {"a": 0.75, "b": 0.25}
+
+
+@pytest.mark.parametrize(("changes", "said"), DAMAGED["fusions"])
+def test_a_damaged_fusion_is_refused(changes, said):
+    whole = Fusion.weighted("weights", {"a": 1, "b": 1}, "regression").to_json()
+    with pytest.raises(ValueError, match=said):
+        Fusion.from_json(whole | changes)
+    with pytest.raises(ValueError, match="expected positive ones"):
+        Fusion.weighted("weights", {"a": 0.0}, "classification")

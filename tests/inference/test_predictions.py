@@ -1,4 +1,4 @@
-"""`predictions_SPLIT.csv`: every row, whatever its id and labels are called."""
+"""`predictions_SPLIT.csv` with whatever ids and labels, and the evaluation of a split as counted by hand."""
 
 import csv
 import io
@@ -11,10 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attentune.data.dataset import LabelSpace
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_table
+from attentune.errors import DataError
+from attentune.inference.evaluation import evaluate_split
 from attentune.inference.predictions import predictions_csv, values_of
 from attentune.inference.streaming import row_writer
+from attentune.stats.estimate import wilson_interval
 from helpers.tiny_models import TWO, rows_of
 
 LOGITS = np.array([[0.0, np.log(3.0)], [2.0, -2.0]], dtype=np.float32)
@@ -29,11 +32,9 @@ def test_the_file_as_it_is() -> None:
     assert predictions_csv(rows, LOGITS, TWO) == (
         "id,label,prediction,p_bad,p_good\na7,good,good,0.250000,0.750000\n12,good,bad,0.982014,0.017986\n"
     )
-
-
-def test_rows_without_labels_have_no_column_of_them() -> None:
     rows = read(predictions_csv(rows_of(["x", "y"]), LOGITS, TWO))
     assert [row[:2] for row in rows] == [["id", "prediction"], ["0", "good"], ["1", "bad"]]
+    assert predictions_csv(rows_of([]), np.zeros((0, 2), dtype=np.float32), TWO) == "id,prediction,p_bad,p_good\n"
 
 
 def test_regression_has_one_prediction_and_no_probabilities() -> None:
@@ -54,10 +55,6 @@ def test_odd_ids_and_labels_are_quoted_and_come_back() -> None:
     shares = np.array([[float(value) for value in row[3:]] for row in found[1:]])
     assert shares.sum(axis=1) == pytest.approx(np.ones(6), abs=1e-5)
     assert (shares.argmax(axis=1) == np.arange(6)).all()
-
-
-def test_no_rows_leave_the_header() -> None:
-    assert predictions_csv(rows_of([]), np.zeros((0, 2), dtype=np.float32), TWO) == "id,prediction,p_bad,p_good\n"
 
 
 def test_several_labels_stand_beside_each_other_and_come_back() -> None:
@@ -107,3 +104,86 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, file_format: str) ->
         assert pq.read_schema(path).field("p_good").type == pa.float32()
     with pytest.raises(KeyError), row_writer(io.BytesIO(), file_format, KINDS):
         raise KeyError  # leaves no open writer
+
+
+# The evaluation of a split: classes, confusions and errors as counted by hand, for each kind of labels.
+
+
+THREE = LabelSpace("classification", ("a", "b", "c"))
+
+
+def numbered_rows(labels):
+    count = len(labels)
+    return TextRows(tuple(f"r{n}" for n in range(count)), tuple(f"text {n}" for n in range(count)), None, labels, "x")
+
+
+def drawn(count=60, classes=3, seed=0):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(classes, size=count)
+    return labels, 1.5 * np.eye(classes)[labels] + generator.normal(size=(count, classes))
+
+
+def test_classes_and_confusions_are_counts():
+    labels, logits = drawn()
+    given = logits.argmax(axis=1)
+    found = evaluate_split("validation", numbered_rows(labels), logits, THREE, ("accuracy", "f1_macro"))
+    for true in range(3):
+        one = found.classes[true]
+        both = sum(1 for x, y in zip(labels, given, strict=True) if x == y == true)
+        assert one.rows == sum(labels == true)
+        assert one.predicted == sum(given == true)
+        assert one.precision == pytest.approx(both / one.predicted)
+        assert one.recall == pytest.approx(both / one.rows)
+        for other in range(3):
+            assert found.confusion[true, other] == sum((labels == true) & (given == other))
+    accuracy, macro = found.metrics
+    hits = int((labels == given).sum())
+    assert (accuracy.value, accuracy.low, accuracy.high) == (hits / 60, *wilson_interval(hits, 60))
+    assert macro.value == pytest.approx(np.mean([one.f1 for one in found.classes]))
+    assert macro.low < macro.value < macro.high
+    assert 0 < found.calibration_error < 0.5
+
+
+def test_errors_are_the_wrong_rows_with_the_most_certain_first():
+    labels, logits = drawn()
+    found = evaluate_split("validation", numbered_rows(labels), logits, THREE, ("accuracy",))
+    wrong = np.flatnonzero(logits.argmax(axis=1) != labels)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    sizes = {int(n): shares[n].max() - shares[n, labels[n]] for n in wrong}
+    assert [one.row for one in found.errors] == sorted(sizes, key=lambda n: -sizes[n])
+    first = found.errors[0]
+    assert first.size == pytest.approx(sizes[first.row])
+    assert (first.id, first.label) == (f"r{first.row}", THREE.names[labels[first.row]])
+    assert first.prediction == THREE.names[logits[first.row].argmax()]
+
+
+def test_thresholds_several_labels_and_scores():
+    labels, logits = drawn(classes=2)
+    space = LabelSpace("classification", ("no", "yes"), thresholds=(0.9,))
+    found = evaluate_split("validation", numbered_rows(labels), logits, space, ("accuracy",))
+    shares = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+    assert found.classes[1].predicted == int((shares >= 0.9).sum())
+    # Several labels.
+    generator = np.random.default_rng(1)
+    labels = generator.integers(2, size=(40, 3))
+    logits = 2.0 * (2 * labels - 1) + 2 * generator.normal(size=(40, 3))
+    space = LabelSpace("multi_label", ("x", "y", "z"))
+    found = evaluate_split("test", numbered_rows(labels), logits, space, ("f1_micro",))
+    given = (logits >= 0).astype(int)
+    assert found.confusion is None
+    for place, one in enumerate(found.classes):
+        assert one.rows == labels[:, place].sum()
+        assert one.predicted == given[:, place].sum()
+    assert {one.row for one in found.errors} == set(np.flatnonzero((labels != given).any(axis=1)))
+    # Scores list the largest distances.
+    labels = np.linspace(0, 5, 30)
+    logits = (labels + np.random.default_rng(2).normal(size=30))[:, None]
+    found = evaluate_split("test", numbered_rows(labels), logits, LabelSpace("regression"), ("pearson",))
+    assert (found.classes, found.confusion, found.calibration_error) == ((), None, None)
+    assert len(found.errors) == 30
+    assert found.errors[0].row == int(np.abs(labels - logits[:, 0]).argmax())
+    assert found.to_dict()["wrong_rows"] is None
+    # Rows without labels are refused.
+    rows = TextRows(("1",), ("a",), None, None, "x")
+    with pytest.raises(DataError, match="test: has no labels to score against"):
+        evaluate_split("test", rows, np.zeros((1, 3)), THREE, ("accuracy",))

@@ -91,11 +91,3 @@ def test_a_text_has_the_same_probability_in_any_batch_by_any_way(ways: dict[str,
 
 def test_a_run_that_was_trained_in_bf16_reports_the_scores_that_evaluate_gives(run: Path) -> None:
     assert RunResult.load(run / RESULT_FILE).scores == evaluate(run)
-
-
-def test_bf16_is_the_user_s_choice_and_depends_on_the_batch(run: Path) -> None:
-    exact, rough = (
-        np.array([row["probabilities"]["good"] for row in predict(run, TEXTS, precision=precision)])
-        for precision in ("fp32", "bf16")
-    )
-    assert WITHIN < np.abs(exact - rough).max() < 0.1

@@ -1,6 +1,7 @@
-"""Metrics against examples worked by hand and against plain loops."""
+"""Metrics, their intervals and calibration against examples worked by hand and plain loops."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,9 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
+from attentune.metrics.calibration import best_threshold, calibration_error, fit_temperature, negative_log_likelihood
+from attentune.metrics.confusion import (
+    CONFUSION_SCORES,
+    bootstrap_confusion_interval,
+    confusion_counts,
+    scores_without_each,
+)
+from attentune.metrics.intervals import score_interval, weighted_score
 from attentune.metrics.metrics import (
     GLUE_TASKS,
     METRICS,
@@ -21,6 +31,7 @@ from attentune.metrics.metrics import (
     score_predictions,
     task_score,
 )
+from attentune.stats.estimate import bootstrap_interval
 
 TWO, THREE = LabelSpace("classification", ("bad", "good")), LabelSpace("classification", ("a", "b", "c"))
 STARS, SCORE = LabelSpace("ordinal", ("1", "2", "3", "4", "5")), LabelSpace("regression")
@@ -77,9 +88,6 @@ HAND = ([1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1])
 @pytest.mark.parametrize(
     ("name", "labels", "predictions", "expected"),
     [
-        ("accuracy", *HAND, 4 / 6),
-        ("f1", *HAND, 2 / 3),
-        ("f1_macro", *HAND, 2 / 3),
         ("precision", *HAND, 2 / 3),
         ("recall", [1, 1, 1, 0], [1, 0, 0, 0], 1 / 3),
         ("precision", [1, 0], [0, 0], 0.0),
@@ -89,22 +97,12 @@ HAND = ([1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1])
         ("f1_weighted", [0, 0, 1, 2], [0, 1, 1, 2], (2 * 2 / 3 + 2 / 3 + 1) / 4),
         ("precision_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 + 1 / 2 + 1) / 3),
         ("recall_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 / 2 + 1 + 1) / 3),
-        ("matthews_correlation", *HAND, (2 * 2 - 1 * 1) / math.sqrt(3 * 3 * 3 * 3)),
         ("f1", [1, 1, 0], [0, 0, 0], 0.0),
-        ("f1_macro", [0, 0, 1, 2], [0, 1, 1, 2], (2 / 3 + 2 / 3 + 1) / 3),
         ("matthews_correlation", [1, 1, 0], [1, 1, 1], 0.0),
         ("matthews_correlation", [1, 1], [1, 1], 0.0),  # as GLUE has it: a single label says nothing
-        ("quadratic_weighted_kappa", [0, 1, 2], [0, 1, 1], 1 - (1 / 3) / (9 / 9)),
-        ("quadratic_weighted_kappa", [0, 0, 4], [0, 4, 4], 1 - (16 / 3) / (80 / 9)),
         ("quadratic_weighted_kappa", [0, 1, 4], [0, 4, 4], 1 - (9 / 3) / (67 / 9)),  # classes 2 and 3 never occur
         ("quadratic_weighted_kappa", [2, 2], [2, 2], 1.0),
         ("quadratic_weighted_kappa", [0, 0], [1, 1], 0.0),
-        ("pearson", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 1.0),
-        ("pearson", [1.0, 2.0, 3.0], [1.0, 3.0, 2.0], 0.5),
-        ("spearmanr", [1.0, 2.0, 3.0], [1.0, 8.0, 9.0], 1.0),
-        ("spearmanr", [1.0, 2.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], 4.5 / math.sqrt(4.5 * 5)),
-        ("mean_absolute_error", [1.0, 2.0], [2.0, 4.5], 1.75),
-        ("mean_squared_error", [1.0, 2.0], [2.0, 4.0], 2.5),
     ],
 )
 def test_examples_worked_by_hand(name: str, labels: list, predictions: list, expected: float) -> None:
@@ -153,12 +151,6 @@ def test_a_constant_has_no_correlation(name: str, labels: list, predictions: lis
     assert not recwarn.list
 
 
-def test_predictions_are_the_largest_logit_or_the_score() -> None:
-    logits_NC = np.array([[0.1, 2.0, -1.0], [5.0, 4.0, 3.0]], dtype=np.float32)
-    assert predictions_of(logits_NC, THREE).tolist() == [1, 0]
-    assert predictions_of(np.array([[1.5], [-2.0]]), SCORE).tolist() == [1.5, -2.0]
-
-
 def test_the_expected_value_is_the_class_nearest_to_the_mean_of_class_numbers() -> None:
     mean = replace(STARS, ordinal_prediction="expected-value")
     draw = np.random.default_rng(3)
@@ -176,13 +168,7 @@ def test_the_expected_value_is_the_class_nearest_to_the_mean_of_class_numbers() 
     split[0, [1, 2]], split[1, [0, 4]] = 0.0, 0.0
     assert predictions_of(split, mean).tolist() == [2, 2]
     assert predictions_of(split, STARS).tolist() == [1, 0]
-
-
-def test_probabilities_are_a_softmax_even_of_large_logits() -> None:
-    logits_NC = np.array([[0.0, math.log(3.0)], [1000.0, 0.0], [-1000.0, -1000.0]], dtype=np.float32)
-    found = probabilities_of(logits_NC, THREE)
-    assert found.dtype == np.float64
-    assert found == pytest.approx(np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]), abs=1e-7)
+    assert predictions_of(np.array([[1.5], [-2.0]]), SCORE).tolist() == [1.5, -2.0]
 
 
 def test_several_labels_have_probabilities_of_their_own() -> None:
@@ -313,3 +299,177 @@ def test_without_some_tasks_it_says_what_is_averaged_and_only_validation_splits_
     assert task_score({"train": {"accuracy": 1.0}, "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.0}}) == 0.5
     assert math.isnan(task_score({"test": {"accuracy": 0.5}}))
     assert math.isnan(glue_average({"rte": SCORES["rte"], "stsb": {"validation": {"pearson": None}}}).value)
+
+
+# Intervals of scores, beside those of resampled rows, and calibration against plain loops and data of known truth.
+
+
+SHARES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
+
+
+@given(SHARES)
+def test_the_error_is_that_of_a_plain_loop(pairs: list[tuple[float, bool]]) -> None:
+    total = 0.0
+    for k in range(15):
+        own = [(p, was) for p, was in pairs if (k / 15 < p <= (k + 1) / 15) or (k == 0 and p == 0)]
+        if own:
+            mean_p, mean_was = math.fsum(p for p, _ in own) / len(own), sum(was for _, was in own) / len(own)
+            total += len(own) / len(pairs) * abs(mean_p - mean_was)
+    found = calibration_error(np.array([p for p, _ in pairs]), np.array([was for _, was in pairs]))
+    assert found == pytest.approx(total, abs=1e-6) or any(abs(p * 15 - round(p * 15)) < 1e-9 for p, _ in pairs)
+    assert calibration_error(np.array([0.9, 0.9]), np.array([1, 0])) == pytest.approx(0.4)
+    assert math.isnan(calibration_error(np.array([]), np.array([])))
+
+
+@pytest.mark.parametrize("true_temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_of_made_up_logits_is_found(true_temperature: float) -> None:
+    draw = np.random.default_rng(3)
+    honest_NC = 2 * draw.standard_normal((20_000, 4))
+    shares = softmax(honest_NC, axis=1)
+    labels = (shares.cumsum(axis=1) < draw.random((len(shares), 1))).sum(axis=1)
+    logits = (honest_NC * true_temperature).astype(np.float32)
+    assert fit_temperature(logits, labels) == pytest.approx(true_temperature, rel=0.05)
+    there = (draw.random(honest_NC.shape) < 1 / (1 + np.exp(-honest_NC))).astype(np.int64)
+    assert fit_temperature(logits, there) == pytest.approx(true_temperature, rel=0.05)
+
+
+def test_the_likelihood_is_never_worse_and_bounds_hold() -> None:
+    draw = np.random.default_rng(5)
+    for _ in range(30):
+        logits = draw.standard_normal((12, 3)) * draw.uniform(0.1, 20)
+        labels = draw.integers(0, 3, 12)
+        temperature = fit_temperature(logits, labels)
+        assert 0.05 <= temperature <= 20
+        assert negative_log_likelihood(logits, labels, temperature) <= negative_log_likelihood(logits, labels)
+    assert fit_temperature(np.zeros((4, 3)), np.array([0, 1, 2, 0])) == 1.0  # where none matters
+    sure = np.array([[9.0, 0.0], [0.0, 9.0]])
+    assert 0.05 <= fit_temperature(sure, np.array([0, 1])) < 0.3  # the loss is 0 to the last digit from there on
+    assert fit_temperature(sure, np.array([1, 0])) == pytest.approx(20, rel=0.05)
+
+
+def test_the_likelihood_written_out() -> None:
+    logits = np.array([[1.0, 3.0], [0.5, -2.0]])
+    parts = [-math.log(math.exp(1.5) / (math.exp(0.5) + math.exp(1.5))), -math.log(1 / (1 + math.exp(-1.25)))]
+    assert negative_log_likelihood(logits, np.array([1, 0]), 2.0) == pytest.approx(sum(parts) / 2)
+    sets = [-math.log(1 / (1 + math.exp(-z))) for z in (1.0, -3.0, -0.5, -2.0)]
+    assert negative_log_likelihood(logits, np.array([[1, 0], [0, 1]])) == pytest.approx(sum(sets) / 4)
+
+
+def f1_of(there: np.ndarray, said: np.ndarray) -> float:
+    total = there.sum() + said.sum()
+    return 2 * (there & said).sum() / total if total else 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 20).map(lambda k: k / 20), st.booleans()), min_size=1, max_size=30))
+def test_no_other_threshold_has_a_higher_f1(pairs: list[tuple[float, bool]]) -> None:
+    shares, there = np.array([p for p, _ in pairs]), np.array([was for _, was in pairs])
+    found = best_threshold(shares, there)
+    scores = {t: f1_of(there, shares >= t) for t in (found, 0.5, *shares, *(shares + 1e-6))}
+    assert scores[found] == pytest.approx(max(scores.values()))
+    if scores[0.5] == max(scores.values()):
+        assert found == 0.5
+    assert best_threshold(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 0, 1, 1])) == pytest.approx(0.25)
+    assert best_threshold(np.array([0.1, 0.2]), np.array([1, 1])) == pytest.approx(0.05)
+
+
+# Intervals of scores: from confusion counts they are those of resampled rows, and undefined ones are NaN.
+
+
+RESAMPLES = 2000
+
+
+def drawn(rows: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(rows)
+    labels = generator.integers(0, classes, rows)
+    return labels, np.where(generator.random(rows) < 0.7, labels, generator.integers(0, classes, rows))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted({*CONFUSION_SCORES} - {"accuracy"}))
+def test_intervals_from_counts_are_those_of_resampled_rows(name: str) -> None:
+    labels, predictions = drawn(classes=2 if name == "f1" else 3)
+    value, low, high = score_interval(
+        METRICS[name], labels, predictions, generator=np.random.default_rng(1), resamples=RESAMPLES
+    )
+    assert value == pytest.approx(METRICS[name].score(labels, predictions))
+    wanted = bootstrap_interval(
+        lambda drawn: METRICS[name].score(labels[drawn], predictions[drawn]),
+        len(labels),
+        generator=np.random.default_rng(2),
+        resamples=RESAMPLES,
+    )
+    # Quantiles of 2,000 resamples have standard errors of about a twentieth of the interval's width.
+    assert (low, high) == pytest.approx(wanted, abs=0.15 * (wanted[1] - wanted[0]))
+
+
+def test_groups_are_resampled_whole() -> None:
+    labels, predictions = drawn()
+    groups = np.arange(len(labels)) // 30  # four groups say less than 120 rows
+    generator = np.random.default_rng(1)
+    _, low, high = score_interval(METRICS["f1_macro"], labels, predictions, generator=generator)
+    _, wide_low, wide_high = score_interval(
+        METRICS["f1_macro"],
+        np.sort(labels),
+        predictions[np.argsort(labels, kind="stable")],
+        generator=generator,
+        groups=groups,
+    )
+    assert wide_high - wide_low > high - low
+    # What is no function of counts is resampled by rows.
+    labels = generator.normal(size=80)
+    value, low, high = score_interval(
+        METRICS["pearson"], labels, labels + generator.normal(size=80), generator=generator
+    )
+    assert low < value < high
+
+
+# Scores from sums of confusion counts: without each row, of resamples, and for hundreds of classes.
+
+
+@pytest.mark.parametrize("metric", sorted(CONFUSION_SCORES))
+@pytest.mark.parametrize(("rows", "classes"), [(9, 2), (40, 6), (40, 30)])
+def test_scores_without_each_row_are_those_of_the_other_rows(metric, rows, classes):
+    labels, predictions = drawn(rows, 2 if metric == "f1" else classes)
+    found = scores_without_each(metric, labels, predictions)
+    for row in range(rows):
+        rest = np.arange(rows) != row
+        assert found[row] == pytest.approx(METRICS[metric].score(labels[rest], predictions[rest]), abs=1e-12)
+
+
+OF_SETS = ("f1_macro", "f1_micro", "f1_weighted", "f1_samples", "subset_accuracy", "hamming_loss")
+
+
+@pytest.mark.parametrize(
+    ("metric", "classes"),
+    [*((one, n) for one in sorted(CONFUSION_SCORES) for n in (4, 30)), *((one, 0) for one in OF_SETS)],
+)
+def test_weighted_rows_score_like_repeated_ones(metric, classes):
+    """With several labels a row too (0 classes here)."""
+    generator = np.random.default_rng(1)
+    labels, predictions = drawn(60, 2 if metric == "f1" else classes or 2)
+    if not classes:
+        labels, predictions = ((generator.random((60, 4)) < 0.3).astype(np.int64) for _ in range(2))
+    chosen = generator.integers(0, 60, 60)
+    score = weighted_score(METRICS[metric], labels, predictions)
+    wanted = METRICS[metric].score(labels[chosen], predictions[chosen])
+    assert score(np.bincount(chosen, minlength=60) * 1.0) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_intervals_of_many_classes_are_those_of_all_cells():
+    labels, predictions = drawn(400, 40)
+    counts = confusion_counts(labels, predictions)
+    low, high = bootstrap_confusion_interval("f1_macro", counts, np.random.default_rng(0), resamples=3000)
+    resamples = np.random.default_rng(1).multinomial(400, counts.reshape(-1) / 400, size=3000).reshape(-1, 40, 40)
+    wanted = np.quantile(CONFUSION_SCORES["f1_macro"](resamples.astype(float)), [0.025, 0.975])
+    assert (low, high) == pytest.approx(wanted, abs=0.1 * np.ptp(wanted))
+
+
+@pytest.mark.parametrize("metric", ["f1_macro", "quadratic_weighted_kappa"])
+def test_five_hundred_classes_need_little_memory(metric):
+    labels, predictions = drawn(4000, 500)
+    tracemalloc.start()
+    scores_without_each(metric, labels, predictions)
+    bootstrap_confusion_interval(metric, confusion_counts(labels, predictions), np.random.default_rng(0), resamples=200)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 250e6  # a copy of the counts for each row would take 8 GB

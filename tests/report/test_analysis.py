@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,12 +89,20 @@ def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     assert verdicts_of(tmp_path, "good").comparisons[0].sentence.startswith("bert is worse than good on rte")
 
 
-def test_each_size_is_compared_separately(tmp_path):
+def test_each_size_is_compared_separately_and_a_task_without_the_baseline_is_left_out(tmp_path):
     write_comparison(tmp_path, CHANCES, sizes=(1000, None, 250))
     found = verdicts_of(tmp_path)
     assert [cell.size for cell in found.cells[::3]] == ["250", "1000", "all"]
     assert [one.task for one in found.comparisons[::2]] == ["rte (250 rows)", "rte (1,000 rows)", "rte (all rows)"]
     assert {one.family for one in found.comparisons} == {6}
+    # A task without the baseline is noted and left out.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
+    write_comparison(tmp_path, CHANCES)
+    write_comparison(tmp_path, {"good": 0.8}, tasks=("sst2",))
+    found = verdicts_of(tmp_path, "bert")
+    assert {one.task for one in found.comparisons} == {"rte"}
+    assert found.notes == ("sst2: bert has no score on this task, so no method is compared with it.",)
 
 
 def test_notes_name_failed_and_collapsed_runs_and_missing_scores(tmp_path):
@@ -104,17 +110,14 @@ def test_notes_name_failed_and_collapsed_runs_and_missing_scores(tmp_path):
     failed = write_record(tmp_path, Run("rte", None, "same", 3), None, score=None)
     failed = dataclasses.replace(failed, status="failed", metric=None, scores={}, error={"kind": "E", "message": "m"})
     (tmp_path / "records/rte/all/same/seed-3.json").write_text(failed.to_json())
-    labels = [row[1] for row in _rows(tmp_path / "records/rte/all/good/seed-1.validation.csv")]
+    file = tmp_path / "records/rte/all/good/seed-1.validation.csv"
+    labels = [line.split(",")[1] for line in file.read_text().splitlines()[1:]]
     common = max(("no", "yes"), key=labels.count)
     rows = predictions(labels, [common] * len(labels), ("no", "yes"))
     write_record(tmp_path, Run("rte", None, "good", 1), rows, score=labels.count(common) / len(labels))
     text = verdicts_of(tmp_path).text()
     assert "1 of 3 runs of good score no better than a constant answer" in text
     assert "Left out, because only one of the two methods has a score: seed 3." in text
-
-
-def _rows(file: Path) -> list[list[str]]:
-    return [line.split(",") for line in file.read_text().splitlines()[1:]]
 
 
 def test_without_predictions_or_with_other_examples_the_verdict_is_over_seeds(tmp_path):
@@ -131,14 +134,6 @@ def test_without_predictions_or_with_other_examples_the_verdict_is_over_seeds(tm
     assert found.notes == (
         "rte: the runs were not all scored on the same examples, so the verdict covers the variation over seeds only.",
     )
-
-
-def test_a_task_without_the_baseline_is_noted_and_left_out(tmp_path):
-    write_comparison(tmp_path, CHANCES)
-    write_comparison(tmp_path, {"good": 0.8}, tasks=("sst2",))
-    found = verdicts_of(tmp_path, "bert")
-    assert {one.task for one in found.comparisons} == {"rte"}
-    assert found.notes == ("sst2: bert has no score on this task, so no method is compared with it.",)
 
 
 def test_an_undefined_score_counts_as_the_guess(tmp_path):
@@ -216,12 +211,8 @@ def test_further_metrics_and_splits_are_a_family_of_their_own(tmp_path):
         ("mrpc", "validation_mismatched", "accuracy"),
         ("mrpc", "validation_mismatched", "f1"),
     ]
-
-
-@pytest.mark.integration
-def test_further_metrics_are_compared_by_training_size(tmp_path):
-    write_two_metrics(tmp_path, sizes=(250, None))
-    found = verdicts_of(tmp_path)
+    write_two_metrics(tmp_path / "sizes", sizes=(250, None))
+    found = verdicts_of(tmp_path / "sizes")
     assert [one.result.task for one in found.others[::2]] == ["mrpc (250 rows, f1)", "mrpc (all rows, f1)"]
     assert [one.size for one in found.others[::2]] == ["250", "all"]
 
@@ -241,16 +232,6 @@ def test_invalid_baselines_and_predictions_are_refused(tmp_path):
         file.write_text(text)
         with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: holds no predictions with labels"):
             verdicts_of(tmp_path)
-
-
-@pytest.mark.integration
-def test_it_needs_no_torch() -> None:
-    code = (
-        "import sys, attentune.report.analysis;"
-        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 def test_ties_of_saved_digits_are_no_mismatch():
@@ -296,13 +277,13 @@ def test_the_method_with_the_best_mean_and_its_best_run_are_chosen(tmp_path: Pat
         best.sentence
     )
     assert "\n" not in best.sentence
-
-
-def test_a_clear_choice_is_called_clear(tmp_path: Path) -> None:
-    best = best_run(comparison(tmp_path, {"bert": (0.6, 0.61, 0.62), "sesame": (0.9, 0.92, 0.91)}))
+    best = best_run(comparison(tmp_path / "clear", {"bert": (0.6, 0.61, 0.62), "sesame": (0.9, 0.92, 0.91)}))
     assert "The choice is clear: bert is worse than sesame on cola by 30.0 points" in best.sentence
     alone = best_run(comparison(tmp_path / "alone", {"bert": (0.6,)}))
     assert alone.sentence.endswith("There is no other to choose from.")
+    record = re.escape(str(tmp_path / "no/records/cola/all/sesame/seed-2.json"))
+    with pytest.raises(CheckpointError, match=rf"sesame is the best, but .* --keep_best .* delete {record} and repeat"):
+        best_run(comparison(tmp_path / "no", kept=False))
 
 
 def test_lower_is_better_for_errors_and_failed_runs_do_not_count(tmp_path: Path) -> None:
@@ -318,15 +299,6 @@ def test_lower_is_better_for_errors_and_failed_runs_do_not_count(tmp_path: Path)
     assert best_run(tmp_path).folder == tmp_path / "runs/own/all/sesame/seed-1"
 
 
-def test_the_largest_size_is_taken(tmp_path: Path) -> None:
-    comparison(tmp_path, {"bert": (0.9,), "sesame": (0.8,)}, size=250)
-    comparison(tmp_path, {"bert": (0.6,), "sesame": (0.7,)}, size=1000)
-    best = best_run(tmp_path)
-    assert best.folder == tmp_path / "runs/cola/1000/sesame/seed-1"
-    comparison(tmp_path, {"bert": (0.5,)}, size=None)
-    assert best_run(tmp_path).folder == tmp_path / "runs/cola/all/bert/seed-1"
-
-
 def test_of_several_tasks_one_is_named(tmp_path: Path) -> None:
     comparison(comparison(tmp_path, {"bert": (0.6,)}), {"bert": (0.7,)}, task="rte")
     with pytest.raises(ConfigError, match=r"has the tasks cola, rte; name one with --task cola"):
@@ -334,12 +306,12 @@ def test_of_several_tasks_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--task: got 'mrpc', expected one of .*: cola, rte"):
         best_run(tmp_path, "mrpc")
     assert best_run(tmp_path, "RTE").folder == tmp_path / "runs/rte/all/bert/seed-1"
-
-
-def test_models_that_were_not_kept_are_refused_with_the_flag_that_keeps_them(tmp_path: Path) -> None:
-    record = re.escape(str(tmp_path / "records/cola/all/sesame/seed-2.json"))
-    with pytest.raises(CheckpointError, match=rf"sesame is the best, but .* --keep_best .* delete {record} and repeat"):
-        best_run(comparison(tmp_path, kept=False))
+    # Of several sizes the largest is taken.
+    folder = comparison(tmp_path / "sizes", {"bert": (0.9,), "sesame": (0.8,)}, size=250)
+    comparison(folder, {"bert": (0.6,), "sesame": (0.7,)}, size=1000)
+    assert best_run(folder).folder == folder / "runs/cola/1000/sesame/seed-1"
+    comparison(folder, {"bert": (0.5,)}, size=None)
+    assert best_run(folder).folder == folder / "runs/cola/all/bert/seed-1"
 
 
 @pytest.mark.parametrize(

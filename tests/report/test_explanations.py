@@ -1,7 +1,9 @@
-"""Explanations on a page and in a terminal: whole, readable without colour, and no text becomes more than text."""
+"""Explanations on a page and in a terminal, where texts stay texts; charts: the drawn values and the layout."""
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,13 +13,26 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from attentune.errors import ConfigError, StorageError
 from attentune.explain.explanation import Explanation, Subword
-from attentune.explain.texts import explain_rows
+from attentune.explain.texts import explain_rows, head_attention
+from attentune.report import charts
+from attentune.report.charts import (
+    Bar,
+    PointRow,
+    bars_figure,
+    check_figure_file,
+    figure_bytes,
+    heads_figure,
+    rows_figure,
+    save_figure,
+)
 from attentune.report.document import visible
 from attentune.report.explanations import effect_text, render_explanations, segments, summary_line, terminal_text
 from helpers.hostile_texts import HOSTILE
+from helpers.made_records import SIGNATURES
 from helpers.tiny_models import rows_of
-from helpers.tiny_runs import rows_for, tiny_run
+from helpers.tiny_runs import TEXTS, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 FOUR = "none little strong most"
@@ -155,12 +170,6 @@ def test_odd_scores_do_no_harm(score: float) -> None:
     assert parser.marked == ["a b", "a b"]
 
 
-def test_nothing_is_fetched_or_run() -> None:
-    text = render_explanations([[explained("a b", [0.5, -1.0])]], title="x")
-    assert "default-src 'none'" in text
-    assert not re.search(r"https?:|//|url\(|@import|<script|javascript", text)
-
-
 def test_tone_line_and_value_are_those_of_the_score() -> None:
     text = render_explanations([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
     spans = re.findall(r'<span class="(t[^"]*)" title="([^"]*)" style="([^"]*)">([^<]*)</span>', text)
@@ -193,15 +202,17 @@ def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
         )
 
 
-def test_facts_say_what_was_explained() -> None:
+def test_facts_say_what_was_explained_and_nothing_is_fetched_or_run() -> None:
     own = explained("a", [1.0], label="bad", probability=0.25, passes=1001)
     score = explained("a", [1.0], label=2.5, prediction=2.5, probability=None)
     facts = parsed(render_explanations([[own, score]], title="x")).facts
     assert facts[0].startswith("bad (0.250), but predicted good; 1,001 passes, 0.5 s")
     assert facts[1].startswith("predicted 2.5; 2 passes, 0.5 s")
-
-
-def test_no_texts_make_an_empty_page() -> None:
+    # Nothing is fetched or run.
+    text = render_explanations([[explained("a b", [0.5, -1.0])]], title="x")
+    assert "default-src 'none'" in text
+    assert not re.search(r"https?:|//|url\(|@import|<script|javascript", text)
+    # No texts make an empty page.
     assert parsed(render_explanations([], title="x")).marked == []
     assert parsed(render_explanations([[explained("", [])]], title="x")).marked == ["", ""]
 
@@ -223,16 +234,23 @@ def styles(explanation: Explanation) -> dict[str, str]:
     return {found.plain[span.start : span.end]: str(span.style) for span in found.spans}
 
 
-def test_strong_tokens_are_bold_and_underlined_and_those_against_in_italics() -> None:
+def test_a_terminal_shows_strength_with_and_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     found = styles(explained(FOUR, [0.0, 0.25, -0.5, 1.0], signed=True))
     assert found["none"] == "#808080"
     assert found["little"] == "#9a6b6a"  # a quarter of the way from grey to red
     assert found["strong"] == "bold italic underline #567eba"  # half the way to blue
     assert found["most"] == "bold underline #e62d28"
     assert styles(explained(FOUR, [0.0, 0.1, 0.2, 0.2], signed=False))["most"] == "bold underline #eb7800"
-
-
-def test_the_summary_is_one_line() -> None:
+    # No colour leaves underlines and no terminal plain text.
+    explanation = explained(FOUR, [0.0, 0.25, -0.5, 1.0], signed=True)
+    assert "38;2;" in shown(explanation)
+    bare = shown(explanation, no_color=True)
+    assert "38;2;" not in bare
+    assert "\x1b[1;4mmost" in bare
+    plain = shown(explanation, force_terminal=False, color_system="auto")
+    assert "\x1b" not in plain
+    assert "none little strong most" in plain
+    # The summary is one line.
     explanation = explained(
         "none little strong most", [0.0, 0.25, -0.5, 1.0], signed=True, passes=1001, prediction="bad"
     )
@@ -251,17 +269,6 @@ def test_the_summary_is_one_line() -> None:
     assert summary_line(score) == "gradient: predicted 2.5; 1 pass, 0.5 s; scores 0 to 1"
 
 
-def test_no_colour_leaves_underlines_and_no_terminal_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    explanation = explained(FOUR, [0.0, 0.25, -0.5, 1.0], signed=True)
-    assert "38;2;" in shown(explanation)
-    bare = shown(explanation, no_color=True)
-    assert "38;2;" not in bare
-    assert "\x1b[1;4mmost" in bare
-    plain = shown(explanation, force_terminal=False, color_system="auto")
-    assert "\x1b" not in plain
-    assert "none little strong most" in plain
-
-
 def test_hostile_texts_cannot_command_a_terminal(tiny: Tiny) -> None:
     rows = rows_of(HOSTILE, HOSTILE[::-1])
     for explanation in explain_rows(tiny_run(tiny(), "pair"), rows, methods=("ssa",))["ssa"]:
@@ -272,15 +279,7 @@ def test_hostile_texts_cannot_command_a_terminal(tiny: Tiny) -> None:
         assert out.count("\x1b[") == len(re.findall(r"\x1b\[(?:0|[1-9][0-9;]*)m", out))
 
 
-def test_what_cannot_be_seen_is_made_visible() -> None:
-    assert visible("a\x1b[0m\x00\x7f\x9b") == "a\u241b[0m\u2400\u2421\ufffd"
-    assert visible("a\r\nb\rc\td") == "a\nb\nc\td"
-    assert visible("a\nb\tc", one_line=True) == "a\u240ab\u2409c"
-    assert visible("\u202egnp.exe\u2066") == "\ufffdgnp.exe\ufffd"
-    assert visible("na\u00efve \u65e5\u672c \U0001f600 \u200f") == "na\u00efve \u65e5\u672c \U0001f600 \u200f"
-
-
-def test_segments_hold_the_whole_text() -> None:
+def test_segments_hold_the_whole_text_and_what_cannot_be_seen_is_made_visible() -> None:
     text = "a bc  def g"
     tokens = [Subword("bc", 2, 4, 1.0), Subword("", 4, 4, 9.0), Subword("de", 6, 8, 2.0), Subword("ef", 7, 9, -0.5)]
     for signed, joined in ((True, 1.5), (False, 2.0)):
@@ -289,6 +288,12 @@ def test_segments_hold_the_whole_text() -> None:
             ("a ", None), ("bc", 1.0), ("  ", None), ("def", joined), (" g", None),
         ]  # fmt: skip
     assert segments("", [], signed=True) == []
+    # What cannot be seen is made visible.
+    assert visible("a\x1b[0m\x00\x7f\x9b") == "a\u241b[0m\u2400\u2421\ufffd"
+    assert visible("a\r\nb\rc\td") == "a\nb\nc\td"
+    assert visible("a\nb\tc", one_line=True) == "a\u240ab\u2409c"
+    assert visible("\u202egnp.exe\u2066") == "\ufffdgnp.exe\ufffd"
+    assert visible("na\u00efve \u65e5\u672c \U0001f600 \u200f") == "na\u00efve \u65e5\u672c \U0001f600 \u200f"
 
 
 def test_text_can_be_read_on_the_strongest_colours_of_both_themes() -> None:
@@ -324,3 +329,114 @@ def test_what_changes_without_a_word_is_said_in_probabilities() -> None:
     assert "score without it" in page
     assert [token.get("without") for token in each.to_dict()["tokens"]] == [0.99, 0.6241, 0.994]
     assert effect_text(each) in shown(each)
+
+
+# Charts: the drawn values, the layout, and imports without torch and Matplotlib.
+
+
+GROUPS = ("lexical overlap", "subsequence", "constituent")
+
+
+def panels(methods: int, *, error: float | None = 0.05, name: str = "method") -> dict[str, dict[str, list[Bar]]]:
+    return {
+        f"gold label: {label}": {
+            f"{name} {method}": [Bar((3 * method + 2 * group + place) % 10 / 10 + 0.05, error) for group in range(3)]
+            for method in range(methods)
+        }
+        for place, label in enumerate(("entailment", "non-entailment"))
+    }
+
+
+@pytest.mark.parametrize("ending", SIGNATURES)
+def test_each_kind_of_file_is_drawn(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"bars{ending}"
+    save_figure(bars_figure(panels(2), GROUPS, chance=0.5), file)
+    assert file.read_bytes().startswith(SIGNATURES[ending])
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_bars_are_the_numbers_and_errors() -> None:
+    given = panels(3)
+    figure = bars_figure(given, GROUPS, chance=0.5, title="HANS, 300 rows")
+    assert [axis.get_title() for axis in figure.axes] == list(given)
+    for axis, bars in zip(figure.axes, given.values(), strict=True):
+        heights = [patch.get_height() for patch in axis.patches]
+        assert heights == pytest.approx([bar.value for own in bars.values() for bar in own])
+        assert [label.get_text() for label in axis.get_xticklabels()] == list(GROUPS)
+        assert len([line for line in axis.get_lines() if list(line.get_ydata()) == [0.5, 0.5]]) == 1
+        ends = [tuple(segment[:, 1]) for part in axis.collections for segment in part.get_segments()]
+        assert ends == [pytest.approx((bar.value - 0.05, bar.value + 0.05)) for own in bars.values() for bar in own]
+    legend = figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["method 0", "method 1", "method 2", "chance (0.5)"]
+
+
+def test_names_high_errors_and_small_differences_are_drawn_as_they_are() -> None:
+    names = ["_a", "$x^$", "$\\frac$ b", "a_b"]
+    figure = bars_figure({"gold label: entailment": {name: [Bar(0.5)] * 3 for name in names}}, GROUPS)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+    # High errors fit and cells without rows are left empty.
+    bars = {"gold label: entailment": {"bert": [Bar(1.0, 0.3), Bar(float("nan")), Bar(0.0, None)]}}
+    figure = bars_figure(bars, GROUPS)
+    assert figure.axes[0].get_ylim() == pytest.approx((0, 1.32))
+    assert len(figure.legends[0].get_texts()) == 1
+    # Small differences do not fill the chart and nan is left out.
+    rows = [PointRow("a", (0.1,), 0.1), PointRow("b", (-0.2, 0.0), -0.1, -0.2, 0.1)]
+    (axis,) = rows_figure({"": rows}, x_label="points", level=("none", 0.0), least=4.0).axes
+    left, right = axis.get_xlim()
+    assert right - left == pytest.approx(4.0)
+    intervals = [segment[:, 0].tolist() for part in axis.collections for segment in part.get_segments()]
+    assert intervals == [[-0.2, pytest.approx(0.1)]]
+
+
+def test_invalid_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"a\.gif: expected a name for a figure that ends in \.png, \.svg, \.pdf"):
+        check_figure_file("a.gif")
+    with pytest.raises(StorageError, match=r"nix/a\.png: could not be written: its folder does not exist"):
+        save_figure(bars_figure(panels(1), GROUPS), tmp_path / "nix" / "a.png")
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install .*\[explain\]"):
+        check_figure_file(tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_it_loads_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys, attentune.report.contents;"
+        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+# The figure of attention heads, with its numbers and names; too long texts are refused.
+
+
+def test_heads_are_columns_and_ssa_stands_beside_them(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny(), "pair"), rows_for("pair", 1)
+    (table,) = head_attention(run, rows, heads=(3, 1))
+    figure = heads_figure([table])
+    assert figure_bytes(figure, "svg").startswith(b"<?xml")
+    heads, ssa = figure.subfigs[0].axes
+    assert heads.collections[0].get_array().tolist() == [list(own) for own in table.attention]
+    assert ssa.collections[0].get_array()[:, 0].tolist() == list(table.importance)
+    assert [label.get_text() for label in heads.get_xticklabels()] == ["3", "1"]
+    assert [label.get_text() for label in ssa.get_xticklabels()] == ["SSA"]
+    assert [label.get_text() for label in heads.get_yticklabels()] == [token.text for token in table.tokens]
+    assert heads.get_xlabel() == "heads of layer 3"
+    second = next(number for number, token in enumerate(table.tokens) if token.within == "pair")
+    assert [list(line.get_ydata()) for line in heads.lines] == [[second - 0.5] * 2]
+    high = [f"{share:.2f}".lstrip("0") for own in table.attention for share in own if share >= 0.1]
+    assert [text.get_text() for text in heads.texts] == high
+    # Without a token gate the heads stand alone.
+    run, rows = tiny_run(tiny(), "regression", gate=False), rows_of([TEXTS[0], "", "Yes"])
+    assert [len(part.axes) for part in heads_figure(head_attention(run, rows)).subfigs] == [1, 1, 1]
+
+
+def test_hostile_texts_are_drawn_as_they_are_and_long_ones_refused(tiny: Tiny) -> None:
+    run = tiny_run(tiny())
+    figure = heads_figure(head_attention(run, rows_of(["$$ x^ \\frac \x1b[2J <b>"])))
+    labels = figure.subfigs[0].axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["$$", "x", "^", "\\", "frac", "[", "2J", "<", "b", ">"]
+    assert not any(label.get_parse_math() for label in labels)
+    with pytest.raises(ConfigError, match=r"got 400 tokens, expected at most 300"):
+        heads_figure(head_attention(run, rows_of(["the film was great " * 5] * 20)))

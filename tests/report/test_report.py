@@ -70,8 +70,12 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_rich_comparison_has_every_figure_and_table_once(rich):
-    report = report_of(rich)
+@pytest.fixture(scope="module")
+def report(rich: Path) -> Report:
+    return report_of(rich)
+
+
+def test_a_rich_comparison_has_every_figure_and_table_once(report):
     assert list(figures_of(report)) == [
         *("seeds-sst2", "seeds-rte", "sizes-sst2", "sizes-rte", "confusion-sst2", "confusion-rte"),
         *("loss-sst2", "loss-rte"),
@@ -82,6 +86,30 @@ def test_a_rich_comparison_has_every_figure_and_table_once(rich):
     ]
     assert [section.title for section in report.sections[:3]] == ["Result", "Scores by seed", "Differences"]
     assert report.question == "Which of 3 models is best for 2 tasks, with 2 training set sizes?"
+    # Methods and tasks come in the order of the comparison.
+    found = tables_of(report)
+    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "ssa 1.0", "ssa 0.2"]
+    assert found["scores"].header[1] == "sst2, 250 rows (accuracy)"
+    assert ("labels.ratio", "1.0", "1.0", "0.2") in found["methods"].rows
+
+
+def drawn_numbers(figure: Any) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for axis in figure.axes for line in axis.get_lines()]
+
+
+def test_the_flat_table_has_all_digits_and_figures_the_same_numbers(rich, report):
+    files = [rich / f"records/rte/1000/{{}}/seed-{seed}.json" for seed in (1, 2, 3)]
+    lines = list(csv.DictReader(io.StringIO(render_csv(report))))
+    assert len(lines) == 2 * 2 * 3
+    line = next(one for one in lines if (one["task"], one["train_size"], one["method"]) == ("rte", "1000", "ssa 1.0"))
+    scores = [json.loads(Path(str(file).format("ssa 1.0")).read_text())["score"] for file in files]
+    assert float(line["mean"]) == pytest.approx(sum(scores) / 3, abs=1e-12)
+    assert (line["seeds"], line["examples"], line["failed"], line["shown"]) == ("3", "200", "0", "yes")
+    assert line["verdict"].startswith("ssa 1.0 beats bert on rte (1,000 rows) by")
+    figure = figures_of(report)["seeds-rte"].draw()
+    score = 100 * json.loads(Path(str(files[1]).format("bert")).read_text())["score"]
+    assert any(len(xs) == 3 and any(abs(x - score) < 1e-9 for x in xs) for xs, _ in drawn_numbers(figure))
+    assert len({(axis.get_xlim(), axis.get_ylim()) for axis in figure.axes}) == 1
 
 
 def test_what_has_no_data_is_left_out(tmp_path):
@@ -100,7 +128,7 @@ def test_what_has_no_data_is_left_out(tmp_path):
     assert "0 trained models, 1 failed run" in found.sentences[0]
 
 
-def test_the_scores_say_what_the_verdicts_show(tmp_path):
+def test_the_scores_say_what_the_verdicts_show_and_folders_tell_methods_apart(tmp_path):
     write_comparison(tmp_path, CHANCES | {"bad": 0.2})
     tables = tables_of(report_of(tmp_path, baseline="bert"))
     rows = {row[0]: row[1] for row in tables["scores"].rows}
@@ -110,26 +138,16 @@ def test_the_scores_say_what_the_verdicts_show(tmp_path):
     assert [row[0] for row in tables["verdicts"].rows] == ["↓", "↑", "-"]
     assert tables["verdicts"].rows[1][1].startswith("good beats bert on rte by")
     assert "no better than a constant answer" in " ".join(tables["verdicts"].notes)
-
-
-def test_significant_differences_come_first_and_are_counted(tmp_path):
-    write_comparison(tmp_path / "mixed", {"bert": 0.6, "alike": 0.6, "bad": 0.2, "good": 0.85})
-    found = report_of(tmp_path / "mixed", baseline="bert")
-    assert [row[0] for row in tables_of(found)["verdicts"].rows] == ["↓", "↑", "-"]
-    nothing = "Nothing was learnt in 4 of 12 runs, which are no better than a constant answer: alike (1 of 3) and bad"
-    assert found.answer[0] == f"{nothing} (3 of 3)."
-    assert found.answer[1].startswith("good is best for rte: accuracy 8")
-    assert found.answer[-1].startswith("2 of 3 differences to bert are shown: ")
-    write_comparison(tmp_path / "alike", {"bert": 0.6, "alike": 0.6, "same": 0.6})
-    alike = report_of(tmp_path / "alike", baseline="bert")
-    assert alike.answer[-1] == "None of the 2 differences to bert is shown."
-
-
-def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
-    found = tables_of(report_of(rich))
-    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "ssa 1.0", "ssa 0.2"]
-    assert found["scores"].header[1] == "sst2, 250 rows (accuracy)"
-    assert ("labels.ratio", "1.0", "1.0", "0.2") in found["methods"].rows
+    # Methods of comparisons with the same runs get their folders name.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
+    write_comparison(tmp_path / "one", {"bert": 0.6, "good": 0.8})
+    write_comparison(tmp_path / "two", {"bert": 0.7})
+    write_comparison(tmp_path / "three", {"new": 0.7})
+    found = tables_of(report_of(tmp_path / "one", tmp_path / "two"))
+    assert [row[0] for row in found["scores"].rows] == ["bert in one (baseline)", "good in one", "bert in two"]
+    found = tables_of(report_of(tmp_path / "one", tmp_path / "three"))
+    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "good", "new"]
 
 
 def test_costs_are_medians_so_that_a_run_that_lay_still_does_not_count(tmp_path):
@@ -143,28 +161,6 @@ def test_costs_are_medians_so_that_a_run_that_lay_still_does_not_count(tmp_path)
     assert base[:4] == ("rte", "bert", "15.0 (14.0 to 16.0)", "1.0 (1.0 to 1.0)")
     assert row[:4] == ("rte", "good", "30.0 (28.0 to 7,502.0)", "2.0 (2.0 to 2.0)")
     assert (row[5], row[6]) == ("1.40 (1.40 to 1.40)", "22,000,000")
-
-
-def test_methods_of_comparisons_with_the_same_runs_get_their_folders_name(tmp_path):
-    write_comparison(tmp_path / "one", {"bert": 0.6, "good": 0.8})
-    write_comparison(tmp_path / "two", {"bert": 0.7})
-    write_comparison(tmp_path / "three", {"new": 0.7})
-    found = tables_of(report_of(tmp_path / "one", tmp_path / "two"))
-    assert [row[0] for row in found["scores"].rows] == ["bert in one (baseline)", "good in one", "bert in two"]
-    found = tables_of(report_of(tmp_path / "one", tmp_path / "three"))
-    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "good", "new"]
-
-
-def test_the_flat_table_has_all_digits(rich):
-    lines = list(csv.DictReader(io.StringIO(render_csv(report_of(rich)))))
-    assert len(lines) == 2 * 2 * 3
-    line = next(one for one in lines if (one["task"], one["train_size"], one["method"]) == ("rte", "1000", "ssa 1.0"))
-    scores = [
-        json.loads((rich / f"records/rte/1000/ssa 1.0/seed-{seed}.json").read_text())["score"] for seed in (1, 2, 3)
-    ]
-    assert float(line["mean"]) == pytest.approx(sum(scores) / 3, abs=1e-12)
-    assert (line["seeds"], line["examples"], line["failed"], line["shown"]) == ("3", "200", "0", "yes")
-    assert line["verdict"].startswith("ssa 1.0 beats bert on rte (1,000 rows) by")
 
 
 @pytest.mark.integration
@@ -228,18 +224,6 @@ def check_page(text: str) -> Page:
     return page
 
 
-@pytest.mark.integration
-def test_a_page_needs_nothing_and_runs_nothing(rich):
-    report = report_of(rich)
-    text = render_html(report)
-    page = check_page(text)
-    assert text.count("<svg") == text.count("</svg>") == len(figures_of(report))
-    assert f"<h1>{report.question}</h1>" in text
-    identifiers = re.findall(r' id="([^"]*)"', text)
-    assert len(identifiers) == len(set(identifiers))
-    assert {address[1:] for address in page.addresses if address.startswith("#")} <= set(identifiers)
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report on a comparison whose tasks, methods, labels, errors and settings are hostile texts."""
@@ -268,8 +252,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.mark.integration
-def test_hostile_texts_are_inert_in_a_page(hostile):
-    text = render_html(hostile)
+def test_a_page_needs_nothing_and_runs_nothing_whatever_its_texts(report, hostile):
+    text = render_html(report)
+    page = check_page(text)
+    assert text.count("<svg") == text.count("</svg>") == len(figures_of(report))
+    assert f"<h1>{report.question}</h1>" in text
+    identifiers = re.findall(r' id="([^"]*)"', text)
+    assert len(identifiers) == len(set(identifiers))
+    assert {address[1:] for address in page.addresses if address.startswith("#")} <= set(identifiers)
+    text = render_html(hostile)  # which draws its figures
     page = check_page(text)
     assert not set(text) & {chr(code) for code in (*range(9), *range(11, 32), 0x7F, *range(0x80, 0xA0), 0x202E, 0x2066)}
     shown = "".join(page.words)
@@ -294,55 +285,37 @@ def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
     lines = list(csv.reader(io.StringIO(render_csv(hostile))))
     assert {len(line) for line in lines} == {22}
     assert not any(cell[:1] in "=@" for line in lines for cell in line if cell)
-
-
-def test_hostile_names_are_drawn_as_they_are(hostile):
-    for figure in hostile.figures():
-        assert figure_bytes(figure.draw(), "svg").startswith(b"<?xml")
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_each_hostile_text_is_escaped_everywhere(text):
-    html = html_templates.from_string("{{ text }}").render(text=text)
-    assert not set(html) & set("<>\"'")
-    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|#34|#39);)*", html)
-    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", escape_markdown(text)))
-    assert "\n" not in escape_markdown(text) + escape_latex(text) + escape_csv(text)
-    assert escape_csv(text)[:1] not in ("=", "+", "-", "@")
+    for text in HOSTILE:
+        html = html_templates.from_string("{{ text }}").render(text=text)
+        assert not set(html) & set("<>\"'")
+        assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|#34|#39);)*", html)
+        assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", escape_markdown(text)))
+        assert "\n" not in escape_markdown(text) + escape_latex(text) + escape_csv(text)
+        assert escape_csv(text)[:1] not in ("=", "+", "-", "@")
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("escape", "text", "expected"),
     [
-        ("a_b & c%", r"a\_b \& c\%"),
-        (r"\frac{1}", r"\textbackslash{}frac\{1\}"),
-        ("$x^2$ ~ #1", r"\$x\textasciicircum{}2\$ \textasciitilde{} \#1"),
-        ("[2em] <b> |", r"{[}2em{]} \textless{}b\textgreater{} \textbar{}"),
-        ("52.1 ± 1.0 ↑ †", r"52.1 \ensuremath{\pm} 1.0 \ensuremath{\uparrow} \ensuremath{\dagger}"),
-        ("-2.3 (-4 to 1) bert-2", r"\ensuremath{-}2.3 (\ensuremath{-}4 to 1) bert-2"),
-        ("a\nb", "a\u240ab"),
+        (escape_latex, "a_b & c%", r"a\_b \& c\%"),
+        (escape_latex, r"\frac{1}", r"\textbackslash{}frac\{1\}"),
+        (escape_latex, "$x^2$ ~ #1", r"\$x\textasciicircum{}2\$ \textasciitilde{} \#1"),
+        (escape_latex, "[2em] <b> |", r"{[}2em{]} \textless{}b\textgreater{} \textbar{}"),
+        (escape_latex, "52.1 ± 1.0 ↑ †", r"52.1 \ensuremath{\pm} 1.0 \ensuremath{\uparrow} \ensuremath{\dagger}"),
+        (escape_latex, "-2.3 (-4 to 1) bert-2", r"\ensuremath{-}2.3 (\ensuremath{-}4 to 1) bert-2"),
+        (escape_latex, "a\nb", "a\u240ab"),
+        (escape_markdown, "-52.1", "-52.1"),
+        (escape_markdown, "52.1 (50.0 to 54.2)", "52.1 (50.0 to 54.2)"),
+        (escape_markdown, "a|b", r"a\|b"),
+        (escape_markdown, "x_1 *y* $z$", r"x\_1 \*y\* \$z\$"),
+        (escape_markdown, "- a", r"\- a"),
+        (escape_markdown, "1. a", r"1\. a"),
+        (escape_markdown, "[a](b)", r"\[a\](b)"),
+        (escape_markdown, "http://a.example www.a.example @a", r"http\://a.example www\.a.example \@a"),
     ],
 )
-def test_latex_escapes(text, expected):
-    assert escape_latex(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("52.1", "52.1"),
-        ("-52.1", "-52.1"),
-        ("52.1 (50.0 to 54.2)", "52.1 (50.0 to 54.2)"),
-        ("a|b", r"a\|b"),
-        ("x_1 *y* $z$", r"x\_1 \*y\* \$z\$"),
-        ("- a", r"\- a"),
-        ("1. a", r"1\. a"),
-        ("[a](b)", r"\[a\](b)"),
-        ("http://a.example www.a.example @a", r"http\://a.example www\.a.example \@a"),
-    ],
-)
-def test_markdown_escapes(text, expected):
-    assert escape_markdown(text) == expected
+def test_escapes(escape, text, expected):
+    assert escape(text) == expected
 
 
 @pytest.fixture(scope="module")
@@ -411,19 +384,6 @@ def test_tables_need_no_matplotlib(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install .*\[explain\]"):
             call()
     assert not (tmp_path / "f").exists()
-
-
-def drawn_numbers(figure: Any) -> list[tuple[list[float], list[float]]]:
-    return [(list(line.get_xdata()), list(line.get_ydata())) for axis in figure.axes for line in axis.get_lines()]
-
-
-def test_figures_are_the_numbers(rich):
-    figures = figures_of(report_of(rich))
-    seeds = drawn_numbers(figures["seeds-rte"].draw())
-    score = 100 * json.loads((rich / "records/rte/1000/bert/seed-2.json").read_text())["score"]
-    assert any(len(xs) == 3 and any(abs(x - score) < 1e-9 for x in xs) for xs, _ in seeds)
-    limits = {(axis.get_xlim(), axis.get_ylim()) for axis in figures["seeds-rte"].draw().axes}
-    assert len(limits) == 1
 
 
 def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_steps(tmp_path):

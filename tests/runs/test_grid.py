@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from attentune.config import load_config, to_dict
 from attentune.data.load import load_data
@@ -22,6 +23,8 @@ from attentune.runs.grid import (
     with_saved_choices,
 )
 from helpers.samples import write_reviews
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 FOLDER = Path("somewhere")
 
@@ -126,56 +129,24 @@ def test_tasks_may_be_named_by_the_settings_and_other_spellings_are_the_same_tas
     ]
     own = plan("bert", tasks=None, overrides={"data.train_file": "mine.csv"}, seeds=[1])
     assert own.runs == (Run("own", None, "bert", 1),)
-
-
-def test_presets_are_looked_up_in_the_file_first():
+    # Presets are looked up in the file first.
     named = methods_from({"bert": {"preset": "bert", "set": {"training.seed_": 1}}, "other": None}, "x")
     assert select_methods(["bert", "sesame"], named) == [named["bert"], Method("sesame", "sesame")]
     assert select_methods([], named) == list(named.values())
 
 
-@pytest.mark.parametrize(
-    ("options", "messages"),
-    [
-        ({"overrides": {"training.seed": 3}}, ["training.seed: give --seeds"]),
-        ({"overrides": {"training.multi_task": True}}, ["training.multi_task: a comparison trains on each"]),
-        ({"tasks": ["cola", "CoLA"]}, ["task cola: is named more than once"]),
-        ({"tasks": ["coal"]}, ["there is no task 'coal'"]),
-        ({"seeds": [1, 1]}, ["seed 1: is named more than once"]),
-        ({"train_sizes": [9, None, None]}, ["train size all: is named more than once"]),
-        ({"overrides": {"training.learning_rat": 1}}, ["training.learning_rat: there is no such setting"]),
-        ({"overrides": {"data.task_settings": {"cola": {"training.seed": 1}}}},
-         ["data.task_settings.cola: training.seed is the same for all"]),
-        ({"overrides": {"data.task_settings": 7}}, ["data.task_settings: got 7, expected settings"]),
-        ({"overrides": {"data.task_settings": "{cola: "}}, ["data.task_settings: got '{cola: ', expected settings"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "messages"), MISTAKES["grids"])
 def test_mistakes_are_all_told_and_each_once(options, messages):
     with pytest.raises(ConfigError) as caught:
         plan("bert", "bert-mean", **options)
     assert len(caught.value.problems) == len(messages)
     for problem, message in zip(caught.value.problems, messages, strict=True):
         assert problem.startswith(message) or message in problem
-
-
-def test_a_problem_of_one_method_names_it():
     with pytest.raises(ConfigError, match=r"^bert on cola \(and 1 more\): labels.generator: flip makes token labels"):
         plan("bert", "ssa-co", overrides={"labels.generator": "flip"})
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"a/b": None}, "x: a/b: a method's name has letters"),
-        ({"..": None}, r"x: \.\.: a method's name"),
-        ({"a": 1}, "x: a: got 1, expected preset:, set: and tasks:"),
-        ({"a": {"sett": {}}}, "x: a.sett: there is no such key. Did you mean 'set'"),
-        ({"a": {"set": 3}}, "x: a.set: got 3, expected settings"),
-        ({"a": {"set": {"training": {"seed": 3}}}}, "x: a.set: training.seed is the same for all"),
-        ({"a": {"set": {"data.max_train_samples": 3}}}, "data.max_train_samples is the same for all"),
-        ({"a": {"tasks": {"colaa": {}}}}, "x: a.tasks: data.task: there is no task 'colaa'"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), MISTAKES["methods"])
 def test_mistakes_in_a_file_of_methods(content, message):
     with pytest.raises(ConfigError, match=message):
         methods_from(content, "x")
@@ -202,11 +173,6 @@ def test_methods_and_tasks_may_be_added(tmp_path):
         "sesame": {"cola"},
         "ssa-co": {"cola"},
     }
-
-
-def test_what_is_not_computed_with_may_change(tmp_path):
-    open_comparison(tmp_path, grid("bert"))
-    open_comparison(tmp_path, grid("bert", training__logging_steps=1, training__save_total_limit=1))
 
 
 @pytest.mark.parametrize(
@@ -238,6 +204,8 @@ def test_settings_left_open_are_those_that_the_comparison_began_with(tmp_path):
         assert (flat["training.learning_rate"], flat["training.eval_strategy"]) == (3e-5, "epoch")
         assert flat["training.num_train_epochs"] is None
     open_comparison(tmp_path, again)
+    # What is not computed with may change.
+    open_comparison(tmp_path, with_saved_choices(tmp_path, grid("bert", training__logging_steps=1)))
     given = with_saved_choices(tmp_path, grid("bert", training__learning_rate=1))
     assert given.configs["bert"]["cola"]["training.learning_rate"] == 1, "what is given is not replaced"
 
@@ -252,6 +220,22 @@ def test_settings_that_are_a_method_s_or_a_task_s_own_may_differ(tmp_path):
         open_comparison(tmp_path, grid(Method("quick", "bert", {"training.learning_rate": 2e-3})))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("letter.txt", "dear", r"holds letter.txt and no compare.json"),
+        (MANIFEST_FILE, "{", r"compare.json: cannot be read"),
+        (MANIFEST_FILE, "[]", r"compare.json: (cannot be read|is of format)"),
+        (MANIFEST_FILE, '{"format": 9, "methods": {}}', r"compare.json: is of format 9"),
+    ],
+)
+def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        open_comparison(tmp_path, grid("bert"))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_setting_that_is_newer_than_the_folder_had_its_default(tmp_path):
     open_comparison(tmp_path, grid("bert"))
     content = read_manifest(tmp_path)
@@ -260,17 +244,3 @@ def test_a_setting_that_is_newer_than_the_folder_had_its_default(tmp_path):
     open_comparison(tmp_path, grid("bert"))
     with pytest.raises(CheckpointError, match="training.weight_decay: was 0.01, now 0.5"):
         open_comparison(tmp_path, grid("bert", training__weight_decay=0.5))
-
-
-def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(CheckpointError, match=r"holds letter.txt and no compare.json"):
-        open_comparison(tmp_path, grid("bert"))
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 9, "methods": {}}'])
-def test_a_manifest_that_is_none_is_named(tmp_path, content):
-    (tmp_path / MANIFEST_FILE).write_text(content)
-    with pytest.raises(CheckpointError, match=r"compare.json: (cannot be read|is of format 9)"):
-        open_comparison(tmp_path, grid("bert"))

@@ -1,4 +1,4 @@
-"""The trials of a search: sampled alike by every process, never repeated, pruned if others do better, and ranked."""
+"""What a search varies, and its trials: sampled alike by every process, never repeated, pruned, and ranked."""
 
 import math
 import pickle
@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 from sklearn.metrics import f1_score
 
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.data.splits import stratified_folds
-from attentune.errors import DataError
+from attentune.errors import ConfigError, DataError
 from attentune.results import SEARCH_FILE
 from attentune.runs.driver import execute_run
 from attentune.runs.records import Predictions, read_predictions
-from attentune.runs.search_settings import Search, SearchSettings
-from attentune.runs.space import Dimension, Space
+from attentune.runs.search_settings import Search, SearchSettings, check_search
+from attentune.runs.space import Dimension, Space, dimension_of, load_space, space_from, space_names
 from attentune.runs.trials import (
     SearchPlan,
     TrialOutcome,
@@ -35,6 +36,8 @@ from attentune.runs.trials import (
 from attentune.training.run_folder import StopRequest
 from helpers.samples import settings
 from helpers.tasks import small_record
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 GRID = Space((Dimension("a", (1, 2, 3)), Dimension("b", ("x", "y"))))
 RATE = Space((Dimension("rate", (), 1e-6, 1e-2, None, True), Dimension("kind", ("good", "bad"))))
@@ -54,7 +57,6 @@ def drawn(search: Search, score: Any, count: int = 100) -> list[TrialOutcome]:
 
 def test_a_grid_is_tried_once_from_end_to_end_in_an_order_of_its_seed():
     found, points = [trial.params for trial in drawn(search_of(GRID, "grid", seed=1), lambda _: 0.0)], GRID.points()
-    assert points is not None
     assert sorted(map(repr, found)) == sorted(map(repr, points))
     assert found != points
     part = [trial.params for trial in drawn(search_of(GRID, "grid", seed=1, trials=4), lambda params: params["a"])]
@@ -101,7 +103,6 @@ def test_importance_is_told_of_enough_trials_only():
     trials = drawn(search, lambda params: float(params["kind"] == "good") + params["rate"])
     assert importance(search, trials[:9]) == (None, "9 finished trials are too few; at least 10 are needed")
     shares, note = importance(search, trials)
-    assert shares is not None
     assert note == ""
     assert list(shares) == ["kind", "rate"]
     assert shares["kind"] > 0.9
@@ -133,7 +134,6 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     assert (len(plan.later), plan.is_complete) == (1, False)  # the other seed waits for the first one's word
     pruned = plan.runs[-1]
     record = execute_run(pickle.loads(pickle.dumps(plan.task(pruned))), stop=StopRequest())
-    assert record is not None
     plan.record_store.write(record, plan.record_store.run_folder(pruned))
     plan.record_store.tidy(pruned)
     plan.advance(2, ())
@@ -144,14 +144,13 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     record = plan.record_store.load(pruned)
     assert (record.status, record.score, record.is_done) == ("pruned", None, False)
     assert [line["step"] for line in record.curve][-1] == 3  # of nine
-    assert record.error is not None
     assert record.error["traceback"] is None
     assert not (tmp_path / "runs").exists()
     assert plan.is_complete
     assert not plan.later
 
 
-def test_a_failed_trial_is_tried_again_at_its_point_and_needs_no_other_seed(tiny, tmp_path):
+def test_a_failed_trial_is_tried_again_and_values_that_do_not_go_together_fail_theirs_only(tiny, tmp_path):
     plan = plan_of(tmp_path, tiny("bert"), Space((Dimension("training.learning_rate", (1e-4, 1e-3)),)))
     first, second = plan.advance(2, ())
     plan.record_store.write(small_record(first, status="failed"), tmp_path)
@@ -162,9 +161,9 @@ def test_a_failed_trial_is_tried_again_at_its_point_and_needs_no_other_seed(tiny
     assert [trial.status for trial in plan.trials] == ["running", "running"]
     assert not plan.record_store.has(first)
     assert plan.record_store.has(second)
-
-
-def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
+    # Values that do not go together fail their trial only.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
     space = Space(
         (Dimension("labels.generator", ("none", "gradient")), Dimension("model.token_gate.kind", ("none", "ssa")))
     )
@@ -229,9 +228,7 @@ def test_the_rule_of_three_parts_against_a_plain_reference():
     ):
         search = search_of(GRID, "grid", choose=choose, k=k, metric=metric)
         assert search.value(found) == pytest.approx(value)
-
-
-def test_parts_of_scores_and_an_undefined_metric():
+    # Parts of scores and an undefined metric.
     rng = np.random.default_rng(5)
     labels = rng.uniform(0, 5, 40)
     guesses, ids = labels + rng.normal(0, 1, 40), tuple(map(str, range(40)))
@@ -282,3 +279,170 @@ def test_ranking_by_value_then_loss_then_status():
     assert asked == ["trial-1", "trial-3", "trial-5"]  # predictions are read only where scores are equal
     assert order() == [4, 1, 3, 5, 0, 6, 2]
     assert order(greater_is_better=False) == [0, 1, 3, 5, 4, 6, 2]
+
+
+# What a search varies: flags, files, the papers' grids, and that each value is one.
+
+
+def read(text: str) -> Dimension:
+    problems: list[str] = []
+    found = dimension_of(text, problems)
+    assert problems == []
+    assert found is not None
+    return found
+
+
+def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> Search:
+    """The checked search that these flags ask for."""
+    overrides = {name.replace("__", "."): value for name, value in fixed.items()}
+    return check_search(SearchSettings(named, [read(text) for text in searched], preset=preset, overrides=overrides))
+
+
+def tried(*searched: str, **given: object) -> tuple[Space, list[str]]:
+    """Its space and notes."""
+    found = checked(*searched, **given)
+    return found.space, [*found.notes]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("training.learning_rate=1e-5,3e-5", Dimension("training.learning_rate", ("1e-5", "3e-5"))),
+        ("training.learning_rate=log:1e-5:1e-3", Dimension("training.learning_rate", (), 1e-5, 1e-3, None, True)),
+        ("objective.alpha=0.5:0.9", Dimension("objective.alpha", (), 0.5, 0.9)),
+        ("objective.alpha=0.5:0.9:0.2", Dimension("objective.alpha", (), 0.5, 0.9, 0.2)),
+        ("model.head.kind=cls", Dimension("model.head.kind", ("cls",))),
+        ("data.label_column=a:b", Dimension("data.label_column", ("a:b",))),
+    ],
+)
+def test_flags(text, expected):
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES["flags"])
+def test_flags_that_are_mistaken(text, message):
+    problems: list[str] = []
+    assert dimension_of(text, problems) is None
+    assert message in problems[0]
+
+
+def test_values_become_what_their_settings_are():
+    space, _ = tried(
+        "training.learning_rate=1e-5,3e-5", "training.num_train_epochs=2:4", "training.freeze_encoder=no,yes"
+    )
+    assert [part.choices for part in space.dimensions] == [(1e-5, 3e-5), (), (False, True)]
+    space, _ = tried("training.per_device_train_batch_size=8:16", "data.max_length=16:64:16")
+    assert [part.step for part in space.dimensions] == [1, 16]
+    points = space.points()
+    assert len(points) == 9 * 4
+    assert points[1] == {"training.per_device_train_batch_size": 8, "data.max_length": 32}
+    assert all(isinstance(value, int) for point in points for value in point.values())
+
+
+@pytest.mark.parametrize(("searched", "message"), MISTAKES["searches"])
+def test_mistakes_are_told_before_anything_is_trained(searched, message):
+    with pytest.raises(ConfigError) as caught:
+        tried(*searched)
+    assert message in str(caught.value)
+
+
+# The grids as they are printed: SSA, section 4; SesameBERT, section 4; the poster's tables 2 and 3.
+GRIDS = {
+    "ssa": ("ssa-hybrid", 2 * 2 * 3 * 2 * 3 * 3),
+    "sesame": ("sesame", 4),
+    "bert": ("bert", 3 * 2 * 2),
+    "task-attention": ("task-attention", 2 * 2),
+}
+
+
+@pytest.mark.integration
+def test_the_papers_grids():
+    assert set(space_names()) == set(GRIDS)
+    for name, (preset, size) in GRIDS.items():
+        space, notes = tried(named=name, preset=None)
+        points = space.points()
+        assert (len(points), notes) == (size, [])
+        trials = checked(named=name, preset=None)
+        configs = [trials.config(space.settings_of(point)) for point in points]
+        assert {config.preset for config in configs} == {preset}
+        assert len(set(map(repr, configs))) == size
+    first = load_config(preset="ssa-hybrid", overrides={"training.learning_rate": 1e-5, "objective.alpha": 0.7})
+    ssa, _ = tried(named="ssa", preset=None)
+    assert ssa.points()[0] == {
+        "training.learning_rate": 1e-5,
+        "training.per_device_train_batch_size": 16,
+        "training.num_train_epochs": 2.0,
+        "objective.alpha": first.objective.alpha,
+        "model.token_gate.beta": 0.2,
+        "labels.ratio": 0.6,
+    }
+    training = checked(named="sesame", preset=None).config({}).training
+    assert (training.learning_rate, training.per_device_train_batch_size, training.num_train_epochs) == (3e-5, 32, 3)
+    attention, _ = tried(named="task-attention", preset=None)
+    assert attention.settings_of({"regime": "pretrain", "model.head.init": "uniform"}) == {
+        "training.freeze_encoder": True,
+        "training.learning_rate": 1e-3,
+        "model.head.init": "uniform",
+    }
+
+
+def test_flags_go_before_a_named_space():
+    space, notes = tried(
+        "training.learning_rate=log:1e-5:1e-3", named="ssa", preset=None, training__num_train_epochs="1"
+    )
+    names = [part.name for part in space.dimensions]
+    assert names == [
+        "training.per_device_train_batch_size", "objective.alpha", "model.token_gate.beta", "labels.ratio",
+        "training.learning_rate",
+    ]  # fmt: skip
+    assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
+    # Another method than the space's own, and another learning rate than the one that goes with it.
+    found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
+    config = found.config({})
+    assert (config.preset, config.training.learning_rate, found.seed) == ("blur-value", 1e-4, 7)
+    # One value of an alternative is enough to fix all of it.
+    space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
+    assert [part.name for part in space.dimensions] == ["model.head.init"]
+    assert notes[0].startswith("regime: is not varied")
+    with pytest.raises(ConfigError, match="has a value of its own too"):
+        tried("training.learning_rate=1e-5,1e-4", training__learning_rate="1e-4")
+
+
+def test_a_space_of_ones_own_is_read_or_told_to_be_missing(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "preset: bert\nset: {training: {num_train_epochs: 1}}\n"
+        "space:\n  training:\n    learning_rate: {low: 1e-5, high: 1e-3, log: true}\n  model.head.kind: [cls, mean]\n"
+    )
+    space, _ = tried(named=str(file), preset=None)
+    assert space.dimensions[0] == Dimension("training.learning_rate", (), 1e-5, 1e-3, None, True)
+    assert space.dimensions[1].choices == ("cls", "mean")
+    assert space.settings == {"training.num_train_epochs": 1}
+    assert space.points() is None
+    varied = checked("preset=bert,bert-mean", "training.learning_rate=1e-5,1e-4", preset=None)
+    assert varied.config(varied.space.points()[3]).preset == "bert-mean"  # type: ignore[index]
+    # A space that is not there.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
+    with pytest.raises(ConfigError, match=r"got 'sesme'.*Did you mean 'sesame'"):
+        load_space("sesme")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_space(str(tmp_path / "no.yaml"))
+
+
+@pytest.mark.parametrize(("content", "message"), MISTAKES["spaces"])
+def test_spaces_that_are_none(content, message):
+    with pytest.raises(ConfigError) as caught:
+        space_from(content, "mine.yaml")
+    assert "mine.yaml" in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("preset", "points"), [("bert-mask", 2 * 2 * 3 * 3), ("ssa-co", 2 * 2 * 3 * 2 * 3)])
+def test_a_preset_without_token_head_or_beta_has_its_own_part_of_ssas_grid(preset, points):
+    space, notes = tried(named="ssa", preset=preset)
+    assert len(space.points() or ()) == points
+    assert any(note.startswith("model.token_gate.beta: is not varied, as") for note in notes)
+    assert any(note.startswith("objective.alpha") for note in notes) == (preset == "bert-mask")
+    varied = tried("model.token_gate.beta=0.2,1", named="ssa", preset="ssa-co")[0].dimensions
+    assert varied[-1].choices == (0.2, 1.0), "what the user varies stays"

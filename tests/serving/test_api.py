@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
@@ -26,7 +27,8 @@ from helpers.tiny_runs import TEXTS, hooks_of, save_run, saved_ensemble, tiny_ru
 
 Tiny = Callable[..., Path]
 KEY = "a key-less-than-none".replace(" ", "-")
-LIMITS = ServerLimits(texts=8, explain_texts=2, characters=200, body_mb=1, timeout_s=20)
+LIMITS = ServerLimits(texts=8, explain_texts=2, characters=200, rows=50, body_mb=1, timeout_s=20)
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +37,16 @@ def run(tiny: Tiny) -> Predictor:
 
 
 def client_of(backend: Any, *, base_url: str = "http://localhost", **options: Any) -> TestClient:
-    """A client of an API in this process; use it as a context manager."""
+    """A client of an API in this process, of a run or a backend; use it as a context manager."""
+    backend = RunBackend(backend, name="mine") if isinstance(backend, Predictor) else backend
     app = api_app(backend, **({"limits": LIMITS, "hosts": []} | options))
     return TestClient(app, base_url=base_url, raise_server_exceptions=False, follow_redirects=False)
 
 
 @pytest.fixture(scope="module")
 def client(run: Predictor) -> Iterator[TestClient]:
-    with client_of(RunBackend(run, name="mine")) as found:
+    with client_of(run) as found:
         yield found
-
-
-def close(answers: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> bool:
-    """Whether predictions agree to five digits."""
-    return [answer["prediction"] for answer in answers] == [
-        pytest.approx(answer["prediction"], abs=1e-5)
-        if isinstance(answer["prediction"], float)
-        else answer["prediction"]
-        for answer in expected
-    ] and all(
-        answer.get("probabilities", {}) == pytest.approx(other.get("probabilities", {}), abs=1e-5)
-        for answer, other in zip(answers, expected, strict=True)
-    )
 
 
 # Answers
@@ -70,10 +60,13 @@ def test_answers_are_those_of_predict_and_explain(tiny: Tiny, tmp_path: Path, ki
     saved = Predictor.load(saved_ensemble(tmp_path, tiny)) if kind == "ensemble" else tiny_run(tiny(), kind)
     texts = list(TEXTS)
     pairs = texts[::-1] if saved.is_pair else None
-    with client_of(RunBackend(saved, name="mine")) as client:
+    with client_of(saved) as client:
         found = client.post("/predict", json={"texts": texts, "pairs": pairs})
         assert found.status_code == 200, found.text
-        assert close(found.json()["predictions"], predict(saved, texts, pairs))
+        for answer, expected in zip(found.json()["predictions"], predict(saved, texts, pairs), strict=True):
+            assert answer.get("probabilities", {}) == pytest.approx(expected.get("probabilities", {}), abs=1e-5)
+            said = expected["prediction"]
+            assert answer["prediction"] == (pytest.approx(said, abs=1e-5) if isinstance(said, float) else said)
         # An explanation in between changes nothing.
         asked = {"texts": texts[:2], "pairs": None if pairs is None else pairs[:2], "method": "leave-one-out"}
         (first, _) = client.post("/explain", json=asked).json()["explanations"]
@@ -136,44 +129,31 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
 # Mistakes and limits
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("predict", {}, "texts: field required."),
-        ("predict", {"text": "a", "texts": ["a"]}, "text: unknown field; see /docs for the fields."),
-        ("predict", {"texts": "a"}, "texts: input should be a valid list."),
-        ("predict", {"texts": ["a", 1]}, "texts.1: input should be a valid string."),
-        ("predict", b'{"texts": ["a"', "The body is not valid JSON: Expecting ',' delimiter (at character 14)."),
-        ("predict", b"", "The body: expected a JSON object such as"),
-        ("predict", {"texts": []}, "texts: got an empty list, expected at least one text."),
-        ("predict", {"texts": ["a"] * 9}, "texts: got 9; this server accepts at most 8 a request. Send them in several"
-         " requests, or start the server with --max_texts 9."),
-        ("explain", {"texts": ["a"] * 3}, "texts: got 3; this server accepts at most 2 a request. Send them in several"
-         " requests, or start the server with --max_explain_texts 3."),
-        ("predict", {"texts": ["a", "b" * 201]}, "texts[1] has 201 characters; this server accepts at most 200. Shorten"
-         " it, or start the server with --max_characters 201."),
-        ("predict", b'{"texts": ["a", "\\ud83d"]}', "texts[1] holds half of a surrogate pair, such as \\ud83d alone;"
-         " remove it."),
-        ("predict", {"texts": ["a"], "pairs": ["b"]}, "pairs: got second texts, but this run reads single texts: leave"
-         " pairs out."),
-        ("explain", {"texts": ["a"], "method": "sap"}, "method: got 'sap', expected one of fast-shap, ssa, "),
-        ("explain", {"texts": ["a"], "target": "no"}, "target: got 'no', expected one of the run's classes: bad,"),
-        ("explain", {"texts": ["a"], "level": "letter"}, "level: input should be 'word' or 'token'."),
-        ("explain", {"texts": ["a"], "samples": 5001}, "samples: got 5,001; this server accepts at most 5,000. For"
-         " more, use attentune explain."),
-        ("explain", {"texts": ["a"], "steps": 501}, "steps: got 501; this server accepts at most 500."),
-    ],
-)  # fmt: skip
+LONG = [
+    (
+        "predict",
+        {"texts": ["a", "b" * 201]},
+        "texts[1] has 201 characters; this server accepts at most 200. Shorten it, or start the server with"
+        " --max_characters 201.",
+    ),
+    ("mask", {"text": "x" * 201, "words": []}, "texts[0] has 201 characters; this server accepts at most 200."),
+    ("mask", {"text": "a", "words": [{"start": 0, "end": 1}] * 1001}, "words: list should have at most 1000 items"),
+    ("file?name=a.csv", "text\n" + "yes\n" * 51, "a.csv has 51 rows; this server accepts at most 50."),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "message"), [*MISTAKES, *LONG])
 def test_invalid_requests_get_one_sentence(client: TestClient, path: str, body: Any, message: str) -> None:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = client.post(f"/{path}", content=content, headers={"content-type": "application/json"})
-    assert answer.status_code == 422
-    assert list(answer.json()) == ["detail"]
-    assert answer.json()["detail"].startswith(message)
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    headers = {} if path.startswith("file") else {"content-type": "application/json"}
+    answer = client.post(f"/{path}", content=content, headers=headers)
+    assert (answer.status_code, list(answer.json())) == (422, ["detail"])
+    assert answer.json()["detail"].startswith(message), answer.json()
+    assert not [word for word in ("attentune-serve-", "--no_header") if word in answer.text]  # a folder, a flag
 
 
 def test_a_run_of_pairs_asks_for_them(tiny: Tiny) -> None:
-    with client_of(RunBackend(tiny_run(tiny(), "pair"), name="mine")) as client:
+    with client_of(tiny_run(tiny(), "pair")) as client:
         assert client.post("/predict", json={"texts": ["a"]}).json() == {
             "detail": "pairs: got none, but this run reads pairs: give the second text of each in pairs."
         }
@@ -184,12 +164,19 @@ def test_a_run_of_pairs_asks_for_them(tiny: Tiny) -> None:
         assert long.startswith("texts[0] has 201 characters")
 
 
-def test_other_paths_and_methods(client: TestClient) -> None:
+def test_errors_of_other_paths_and_full_queues_are_told(monkeypatch: pytest.MonkeyPatch, client: TestClient) -> None:
     assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (
         404, {"detail": "There is nothing here. The API is described at /docs."},
     )  # fmt: skip
     assert client.get("/predict").status_code == 405
     assert client.get("/predict").json() == {"detail": "GET does not work here. The API is described at /docs."}
+
+    async def full(*given: Any) -> Any:
+        raise RequestError(503, "Full.", retry_after_s=7)
+
+    monkeypatch.setattr(Engine, "predict", full)
+    answer = client.post("/predict", json={"texts": ["a"]})
+    assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "7", {"detail": "Full."})
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -279,15 +266,6 @@ def test_full_queues_answer_503_and_when_to_come_again() -> None:
     asyncio.run(crowd())
 
 
-def test_retry_after_is_a_header(monkeypatch: pytest.MonkeyPatch, client: TestClient) -> None:
-    async def full(*given: Any) -> Any:
-        raise RequestError(503, "Full.", retry_after_s=7)
-
-    monkeypatch.setattr(Engine, "predict", full)
-    answer = client.post("/predict", json={"texts": ["a"]})
-    assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "7", {"detail": "Full."})
-
-
 def test_a_bug_of_ours_is_a_message_and_fails_nobody_else() -> None:
     slow = Slow()
     slow.gate.set()
@@ -314,7 +292,7 @@ def test_a_bug_of_ours_is_a_message_and_fails_nobody_else() -> None:
 
 
 def test_the_key_is_asked_for_where_texts_and_figures_are(run: Predictor) -> None:
-    with client_of(RunBackend(run, name="mine"), api_key=KEY) as client:
+    with client_of(run, api_key=KEY) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": KEY + "x"}, {"authorization": KEY}):
             for method, path in (("POST", "/predict"), ("POST", "/explain"), ("GET", "/metrics"), ("GET", "/nothing")):
                 answer = client.request(method, path, headers=headers, content=b"not read")
@@ -357,7 +335,7 @@ def test_other_hosts_and_origins_are_refused(client: TestClient, run: Predictor)
     answer = client.post("/predict", json={"texts": ["a"]}, headers={"origin": "http://evil.example"})
     assert answer.status_code == 403
     assert answer.json()["detail"].startswith("The request comes from a page of http://evil.example, expected one of")
-    with client_of(RunBackend(run, name="mine"), hosts=None) as any_host:
+    with client_of(run, hosts=None) as any_host:
         assert any_host.get("/health", headers={"host": "evil.example"}).status_code == 200
 
 
@@ -389,7 +367,7 @@ def test_a_body_that_stops_gets_a_message() -> None:
 
 
 def test_metrics_count_what_was_done(run: Predictor) -> None:
-    with client_of(RunBackend(run, name="mine"), limits=ServerLimits(wait_ms=0)) as client:
+    with client_of(run, limits=ServerLimits(wait_ms=0)) as client:
         client.post("/predict", json={"texts": ["a", "b", "c"]})
         client.post("/predict", json={"texts": []})
         client.post("/explain", json={"texts": ["a"]})
@@ -428,7 +406,7 @@ def test_the_openapi_page_names_no_other_host_and_runs_its_own_scripts_only(clie
 
 def test_the_access_log_has_a_line_for_each_request_without_its_texts(run: Predictor) -> None:
     lines: list[str] = []
-    with client_of(RunBackend(run, name="mine"), log=lines.append, api_key=KEY) as client:
+    with client_of(run, log=lines.append, api_key=KEY) as client:
         client.post("/predict", json={"texts": ["a secret"]}, headers={"x-api-key": KEY})
         client.post("/file?name=secret.csv", content=b"text\na secret\n")
     first, second = map(json.loads, lines)

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,30 +21,14 @@ from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.serving import backend as backend_module
 from attentune.serving.api import api_app
 from attentune.serving.backend import RunBackend
-from attentune.serving.limits import ServerLimits
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import TEXTS, hooks_of, saved_ensemble, tiny_run
+from serving.test_api import LIMITS, client, client_of, run
 
+__all__ = ["client", "run"]
 Tiny = Callable[..., Path]
-LIMITS = ServerLimits(characters=200, rows=50, body_mb=1)
 ROWS = ("Yes", "one two three four five six", "seven words are more than six words", "nobody knows why", "it moves on")
-
-
-def client_of(saved: Predictor, **options: Any) -> TestClient:
-    app = api_app(RunBackend(saved, name="mine"), **({"limits": LIMITS, "hosts": []} | options))
-    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-
-
-@pytest.fixture(scope="module")
-def run(tiny: Tiny) -> Predictor:
-    return tiny_run(tiny())
-
-
-@pytest.fixture(scope="module")
-def client(run: Predictor) -> Iterator[TestClient]:
-    with client_of(run) as found:
-        yield found
 
 
 def with_file(run: Predictor, folder: Path, labels: list[str], texts: tuple[str, ...] = ROWS, **data: Any) -> Predictor:
@@ -89,26 +73,6 @@ def test_words_beyond_the_limit_of_the_run_are_named_and_no_hook_stays(tiny: Tin
     assert hooks_of(short.model) == hooks
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"text": "yes"}, "words: field required."),
-        ({"text": 7, "words": []}, "text: input should be a valid string."),
-        ({"text": "yes", "words": [{"start": -2, "end": 2}]}, "words.0.start: input should be greater than or equal"),
-        ({"text": "yes", "words": [{"start": 0, "end": 4}]}, "words[0]: got characters 0 to 4 of text, which has 3;"),
-        ({"text": "yes", "words": [{"start": 2, "end": 2}]}, "words[0]: got characters 2 to 2 of text, which has 3;"),
-        ({"text": "yes", "words": [{"start": 0, "end": 1, "in": "pair"}]}, "words[0]: got characters 0 to 1 of pair"),
-        ({"text": "yes", "words": [{"start": 0, "end": 1}] * 1001}, "words: list should have at most 1000 items"),
-        ({"text": "yes", "pair": "no", "words": []}, "pairs: got second texts, but this run reads single texts"),
-        ({"text": "x" * 201, "words": []}, "texts[0] has 201 characters; this server accepts at most 200."),
-    ],
-)
-def test_invalid_masks_get_one_sentence(client: TestClient, body: Any, message: str) -> None:
-    answer = client.post("/mask", json=body)
-    assert (answer.status_code, list(answer.json())) == (422, ["detail"])
-    assert answer.json()["detail"].startswith(message)
-
-
 # Files
 
 
@@ -145,30 +109,6 @@ def test_the_wrong_rows_of_a_labelled_file(run: Predictor, client: TestClient) -
     sizes = [row["error"] for row in wrong["rows"]]
     assert sizes == sorted(sizes, reverse=True)
     assert all(row["label"] != row["prediction"] for row in wrong["rows"])
-
-
-@pytest.mark.parametrize(
-    ("query", "content", "status", "message"),
-    [
-        ("name=a.parquet", b"x", 422, "a.parquet: unsupported file type, expected one of .csv, .tsv, .jsonl, .json."),
-        ("name=a.csv.gz", b"x", 422, "a.csv.gz: unsupported file type"),
-        ("", b"text\nyes\n", 422, "name: field required."),
-        ("name=a.csv", b"text\n" + b"yes\n" * 51, 422, "a.csv has 51 rows; this server accepts at most 50."),
-        ("name=../../b.csv", b'text\n"', 422, "b.csv:2: "),
-        ("name=a.csv&text_column=no", b"text,b\nyes,no\n", 422, "a.csv: there is no column 'no'."),
-        ("name=a.csv", b"so it was fine,1\n" + b"and it was bad,2\n" * 9, 422, "a.csv:1: the first line is read as"),
-        ("name=a.csv", b"", 422, "a.csv: "),
-        ("name=a.csv", b"x" * (2**20 + 1), 413, "The request body is larger than 1 MB"),
-    ],
-)
-def test_files_that_are_not_read_get_one_sentence(
-    client: TestClient, query: str, content: bytes, status: int, message: str
-) -> None:
-    answer = client.post(f"/file?{query}", content=content)
-    assert answer.status_code == status
-    assert answer.json()["detail"].startswith(message), answer.json()
-    assert "attentune-serve-" not in answer.text
-    assert "--no_header" not in answer.text  # a flag of the command line
 
 
 def test_a_file_for_a_run_of_pairs(tiny: Tiny) -> None:
@@ -227,7 +167,9 @@ def test_predictions_of_other_rows_are_not_used(run: Predictor, tmp_path: Path) 
     assert answer.json() == {"detail": "There are 3 validation rows; this server predicts at most 2 (--max_rows)."}
 
 
-def test_why_there_are_no_wrong_rows(run: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_are_no_wrong_rows_and_predictions_of_others_are_not_used(
+    run: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = replace(run, config=replace(run.config, data=replace(run.config.data, dataset_name="me/reviews")))
     saved = with_file(run, tmp_path, ["bad", "good"])
     expected = {
@@ -260,7 +202,7 @@ def test_the_page_says_what_the_run_does(tiny: Tiny, run: Predictor) -> None:
         assert ('id="pair"' in page, 'id="target"' in page) == (kind == "pair", kind == "pair")
 
 
-def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(client: TestClient) -> None:
+def test_the_page_names_no_other_host_and_needs_the_key_for_texts(client: TestClient, run: Predictor) -> None:
     answer = client.get("/")
     assert re.findall(r'(?:src|href)="([^"]*)"', answer.text) == ["data:,", "docs"]
     policy = answer.headers["content-security-policy"]
@@ -268,6 +210,13 @@ def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(client: Test
     assert "'unsafe" not in policy.split("script-src")[1].split(";")[0]
     assert answer.headers["x-frame-options"] == "DENY"
     assert "innerHTML" not in answer.text
+    # The page is open and its texts need the key.
+    key = "0123456789abcdef"
+    with client_of(run, api_key=key) as client:
+        assert 'id="key"' in client.get("/").text
+        for method, path in (("GET", "/example"), ("GET", "/errors"), ("POST", "/mask"), ("POST", "/file?name=a.csv")):
+            assert client.request(method, path).status_code == 401
+        assert client.get("/example", headers={"X-API-Key": key}).status_code == 200
 
 
 @pytest.mark.parametrize("text", HOSTILE[:6])
@@ -279,12 +228,3 @@ def test_hostile_names_are_text(run: Predictor, text: str) -> None:
         answer = client.get("/")
     assert answer.headers["content-security-policy"].count("'sha256-") == 2
     assert text not in answer.text
-
-
-def test_the_page_is_open_and_its_texts_need_the_key(run: Predictor) -> None:
-    key = "0123456789abcdef"
-    with client_of(run, api_key=key) as client:
-        assert 'id="key"' in client.get("/").text
-        for method, path in (("GET", "/example"), ("GET", "/errors"), ("POST", "/mask"), ("POST", "/file?name=a.csv")):
-            assert client.request(method, path).status_code == 401
-        assert client.get("/example", headers={"X-API-Key": key}).status_code == 200

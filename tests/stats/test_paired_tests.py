@@ -42,20 +42,6 @@ def test_the_sign_flip_test_is_a_loop_over_all_signs(differences: np.ndarray) ->
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_the_sign_flip_test_is_scipys_paired_permutation_test(seeds: int) -> None:
-    first, second = numpy_generator("test-flip", seeds).normal(size=(2, seeds))
-    known = stats.permutation_test(
-        (second, first),
-        lambda a, b, axis: np.mean(a - b, axis=axis),
-        permutation_type="samples",
-        n_resamples=2**seeds,
-        vectorized=True,
-    )
-    found = sign_flip_test(second - first)
-    assert found == pytest.approx(known.pvalue, rel=1e-12)
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_wilcoxon_is_scipys_exact_one_without_ties(seeds: int) -> None:
     differences = numpy_generator("test-wilcoxon", seeds).normal(0.3, size=seeds)
     known = stats.wilcoxon(differences, method="exact")
@@ -73,10 +59,6 @@ def test_wilcoxon_with_ties_and_zeros_goes_through_all_signs_of_the_ranks(differ
     assert wilcoxon_test(differences) == (sign_flip_by_loop(ranks) if ranks else 1.0)
 
 
-def test_the_smallest_rank_counts() -> None:
-    assert wilcoxon_test(np.array([0.1, -0.2, 0.3])) == 0.75
-
-
 def test_sixteen_differences_are_gone_through_and_more_are_drawn() -> None:
     for count in (16, 17):
         differences = numpy_generator("test-sixteen").normal(0.3, 1.0, size=count)
@@ -91,8 +73,10 @@ def test_sixteen_differences_are_gone_through_and_more_are_drawn() -> None:
 
 
 def test_ties_are_found_through_rounding() -> None:
-    # 0.3 - 0.2, 0.2 - 0.1 and 0.1 are three different floating-point numbers.
+    # 0.3 - 0.2, 0.2 - 0.1 and 0.1 are three different floating-point numbers; 0.1 + 0.2 - 0.3 is 5.6e-17.
     assert signed_ranks(np.array([0.3 - 0.2, 0.1 - 0.2, 0.1, 0.0])).tolist() == [2.0, -2.0, 2.0, 0.0]
+    for unit in (1e-8, 1.0, 1e8):
+        assert sign_flip_test(unit * np.array([0.1, 0.2, -0.3])) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -101,18 +85,6 @@ def test_ties_are_found_through_rounding() -> None:
 def test_p_has_a_floor(seeds: int, floor: float) -> None:
     for test in (sign_flip_test, wilcoxon_test):
         assert test(np.linspace(0.1, 0.2, seeds)) == smallest_p(seeds) == floor
-
-
-def test_a_zero_flips_nothing_and_raises_the_floor() -> None:
-    assert sign_flip_test(np.array([0.1, 0.2, 0.0, 0.3])) == 0.25
-    assert sign_flip_test(np.zeros(4)) == wilcoxon_test(np.zeros(4)) == 1.0
-
-
-@given(differences=DIFFERENCES, data=st.data())
-def test_order_and_sign_do_not_matter(differences: np.ndarray, data: st.DataObject) -> None:
-    shuffled = np.array(data.draw(st.permutations(differences.tolist())))
-    for test in (sign_flip_test, wilcoxon_test):
-        assert test(shuffled) == test(-differences) == test(differences)
 
 
 def test_many_seeds_are_drawn_from_and_are_near_the_exact_p() -> None:
@@ -134,12 +106,6 @@ def test_many_data_sets_at_once_give_what_each_gives_alone() -> None:
     assert together.shape == (4, 2)
     for place in np.ndindex(4, 2):
         assert together[place] == sign_flip_test(values[place])
-
-
-def test_sums_that_differ_by_rounding_are_ties() -> None:
-    """0.1 + 0.2 - 0.3 is 5.6e-17 in floating point: p is 1, since the sum is zero."""
-    for unit in (1e-8, 1.0, 1e8):
-        assert sign_flip_test(unit * np.array([0.1, 0.2, -0.3])) == 1.0
 
 
 @pytest.mark.parametrize("bad", [[], [1.0, float("nan")], [[1.0, 2.0]]])
@@ -168,6 +134,7 @@ def test_mcnemar_is_statsmodels(counts: tuple[int, int], p: float) -> None:
     found = mcnemar_test(*rows_of(*counts))
     assert found.p == pytest.approx(p, rel=1e-12)
     assert (found.only_first, found.only_second, found.exact) == (*counts, sum(counts) < 25)
+    assert mcnemar_test(*rows_of(*counts, 900, 17)).p == found.p, "rows on which both are alike do not count"
 
 
 @given(only_first=st.integers(0, 24), only_second=st.integers(0, 24))
@@ -180,27 +147,11 @@ def test_with_few_discordant_rows_mcnemar_counts_coins(only_first: int, only_sec
     assert mcnemar_p(only_first, only_second) == mcnemar_p(only_second, only_first)
 
 
-def test_rows_on_which_both_are_alike_do_not_count() -> None:
-    assert mcnemar_test(*rows_of(4, 11, 0, 0)).p == mcnemar_test(*rows_of(4, 11, 900, 17)).p
-    assert mcnemar_test(*rows_of(0, 0)).p == 1.0
-
-
 def test_mcnemar_refuses_what_is_not_right_or_wrong() -> None:
     with pytest.raises(ValueError, match=r"answers have shapes \(3,\) and \(2,\); expected the same shape \(N,\)"):
         mcnemar_test(np.ones(3), np.ones(2))
     with pytest.raises(ValueError, match=r"answers contain \[0\.  0\.5\]; expected only True and False, or 1 and 0"):
         mcnemar_test(np.array([0, 0.5]), np.array([1.0, 0.0]))
-
-
-def test_the_paired_bootstrap_is_near_the_paired_t_test_on_many_rows() -> None:
-    differences = numpy_generator("test-boot").choice((-1.0, 0.0, 1.0), p=(0.06, 0.86, 0.08), size=800)
-    found = paired_bootstrap_test(differences, generator=numpy_generator("a"), resamples=20_000)
-    known = stats.ttest_1samp(differences, 0.0)
-    low, high = known.confidence_interval(0.95)
-    assert 0.02 < known.pvalue < 0.3
-    assert found.difference == pytest.approx(differences.mean(), rel=1e-12)
-    assert found.p == pytest.approx(known.pvalue, abs=0.008)
-    assert [found.low, found.high] == pytest.approx([low, high], abs=0.1 * (high - low))
 
 
 def test_the_paired_bootstrap_is_a_loop_over_resamples() -> None:
@@ -209,6 +160,7 @@ def test_the_paired_bootstrap_is_a_loop_over_resamples() -> None:
     generator, means = numpy_generator("loop"), []
     for places in generator.integers(6, size=(300, 6)):
         means.append(sum(differences[place] for place in places) / 6)
+    assert found.difference == pytest.approx(differences.mean(), rel=1e-12)
     further = sum(abs(mean - differences.mean()) >= abs(differences.mean()) - 1e-12 for mean in means)
     assert found.p == (1 + further) / 301
     assert [found.low, found.high] == pytest.approx(np.quantile(means, (0.025, 0.975)).tolist(), rel=1e-12)
@@ -221,12 +173,6 @@ def test_equal_models_are_not_told_apart_and_very_different_ones_get_the_smalles
     assert paired_bootstrap_test(apart, generator=numpy_generator("d"), resamples=200).p == 1 / 201
     with pytest.raises(ValueError, match=r"differences have shape \(1,\); expected \(N,\) with at least 2 examples"):
         paired_bootstrap_test(np.ones(1), generator=numpy_generator("e"))
-
-
-def test_jackknife_values_of_a_mean_are_its_values() -> None:
-    values = numpy_generator("test-jack").normal(size=40)
-    found = jackknife_values(lambda rows: float(values[rows].mean()), 40)
-    assert found == pytest.approx(values, abs=1e-10)
 
 
 def test_jackknife_values_follow_the_formula_row_by_row() -> None:

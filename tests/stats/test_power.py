@@ -61,12 +61,6 @@ def test_mcnemar_finds_the_stated_gap_in_four_of_five_plays(n: int, disagreement
     assert _mcnemar_rejection_rate(n, disagreement, 0.8 * gap) < 0.7
 
 
-def test_accuracy_gap_above_the_disagreement_uses_the_least_disagreement_possible() -> None:
-    gap = minimum_detectable_accuracy_difference(60, disagreement=0.01)
-    assert gap > 0.01
-    assert gap == minimum_detectable_accuracy_difference(60, disagreement=0.02)
-
-
 @pytest.mark.parametrize(("n", "disagreement"), [(20, 0.1), (60, 0.02), (100, 0.1), (277, 0.2), (5000, 0.05)])
 def test_the_exact_test_finds_the_stated_gap_almost_as_often(n: int, disagreement: float) -> None:
     gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement)
@@ -91,20 +85,25 @@ def test_correlation_rise_is_as_many_standard_errors_of_fishers_z(n: int, baseli
     assert errors == pytest.approx(Z_TWO_SIDED_5_PERCENT + z_power, rel=1e-6)
 
 
-def test_a_stricter_level_needs_more_rows_for_any_gap() -> None:
+def test_no_gap_can_be_found_on_three_rows_and_a_stricter_level_needs_more() -> None:
+    for n in (-1, 0, 1, 3):
+        assert math.isnan(minimum_detectable_accuracy_difference(n, disagreement=1.0))
+        assert math.isnan(minimum_detectable_correlation_difference(n))
     # The square of the normal quantile: 3.84 at 0.05, 6.63 at 0.01.
     assert minimum_detectable_accuracy_difference(4) <= 1
     assert math.isnan(minimum_detectable_accuracy_difference(6, alpha=0.01))
     assert minimum_detectable_accuracy_difference(7, alpha=0.01) <= 1
+    # A gap above the disagreement uses the least disagreement possible.
+    gap = minimum_detectable_accuracy_difference(60, disagreement=0.01)
+    assert 0.01 < gap == minimum_detectable_accuracy_difference(60, disagreement=0.02)
+    assert math.isnan(minimum_detectable_effect(5, 0.0)), "where nothing varies nothing is said"
 
 
-@pytest.mark.parametrize("n", [-1, 0, 1, 3])
-def test_no_accuracy_gap_can_be_found_on_three_rows(n: int) -> None:
-    assert math.isnan(minimum_detectable_accuracy_difference(n, disagreement=1.0))
-
-
-@given(n=st.integers(4, 10**7), disagreement=st.floats(1e-6, 1.0), power=st.floats(0.5, 0.999))
-def test_accuracy_gap_is_a_share_that_shrinks_with_rows(n: int, disagreement: float, power: float) -> None:
+@given(
+    n=st.integers(4, 10**7), disagreement=st.floats(1e-6, 1.0), power=st.floats(0.5, 0.999), r=st.floats(-0.99, 0.99)
+)
+def test_gaps_are_shares_that_shrink_with_rows(n: int, disagreement: float, power: float, r: float) -> None:
+    assert 0 < minimum_detectable_correlation_difference(n, baseline=r) <= 1 - r
     gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement, power=power)
     assert 0 < gap <= 1
     assert minimum_detectable_accuracy_difference(4 * n, disagreement=disagreement, power=power) < gap
@@ -115,30 +114,6 @@ def test_fisher_finds_the_stated_rise_in_four_of_five_plays(n: int, baseline: fl
     rise = minimum_detectable_correlation_difference(n, baseline=baseline)
     assert _fisher_rejection_rate(n, baseline, baseline + rise) == pytest.approx(0.8, abs=0.03)
     assert _fisher_rejection_rate(n, baseline, baseline) == pytest.approx(0.05, abs=0.015)
-
-
-def test_correlation_rise_is_an_upper_bound_for_models_scored_on_the_same_rows() -> None:
-    n, baseline = 200, 0.8
-    better = baseline + minimum_detectable_correlation_difference(n, baseline=baseline)
-    rng = numpy_generator("test-power-paired")
-    gold = rng.standard_normal((3000, n))
-    noise = rng.standard_normal((3000, n))
-    z = []
-    for r in (baseline, better):
-        guess = r * gold + math.sqrt(1 - r * r) * noise
-        z.append(np.arctanh([np.corrcoef(g, p)[0, 1] for g, p in zip(gold[:300], guess[:300], strict=True)]))
-    spread = float(np.std(z[1] - z[0]))
-    assert spread < 0.5 * math.sqrt(2 / (n - 3))
-
-
-@pytest.mark.parametrize("n", [-1, 0, 3])
-def test_no_correlation_rise_can_be_found_on_three_rows(n: int) -> None:
-    assert math.isnan(minimum_detectable_correlation_difference(n))
-
-
-@given(n=st.integers(4, 10**7), baseline=st.floats(-0.99, 0.99))
-def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None:
-    assert 0 < minimum_detectable_correlation_difference(n, baseline=baseline) <= 1 - baseline
 
 
 @pytest.mark.parametrize(
@@ -155,12 +130,9 @@ def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         minimum_detectable_accuracy_difference(100, **settings)
-
-
-@pytest.mark.parametrize("baseline", [1.0, -1.0, -1.5, math.nan])
-def test_a_baseline_of_one_is_refused(baseline: float) -> None:
-    with pytest.raises(ValueError, match=rf"baseline is {baseline}; expected a correlation between -1 and 1"):
-        minimum_detectable_correlation_difference(100, baseline=baseline)
+    for baseline in (1.0, -1.0, -1.5, math.nan):
+        with pytest.raises(ValueError, match=rf"baseline is {baseline}; expected a correlation between -1 and 1"):
+            minimum_detectable_correlation_difference(100, baseline=baseline)
 
 
 # The smallest detectable difference, against the noncentral t, statsmodels and played experiments.
@@ -174,6 +146,7 @@ STATSMODELS = [
     (10, 0.05, 0.8, 0.9960019107624178),
     (10, 0.01, 0.9, 1.5097344851610688),
     (20, 0.05, 0.8, 0.6604416544380312),
+    (3, 0.05 / 40, 0.8, None),  # deep in the tail that Holm asks for
 ]
 
 
@@ -185,8 +158,8 @@ def t_power(difference: float, seeds: int, alpha: float) -> float:
 @pytest.mark.parametrize(("seeds", "alpha", "power", "difference"), STATSMODELS)
 def test_over_seeds_it_is_the_power_of_the_t_test(seeds: int, alpha: float, power: float, difference: float) -> None:
     found = minimum_detectable_effect(seeds, 1.0, alpha=alpha, power=power)
-    assert found == pytest.approx(difference, rel=5e-5)
-    assert t_power(found, seeds, alpha) == pytest.approx(power, abs=5e-5)
+    assert difference is None or found == pytest.approx(difference, rel=5e-5)
+    assert t_power(found, seeds, alpha) == pytest.approx(power, abs=5e-5 if difference else 1e-3)
 
 
 def test_where_seeds_add_nothing_it_is_the_normal_tests_power_with_the_examples_quantile() -> None:
@@ -195,11 +168,6 @@ def test_where_seeds_add_nothing_it_is_the_normal_tests_power_with_the_examples_
         found = minimum_detectable_effect(3, 0.0, examples=5, example_sd=1.0, alpha=alpha, power=power)
         bar, shift = stats.t.isf(alpha / 2, 4), found * math.sqrt(5)
         assert stats.norm.sf(bar - shift) + stats.norm.cdf(-bar - shift) == pytest.approx(power, abs=1e-9)
-
-
-def test_it_holds_deep_in_the_tail_that_holm_asks_for() -> None:
-    found = minimum_detectable_effect(3, 1.0, alpha=0.05 / 40)
-    assert t_power(found, 3, 0.05 / 40) == pytest.approx(0.8, abs=1e-3)
 
 
 @pytest.mark.parametrize(("seeds", "example_sd"), [(3, 1.0), (5, 2.0), (10, 4.0)])
@@ -225,10 +193,6 @@ def test_more_of_anything_helps_and_the_unit_does_not_matter(
     assert minimum_detectable_effect(seeds, sd, examples=100, example_sd=example_sd, alpha=0.01) > found
     scaled = minimum_detectable_effect(seeds, sd * unit, examples=100, example_sd=example_sd * unit)
     assert scaled == pytest.approx(found * unit, rel=1e-6)
-
-
-def test_where_nothing_varies_nothing_is_said() -> None:
-    assert math.isnan(minimum_detectable_effect(5, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,60 @@
-"""Faithfulness of several methods on one run: random baseline and intervals."""
+"""Faithfulness of several methods: measures, records for ERASER's program, planted words, sanity checks."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from attentune.errors import ConfigError, DataError
+from attentune.data.dataset import LabelSpace
+from attentune.errors import ConfigError, DataError, StorageError
+from attentune.explain.explainer import Attribution
 from attentune.explain.methods import METHODS
+from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
+from attentune_lab.faithfulness.eraser_records import write_records
 from attentune_lab.faithfulness.measure import (
     ERASURES,
     FaithfulnessResult,
     Measures,
+    agreements,
     measure_faithfulness,
     possible_methods,
 )
+from attentune_lab.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head
+from attentune_lab.faithfulness.synthetic import (
+    decisive_tokens,
+    evidence_of,
+    places_of,
+    score_synthetic,
+    synthetic_rows,
+)
+from attentune_lab.synthetic import KINDS
+from helpers.explain_references import aopc
+from helpers.tiny import FAMILIES
 from helpers.tiny_runs import hooks_of, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 NAMES = ("leave-one-out", "gradient", "ssa")
+
+
+@pytest.fixture(scope="module")
+def quick() -> Measures:
+    return Measures(settings=Settings(steps=4), draws=3, beam=2, beam_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny) -> Predictor:
+    return tiny_run(tiny())
+
+
+@pytest.fixture(scope="module")
+def found(run: Predictor, quick: Measures) -> FaithfulnessResult:
+    return measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=quick)
 
 
 def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: FaithfulnessResult) -> None:
@@ -33,6 +67,13 @@ def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: Fa
     assert found.kept == [0, 1, 3, 4]
     assert [own["method"] for own in report.costs] == [*NAMES, "random"]
     assert report.costs[2]["passes"] == 1
+    # In bins of one token nothing can be above it, where it masks as the erasure does.
+    bins = {own.method: own.bins["comprehensiveness"][0] for own in found.report.scores if own.erasure == "mask"}
+    assert bins["leave-one-out"] == pytest.approx(max(bins.values()))
+    # The normalised form is of short texts and a share.
+    for own in found.report.scores:
+        assert own.naopc_rows == 1
+        assert own.naopc_comprehensiveness.value == 0 or own.naopc_comprehensiveness.value <= 1.2
 
 
 def test_means_intervals_and_differences_are_those_of_the_falls(found: FaithfulnessResult) -> None:
@@ -53,32 +94,17 @@ def test_means_intervals_and_differences_are_those_of_the_falls(found: Faithfuln
     assert found.report.scores[0].difference is None
 
 
-def test_leave_one_out_by_masks_names_the_token_whose_mask_lowers_the_class_most(found: FaithfulnessResult) -> None:
-    """In bins of one token nothing can be above it, where it masks as the erasure does."""
-    bins = {own.method: own.bins["comprehensiveness"][0] for own in found.report.scores if own.erasure == "mask"}
-    assert bins["leave-one-out"] == pytest.approx(max(bins.values()))
-
-
-def test_the_normalised_form_is_of_short_texts_and_a_share(found: FaithfulnessResult) -> None:
-    for own in found.report.scores:
-        assert own.naopc_rows == 1
-        assert own.naopc_comprehensiveness is not None
-        assert own.naopc_comprehensiveness.value == 0 or own.naopc_comprehensiveness.value <= 1.2
-
-
-def test_without_a_beam_there_is_no_normalised_form(quick: Measures, run: Predictor) -> None:
-    measures = dataclasses.replace(quick, beam=0, erasures=("delete",))
-    scores = measure_faithfulness(run, rows_for("classification"), methods=("ssa",), measures=measures).report.scores
-    assert [own.naopc_comprehensiveness for own in scores] == [None, None]
-
-
-def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(quick, run, found):
+def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(quick, run, found) -> None:
     run.model.train()
     again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=quick)
     assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing
     assert run.model.training
     assert hooks_of(run.model) == 0
     run.model.eval()
+    # Without a beam there is no normalised form.
+    measures = dataclasses.replace(quick, beam=0, erasures=("delete",))
+    scores = measure_faithfulness(run, rows_for("classification"), methods=("ssa",), measures=measures).report.scores
+    assert [own.naopc_comprehensiveness for own in scores] == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["pair", "bi-encoder", "ordinal"])
@@ -95,18 +121,150 @@ def test_default_methods_are_those_that_work_here_but_the_dear_ones(tiny: Tiny, 
     assert "fast-shap" in possible_methods(tiny_run(tiny(), with_head=True))
 
 
-def test_all_that_is_wrong_is_said_at_once(tiny: Tiny) -> None:
-    run = tiny_run(tiny(), "regression", gate=False)
+def test_what_cannot_be_measured_is_said_at_once(tiny: Tiny, run: Predictor) -> None:
+    scores = tiny_run(tiny(), "regression", gate=False)
     with pytest.raises(ConfigError) as raised:
         measure_faithfulness(
-            run, rows_for("regression"), methods=("ssa", "gradiant"), measures=Measures(erasures=("maks",))
+            scores, rows_for("regression"), methods=("ssa", "gradiant"), measures=Measures(erasures=("maks",))
         )
     score, erasure, *others = raised.value.problems
     assert score == "runs/tiny: predicts a score; expected a run that predicts one class, whose probability can fall."
     assert erasure.startswith("erasures: got 'maks', expected some of mask, delete, attention. Did you mean")
     assert len(others) == 2
-
-
-def test_texts_without_a_word_are_no_texts(run: Predictor) -> None:
+    # Texts without a word are no texts.
     with pytest.raises(DataError, match="got 1 texts, expected at least one with a word in it"):
         measure_faithfulness(run, rows_for("classification").take([2]), methods=("ssa",))
+
+
+# Records of faithfulness that ERASER's program can score, and words that were planted as ground truth.
+
+
+# Records
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_records_fit_erasers_formula_documents_and_annotations(found: FaithfulnessResult, tmp_path: Path) -> None:
+    write_records(tmp_path / "eraser", found)
+    for own in found.report.scores:
+        records = lines_of(tmp_path / "eraser" / f"{own.method}.{own.erasure}.jsonl")
+        if own.method != "random":
+            assert aopc(records, "comprehensiveness") == pytest.approx(own.comprehensiveness.value, abs=1e-9)
+            assert aopc(records, "sufficiency") == pytest.approx(own.sufficiency.value, abs=1e-9)
+    # Records fit their documents and annotations.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
+    write_records(tmp_path, found, {0: [(1, 3)]})
+    documents = {line["docid"]: line["document"].split(" ") for line in lines_of(tmp_path / "docs.jsonl")}
+    annotations = lines_of(tmp_path / "test.jsonl")
+    records = lines_of(tmp_path / "ssa.mask.jsonl")
+    assert [line["annotation_id"] for line in annotations] == [line["annotation_id"] for line in records]
+    assert len(annotations[0]["evidences"]) == 1
+    for record in records:
+        (rationale,) = record["rationales"]
+        assert len(rationale["soft_rationale_predictions"]) == len(documents[rationale["docid"]])
+        chances = [record["classification_scores"], record["comprehensiveness_classification_scores"]]
+        chances += [part["sufficiency_classification_scores"] for part in record["thresholded_scores"]]
+        assert all(sum(own.values()) == pytest.approx(1) and set(own) == {"bad", "good"} for own in chances)
+        assert [part["threshold"] for part in record["thresholded_scores"]] == [0.01, 0.05, 0.1, 0.2, 0.5]
+    # A folder that eraser would read otherwise is refused.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-3"
+    tmp_path.mkdir()
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(StorageError, match="choose another folder"):
+        write_records(tmp_path, found)
+
+
+# Planted words
+
+
+@pytest.fixture(scope="module")
+def demo_run(tiny) -> Predictor:
+    run = tiny_run(tiny(), max_length=150)
+    return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
+
+
+def test_planted_tokens_spell_the_words_that_decide(quick: Measures, demo_run: Predictor) -> None:
+    rows, truths = synthetic_rows(demo_run, 24, "challenge")
+    measures = dataclasses.replace(quick, beam=0, erasures=("mask",))
+    found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
+    evidence = evidence_of(found, truths)
+    for row, truth in enumerate(truths):
+        spans = found.explainer.spans(row)
+        decisive, shortcut = decisive_tokens(spans, truth)
+        text = "".join(truth.text[spans[place][1] : spans[place][2]] for place in decisive)  # type: ignore[index]
+        assert text == "".join(truth.text[start:end] for start, end in truth.decisive)
+        name = "".join(truth.text[spans[place][1] : spans[place][2]] for place in shortcut)  # type: ignore[index]
+        assert name == ("" if truth.shortcut is None else truth.text[slice(*truth.shortcut)])
+        assert sum(end - first for first, end in evidence[row]) == len(decisive)
+        assert len(evidence[row]) == len(truth.decisive)
+        assert demo_run.label_space.names[int(rows.labels[row])] == ("negative", "positive")[truth.label]
+    lines = score_synthetic(found, truths)
+    right = [own.target == label for own, label in zip(found.ranked["random"].attributions, rows.labels, strict=True)]
+    assert sum(own.rows for own in lines if own.method == "random") == sum(right)
+    assert [own.kind for own in lines if own.method == "gradient"] == [
+        kind for kind in KINDS if any(truth.kind == kind and ok for truth, ok in zip(truths, right, strict=True))
+    ]
+
+
+def test_places_in_an_order() -> None:
+    order = np.array([4, 2, 7, 1])
+    assert places_of(order, np.array([2, 4]), np.array([1])) == (1.0, 1.0, 1.5, 0.0)
+    assert places_of(order, np.array([1, 2]), np.array([4])) == (0.0, 0.5, 3.0, 1.0)
+
+
+# Scores that repeat, and scores that follow the model.
+
+
+def attributed(*scores: float) -> Attribution:
+    return Attribution(np.array([0.0, *scores], dtype=np.float32), 0, np.zeros(2), 1, 0.0)
+
+
+def test_agreement_of_scores() -> None:
+    first = [attributed(1, 2, 3), attributed(1, 2, 3), attributed(1, 1), attributed(2, 2), attributed(5)]
+    second = [attributed(2, 4, 9), attributed(3, 2, 1), attributed(1, 1), attributed(1, 3), attributed(5)]
+    places = [np.arange(1, len(own.scores)) for own in first]
+    taus, rhos = agreements(first, second, places)
+    assert taus.tolist()[:4] == pytest.approx([1, -1, 1, 0])
+    assert rhos.tolist()[:4] == pytest.approx([1, -1, 1, 0])
+    assert np.isnan(taus[4])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_is_shuffled_once_from_the_head_down(tiny, family: str) -> None:
+    model = tiny_run(tiny(family)).model
+    parts = parts_from_the_head(model)
+    names = [name for own in parts.values() for name in own]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+    layers = 1 if family == "albert" else model.encoder.config.num_hidden_layers
+    assert list(parts) == ["head", *(f"layer {layer}" for layer in range(layers, 0, -1)), "embeddings"]
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    done: set[str] = set()
+    for part, other in shuffled_from_the_head(model, 0):
+        done |= set(parts[part])
+        for name, weight in other.named_parameters():
+            assert torch.equal(weight, before[name]) or name in done
+            assert torch.equal(weight.flatten().sort().values, before[name].flatten().sort().values)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    assert any(not torch.equal(weight, before[name]) for name, weight in other.named_parameters())
+
+
+def test_sanity_tells_methods_that_look_at_the_model_from_those_that_do_not(tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification").take([0, 3, 4])
+    names = ("ssa", "gradient", "random")
+    sanity = check_sanity(run, rows, methods=names, settings=Settings(steps=4))
+    assert sanity.rows == 3
+    assert [own.method for own in sanity.repeats] == list(names)
+    for own in sanity.repeats:
+        assert own.again.value == 1
+        assert own.alone.value == pytest.approx(1, abs=0.05)
+        assert own.precision.value > 0.7
+    parts = ["head", "layer 3", "layer 2", "layer 1", "embeddings"]
+    taus = {(own.method, own.part): own.tau.value for own in sanity.shuffles}
+    assert list(taus) == [(name, part) for name in names for part in parts]
+    assert all(taus["random", part] == 1 for part in parts)
+    assert taus["ssa", "embeddings"] < 0.6
+    assert taus["gradient", "embeddings"] < 0.6
+    assert hooks_of(run.model) == 0

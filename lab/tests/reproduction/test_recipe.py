@@ -1,5 +1,8 @@
-"""Every recipe is whole: its tasks, methods and settings exist, and its published rows belong to its methods."""
+"""Recipes: their tasks and settings, our scores in the places of the published ones, their commands."""
 
+import json
+import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -9,9 +12,13 @@ from attentune.config import load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.runs.grid import methods_from, plan_grid, select_methods
-from attentune_lab.reproduction.paper_comparison import method_of_row
+from attentune.runs.records import Run, RunRecord
+from attentune_lab.reproduction.paper_comparison import count_section, method_of_row, score_section
 from attentune_lab.reproduction.planning import Part, plan_searches
-from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, load_recipe, recipe_names
+from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, Published, Recipe, load_recipe, recipe_names
+from attentune_lab.reproduction.steps import count_parts
+from helpers.glue_samples import write_glue, write_hans
+from helpers.tasks import small_record
 
 # The tables and figures of the three papers that hold results.
 WANTED = {
@@ -49,7 +56,6 @@ def test_settings_and_methods_are_known(name):
 def test_published_rows_belong_to_methods(name):
     recipe = load_recipe(name)
     published = recipe.published
-    assert published is not None
     assert all(len(entries) == len(published.columns) for entries in published.rows.values())
     if published.layout == "methods":
         wanted = {f"{column}{BETWEEN}{row}" for column in published.columns for row in published.rows}
@@ -212,3 +218,291 @@ def test_the_posters_programs_training(name):
             assert config.model.head.combine == "dot"
             if method.startswith("first"):
                 assert (config.model.head.kind, config.model.head.pooler) == ("cls", "auto")
+
+
+# Our scores stand in the places of the published ones.
+
+
+PARTS = {"matched": 0.5, "mismatched": 0.25}
+
+
+def record(task: str, method: str, seed: int, scores: dict, *, seconds: float = 10.0, **changes: str) -> RunRecord:
+    made = small_record(Run(task, None, method, seed), **changes)
+    return replace(made, scores=scores, train={"seconds": seconds})
+
+
+def recipe(published: Published, methods: dict, tasks: tuple[str, ...] = ("mrpc", "rte")) -> Recipe:
+    return Recipe("some", "Some", "Source", "comparison", "bert", tasks, methods, {}, ("all",), published=published)
+
+
+def rows_of(section) -> list[tuple[str, ...]]:
+    return list(section.parts[0].rows)
+
+
+def test_scores_of_several_seeds_metrics_and_splits():
+    published = Published("tasks", ("MRPC", "MNLI"), {"A": ("88.0/84.0", None)})
+    found = score_section(
+        recipe(published, {"A": {}}, ("mrpc", "mnli")),
+        [
+            record("mrpc", "A", 1, {"validation": {"f1": 0.8, "accuracy": 0.7}}),
+            record("mrpc", "A", 2, {"validation": {"f1": 0.9, "accuracy": 0.7}}),
+            record("mrpc", "A", 3, {}, status="failed"),
+            record("mnli", "A", 1, {f"validation_{part}": {"accuracy": score} for part, score in PARTS.items()}),
+        ],
+        {"mrpc": "mrpc", "mnli": "mnli"},
+    )
+    assert rows_of(found) == [
+        ("A", "published", "88.0/84.0", "-"),
+        ("", "reproduced", "85.0 +- 7.1/70.0 +- 0.0", "50.0/25.0"),
+    ]
+
+
+def test_tasks_left_out_and_several_rows_of_one_method():
+    published = Published("tasks", ("MRPC", "RTE"), {"A": ("1", "2")}, scale=1, metric="accuracy")
+    scores = {"validation": {"f1": 0.9, "accuracy": 0.125}}
+    found = score_section(recipe(published, {"A": {}}), [record("sick", "A", 1, scores)], {"rte": "sick"})
+    assert rows_of(found)[1] == ("", "reproduced", "-", "0.125")
+    # Several published rows of one method have ours last.
+    published = Published("tasks", ("MRPC", "RTE"), {"large - A": ("1", "2"), "small - A": ("3", "4")})
+    found = score_section(
+        recipe(published, {"A": {}}), [record("rte", "A", 1, {"validation": {"accuracy": 0.5}})], {"rte": "rte"}
+    )
+    assert rows_of(found) == [
+        ("large - A", "published", "1", "2"),
+        ("small - A", "published", "3", "4"),
+        ("A", "reproduced", "-", "50.0"),
+    ]
+    # Methods that a row and a column make.
+    published = Published("methods", ("X", "Y"), {"First": ("1", None)})
+    scores = {"validation": {"accuracy": 0.5}}
+    found = score_section(recipe(published, {}), [record("rte", "Y - First", 1, scores)], {"rte": "rte"})
+    assert rows_of(found) == [("First", "published", "1", "-"), ("", "reproduced", "-", "50.0")]
+
+
+def test_seconds_are_summed_over_tasks_and_averaged_over_seeds():
+    published = Published("tasks", ("MRPC", "RTE", "seconds"), {"A": ("1", "2", "3")})
+    scores = {"validation": {"accuracy": 0.5}}
+    runs = [
+        record(task, "A", seed, scores, seconds=took)
+        for task, seed, took in (("mrpc", 1, 10), ("rte", 1, 20), ("mrpc", 2, 30), ("rte", 2, 40))
+    ]
+    both = {"mrpc": "mrpc", "rte": "rte"}
+    assert rows_of(score_section(recipe(published, {"A": {}}), runs, both))[1][-1] == "50"
+    assert rows_of(score_section(recipe(published, {"A": {}}), runs, {"rte": "rte"}))[1][-1] == "-"
+
+
+def test_times_are_divided_by_the_baselines_of_the_same_regime_and_test_rows_are_published_only():
+    rows = {"Baseline - frozen": ("1", "2", "1"), "New - frozen": ("1", "2", "1.1"), "New - test": ("5", None, None)}
+    published = Published("tasks", ("RTE", "seconds", "time ratio"), rows, scale=1)
+    methods = {name: {} for name in ("Baseline - tuned", "Baseline - frozen", "New - frozen")}
+    took = {"Baseline - tuned": 100, "Baseline - frozen": 8, "New - frozen": 10}
+    runs = [
+        record("rte", name, 1, {"validation": {"accuracy": 0.5}}, seconds=seconds) for name, seconds in took.items()
+    ]
+    found = rows_of(score_section(recipe(published, methods, ("rte",)), runs, {"rte": "rte"}))
+    assert found == [
+        ("Baseline - frozen", "published", "1", "2", "1"),
+        ("", "reproduced", "0.500", "8", "1.000"),
+        ("New - frozen", "published", "1", "2", "1.1"),
+        ("", "reproduced", "0.500", "10", "1.250"),
+        ("New - test", "published", "5", "-", "-"),
+    ]
+
+
+def test_averages_go_by_glues_rule_for_each_seed_and_name_missing_tasks():
+    tasks = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+    titles = tuple(task.upper() for task in tasks)
+    published = Published("tasks", (*titles, "AX", "Avg"), {"A": (*titles, "34.2", "78.3")})
+
+    def averages(run_tasks, ax_scores=None):
+        runs = [
+            record(task, "A", seed, {"validation": {"f1": base, "accuracy": base + 0.2}})
+            for task in run_tasks
+            for seed, base in ((1, 0.4), (2, 0.5))
+        ]
+        done = {task: task for task in run_tasks}
+        return rows_of(score_section(recipe(published, {"A": {}}, tasks), runs, done, ax_scores))[1][-2:]
+
+    # By hand: eight tasks at 50 or 60 and WNLI at 65.1.
+    first, second = (8 * 50 + 65.1) / 9, (8 * 60 + 65.1) / 9
+    mean, deviation = (first + second) / 2, abs(second - first) / 2**0.5
+    assert averages(tasks, {"A": [0.3, 0.5]}) == ("40.0 +- 14.1", f"{mean:.1f} +- {deviation:.1f}")
+    assert averages(tasks[:3]) == ("-", "55.0 +- 7.1 (3 tasks)")
+    assert averages(tasks[:1]) == ("-", "-")
+
+
+def test_counts_and_no_table_without_published_figures():
+    assert score_section(load_recipe("ssa-figure-6"), [], {}) is None
+    published = Published("tasks", ("MRPC", "RTE"), {"A": ("1.00M param", "3840 param")})
+    found = count_section(recipe(published, {"A": {}}), {"A": {"mrpc": 1_250_000, "rte": 3840}})
+    assert rows_of(found)[1] == ("", "reproduced", "1.25M param", "3840 param")
+    assert found.parts[0].notes == ()
+
+
+def test_the_papers_counts_are_ours_at_its_width(tiny):
+    """The counts grow with the square of the width: those of a tiny encoder give those of one 768 wide."""
+    encoder = tiny("bert")
+    width = 32
+    recipe = load_recipe("task-attention-table-2")
+    sts = {name: 4 * width if name == "model.head.projection" else v for name, v in recipe.task_settings["sts"].items()}
+    counts = count_parts(replace(recipe, task_settings={**recipe.task_settings, "sts": sts}), str(encoder))
+    published = {
+        "Experiment 1": {"sst5": 4.72e6, "quora": 3.54e6, "sts": 11.2e6},
+        "Baseline": {"quora": 0.59e6, "sts": 2.36e6},
+    }
+    assert counts["Baseline"].pop("sst5") * (768 / width) == 3840
+    grown = {name: {task: count * (768 / width) ** 2 for task, count in row.items()} for name, row in counts.items()}
+    assert grown == {name: pytest.approx(row, rel=2e-3) for name, row in published.items()}
+
+
+# Recipes through the command line: on made-up data in the published layouts, and all of them on the real ones.
+
+
+FAST = ("--num_train_epochs", "1", "--max_length", "32", "--per_device_train_batch_size", "8", "--use_cpu", "--quiet")
+
+
+def test_the_list(attentune):
+    status, out, err = attentune("reproduce")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == list(recipe_names())
+
+
+@pytest.mark.integration
+def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data")
+    (tmp_path / "data" / "hans").mkdir()
+    write_hans(tmp_path / "data" / "hans" / "heuristics_evaluation_set.txt", 3)
+    words = ("reproduce", "sesame-figure-3", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"))
+    words = (*words, "--output_dir", tmp_path / "out", "--seeds", "1", *FAST)
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert "SesameBERT gets almost three times as many right as BERT" in out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "HANS" in page
+    assert json.loads((tmp_path / "out" / "hans" / "hans.json").read_text())["methods"] == ["BERT", "SesameBERT"]
+    assert (tmp_path / "out" / "figures" / "hans.png").is_file()
+    # Again: nothing is trained twice, and another part of the rows is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "comparison").rglob("seed-1.json")}
+    assert len(stamps) == 2
+    assert attentune(*words)[0] == 0
+    assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())
+    status, _, err = attentune(*words, "--fraction", "0.5")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+@pytest.mark.integration
+def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    status, out, err = attentune(
+        *("reproduce", "sesame-figure-4", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert")),
+        *("--output_dir", tmp_path / "out", "--seeds", "1", "--fraction", "0.5", *FAST),
+    )
+    assert status == 0, err
+    assert "A part of the rows, 0.5 of each task's" in out
+    weights = json.loads((tmp_path / "out" / "layers" / "SE-BERT" / "layers.json").read_text())["validation"]
+    assert all(0 < line["mean"] < 1 for line in weights)
+    records = [json.loads(file.read_text()) for file in (tmp_path / "out").rglob("seed-1.json")]
+    assert {record["run"]["train_size"] for record in records} == {64}
+
+
+def test_without_any_data_it_says_where_to_get_them(attentune, tmp_path):
+    words = ("reproduce", "sesame-table-3", "--data_dir", tmp_path, "--output_dir", tmp_path / "out")
+    status, _, err = attentune(*words)
+    assert (status, "RTE" in err, (tmp_path / "out").exists()) == (2, True, False)
+
+
+SEARCHED = ("--set", "training.num_train_epochs=1", "--set", "training.per_device_train_batch_size=16")
+
+
+@pytest.mark.integration
+def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    for name in ("STS-B", "MNLI"):
+        shutil.rmtree(tmp_path / "data" / name)
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "1", "--fraction", "0.9")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    words = ("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out", "--search", "2")
+    folder = tmp_path / "out/search"
+    status, out, err = attentune(*words, "--tasks", "rte")
+    assert status == 0, err
+    assert "tasks, rte are run" in out
+    assert [path.name for path in folder.iterdir()] == ["rte"]
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert len(stamps) == 4  # two trials, and a run of each method
+    # All tasks: those of before are not repeated.
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
+    tasks = sorted(path.name for path in folder.iterdir())
+    assert tasks == ["cola", "rte"]
+    assert "Chosen settings" in out
+    assert "Sigma is chosen on a fifth" in out
+    assert "as the search was left out" not in out
+    for task in tasks:
+        found = json.loads((folder / task / "SesameBERT/trials.json").read_text())
+        assert [trial["status"] for trial in found["trials"]] == ["done", "done"]
+        best = found["trials"][0]["params"]["model.blur.sigma"]
+        record = json.loads((tmp_path / f"out/comparison/records/{task}/72/SesameBERT/seed-1.json").read_text())
+        assert record["config"]["model"]["blur"]["sigma"] == best
+        assert record["run"]["train_size"] == 72  # all rows of the fraction, not those of the search
+    # Again: nothing is trained twice, and another search is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert attentune(*words)[0] == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")} == stamps
+    status, _, err = attentune(*words[:-1], "none")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
+    write_glue(tmp_path / "data", rows=40)
+    for name in ("CoLA", "STS-B", "RTE"):
+        shutil.rmtree(tmp_path / "data" / name)
+    if not has_labels:
+        (tmp_path / "data/diagnostic/diagnostic-full.tsv").unlink()
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2", "--search", "none")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    status, _, err = attentune("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out")
+    assert status == 0, err
+    report = (tmp_path / "out/report.md").read_text()
+    ours = [line.split("|")[-3:-1] for line in report.splitlines() if line.startswith("|  | reproduced |")]
+    if not has_labels:
+        assert "AX is not scored: " in report
+        return
+    assert all(one[0].strip() not in ("", "-") for one in ours)
+    row = next(line for line in report.splitlines() if line.startswith("| Logic | Negation | 40 |"))
+    runs = [tmp_path / "out/comparison/runs/mnli/all/BERT" / f"seed-{seed}" for seed in (1, 2)]
+    scores = []
+    for run in runs:
+        words = ("evaluate", run, "--task", "ax", "--data_dir", tmp_path / "data", "--format", "json")
+        scores.append(json.loads(attentune(*words)[1])["validation"]["matthews_correlation"])
+    assert row.split("|")[4].strip() == f"{100 * sum(scores) / 2:.1f}"
+
+
+def test_the_plan_counts_trials_and_runs(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    words = ("reproduce", "sesame-table-1", "--data_dir", tmp_path / "data", "--seeds", "2", "--plan")
+    for search in ("grid", "none"):
+        status, out, err = attentune(*words, "--model_name_or_path", tiny("bert"), "--search", search)
+        assert status == 0, err
+        assert ("16 trials of 4 searches first" in out) == (search == "grid")
+        tasks = ", ".join(f"{task} (all rows)" for task in ("cola", "stsb", "mnli", "rte"))
+        assert out.endswith(f"\n16 runs: 2 methods, 2 seeds, {tasks}.\n")
+    status, out, _ = attentune("reproduce", "task-attention-table-2", "--plan")
+    assert (status, out) == (0, "Parameters are counted; nothing is trained.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_recipe_on_real_rows(name, attentune, tiny, data_dir, tmp_path):
+    status, out, err = attentune(
+        *("reproduce", name, "--data_dir", data_dir, "--model_name_or_path", tiny("bert"), "--seeds", "1"),
+        *("--fraction", "0.02", "--output_dir", tmp_path / "out", "--search", "1", *FAST),
+    )
+    assert status == 0, err
+    assert "Not as in the paper:" in out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 2000
+    assert (tmp_path / "out" / "report.md").is_file()
