@@ -1,4 +1,4 @@
-"""The examples do what they say, on a tiny encoder."""
+"""The examples and notebooks do what they say."""
 
 import json
 import os

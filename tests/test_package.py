@@ -1,4 +1,4 @@
-"""The names that `attentune` exports."""
+"""What the package exports, the record of a run, and its only source of randomness."""
 
 import dataclasses
 import importlib

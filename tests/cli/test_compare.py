@@ -1,4 +1,4 @@
-"""`attentune compare`: a grid of runs that nothing can make lose or repeat one."""
+"""`attentune compare`: no run is lost or repeated; its best run, and folds."""
 
 import csv
 import json

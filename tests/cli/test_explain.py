@@ -1,4 +1,4 @@
-"""`attentune explain` and `attentune predict --explain`: every kind of output, and mistakes in one line each."""
+"""`attentune explain`, with a fitted head too, and `predict --explain`: every kind of output, and mistakes."""
 
 import csv
 import io

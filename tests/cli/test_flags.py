@@ -1,4 +1,4 @@
-"""From words on a command line to a configuration."""
+"""From words on a command line to a configuration; the help of each command, and what it imports."""
 
 import dataclasses
 import importlib

@@ -1,11 +1,10 @@
-"""`attentune params`: the counts of the models themselves, and those of the paper."""
+"""`attentune params`, `list encoders` and `init`: counts, lists and a configuration to begin with."""
 
 import csv
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +18,10 @@ from helpers.samples import settings, write_reviews
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
-Command = Callable[..., tuple[int, str, str]]
 SQUARE = 768 * 768
 
 
-def counts(attentune: Command, *words: object) -> dict[str, Any]:
+def counts(attentune, *words: object) -> dict[str, Any]:
     out, _ = attentune.done("params", *words, "--format", "json")
     return json.loads(out)
 

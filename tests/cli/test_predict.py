@@ -1,4 +1,4 @@
-"""`attentune predict` on files of several parts: as at once, whole or not at all, and at constant memory."""
+"""`attentune predict`: files of several parts at constant memory, standard input, texts that are cut."""
 
 import csv
 import gzip

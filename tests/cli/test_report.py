@@ -1,4 +1,4 @@
-"""`attentune report`: run folders together, and the texts of rows, read from unchanged data files."""
+"""`attentune report`: run folders together, texts of rows, and the names of data."""
 
 import csv
 import dataclasses
@@ -30,17 +30,9 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
             changes = {"training__output_dir": str(folder), "training__seed": seed, "training__num_train_epochs": 1}
             train(load_config(preset=preset, overrides=settings(tmp_path, tiny("bert"), **changes)))
             folders.append(folder)
-    status, out, err = attentune(
-        "report",
-        *folders,
-        "--output_file",
-        tmp_path / "r.csv",
-        "--figures",
-        tmp_path / "f",
-        "--baseline",
-        "sesame-weighted",
-    )
-    assert (status, out) == (0, ""), err
+    words = ("report", *folders, "--output_file", tmp_path / "r.csv", "--figures", tmp_path / "f")
+    out, _ = attentune.done(*words, "--baseline", "sesame-weighted")
+    assert out == ""
     lines = list(csv.DictReader((tmp_path / "r.csv").open()))
     assert [(line["method"], line["baseline"], line["seeds"]) for line in lines] == [
         ("bert", "sesame-weighted", "2"),

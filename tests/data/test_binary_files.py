@@ -1,4 +1,4 @@
-"""Damaged binary files end in one message that names the file; they end no process."""
+"""Spreadsheets, Parquet and Feather files: read as they show, or refused by name if they are damaged."""
 
 import base64
 import datetime

@@ -1,4 +1,4 @@
-"""A user's own files: chosen columns, labels by name, a cut validation part, and rows to predict."""
+"""A user's own files and data sets of the hub: columns, labels by name, a cut validation part, rows to predict."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stratified parts: the right size, the right balance, the file's order, and nothing but the key decides."""
+"""Stratified parts, folds and splits of one file: sizes, balance, and equal texts on one side."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Texts to token ids: the same as one by one, cut where they are too long, whatever the text."""
+"""Texts to token ids, the same as one by one, and to batches, padded as the tokenizer pads."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The demo's sentences: as they were published, and split without overlap, in balance and independently of the size."""
+"""The demo's sentences, its leaderboard, and its run of `auto`."""
 
 import dataclasses
 import hashlib

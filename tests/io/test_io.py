@@ -1,4 +1,4 @@
-"""A lock has one holder, and is free when its process is killed."""
+"""Locks, files by path and URL, and ways round what one operating system lacks."""
 
 import os
 import subprocess

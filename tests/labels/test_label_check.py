@@ -1,4 +1,4 @@
-"""Likely label errors by out-of-fold probabilities, and how many labels may be wrong."""
+"""Likely label errors, a person's marks in their list, and the corrected copy."""
 
 import csv
 import json

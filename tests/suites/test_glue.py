@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -260,9 +259,6 @@ def test_scores_are_those_of_the_rows_with_the_phenomenon():
 # `attentune submit`, and AX by `attentune evaluate`, from the command line
 
 
-Command = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture(scope="module")
 def place(tiny, tmp_path_factory):
     """A folder with a small GLUE, trained runs of MNLI and CoLA, and untrained ones."""
@@ -284,7 +280,7 @@ def _in_place(place, monkeypatch):
     monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
 
 
-def predicted(attentune: Command, *words: object) -> list[str]:
+def predicted(attentune, *words: object) -> list[str]:
     out, _ = attentune.done("predict", *words)
     return [row["prediction"] for row in csv.DictReader(out.splitlines())]
 
