@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from attentune.plugins import command_module, command_names
 from attentune.training.callbacks import ProgressCallback
 from helpers.samples import write_reviews
 
-TABLE: dict[str, list[list[str]]] = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
+TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 LIGHT = {line: expected for line, *expected in TABLE["before torch"]}
 MISTAKES = LIGHT | {line: expected for line, *expected in TABLE["after torch"]}
 DATA = "--train_file train.csv --validation_file dev.csv --model_name_or_path encoder --max_length 32 --use_cpu"
@@ -42,37 +43,14 @@ SHORT = {
 }
 
 GOOD = "id,text,label\n1,the film was fine,good\n2,a dull story,bad\n"
-FILES: dict[str, bytes | str] = {
-    "repeated-id.csv": "id,text,label\na,x,good\na,y,bad\n",
-    "other-label.csv": "text,label\nso fine,good\nso so,average\n",
-    "no-label.csv": "text,label\nso fine,good\nso so,\nbad,bad\n",
-    "long-row.csv": GOOD + "3,no, not good,bad\n",
-    "semicolons.csv": "text;label\nso fine;good\nso dull, though;bad\nso so\n",
+FILES: dict[str, bytes | str] = TABLE["files"] | {
     "mixed.csv": GOOD.encode() + "3,größer,good\n".encode() + "4,café,good\n".encode("latin-1"),
-    "empty.csv": "",
-    "header.csv": "text,label\n",
-    "notes.txt": "so fine",
-    "one-row.csv": "text,label\nso fine,4.5\n",
-    "two-scores.csv": "text,label\nso fine,4.5\nso dull,1\nso so,3\n",
     "half-points.csv": "text,score\n" + "".join(f"visit {n},{1 + n % 4 / 2:g}\n" for n in range(40)),
-    "other-columns.csv": "a,b\nso fine,so dull\n",
     "pairs.csv": "text,second,label,stars\n" + "".join(f"so {n},so,{'no' * (n % 2)}yes,{n % 3}\n" for n in range(12)),
     "topics.jsonl": "".join(
         json.dumps({"text": f"so {n}", "topics": ["food", "sky"][: n % 3]}) + "\n" for n in range(9)
     ),
-    "html.csv": "<!DOCTYPE html>\n<html><body>Sign in, please</body></html>\n",
     "headless.csv": "the film was fine,3\na dull story,1\n" * 8,
-    "page.xlsx": "<html><body>404</body></html>\n",
-    "rows.dat": "text,label\nso fine,good\n",
-    "bare": "text,label\n",
-    "kept.csv": "text,prediction\nso,good\n",
-    "notes.docx": "PK\x03\x04",
-    "archive.zip": "PK\x03\x04",
-    "broken.yaml": "model: {head: [1,\n",
-    "list.yaml": "- 1\n",
-    "unknown.yaml": "model: {head: {knd: cls}}\n",
-    "used/thesis.txt": "not to be deleted",
-    "folder/empty": "",
 }
 
 
