@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
 
 from attentune.automl.portfolio import choose_members
 from attentune.baselines import linear
 from attentune.baselines.frozen import (
     NUM_FEATURES,
     FrozenEncoder,
+    FrozenLinear,
     OnFrozenEncoder,
     TokenAlignment,
     TokenStates,
@@ -102,6 +106,49 @@ def test_each_baseline_fits_each_task_and_is_the_same_after_loading(
     assert type(loaded) is type(baseline)
     assert (loaded.label_space, loaded.is_pair, loaded.notes) == (space, is_pair, baseline.notes)
     np.testing.assert_array_equal(loaded.logits(new), logits_NC)
+
+
+NAMES = ("card_arrival", "cardArrival", "top-up failed", "c7", *(f"class {letter}" for letter in "abcdefghijklmnop"))
+
+
+def test_names_of_many_classes_are_trained_on_as_texts(frozen: FrozenEncoder, tmp_path: Path) -> None:
+    space = LabelSpace("classification", NAMES)
+    rows = rows_of([f"{WORDS[number % 5]} {number % 9}" for number in range(40)], labels=[*range(19), 0] * 2)
+    words = ["card arrival", "card Arrival", "top up failed", *NAMES[4:]]  # c7 is no word
+    baseline = FrozenLinear(frozen)
+    baseline.strengths = (0.1,)
+    baseline.fit(rows, space).save(tmp_path)
+    vectors_ND = [vector_D / np.sqrt((vector_D**2).mean()) for vector_D in frozen.vectors([*rows.texts, *words])]
+    model = LogisticRegression(C=0.1, tol=1e-8, max_iter=5000).fit(vectors_ND, [*rows.labels, 0, 1, 2, *range(4, 20)])
+    (scale,) = re.findall(r"outputs times ([\d.]+)", baseline.notes[0]) or ["1"]
+    expected_NC = log_softmax(float(scale) * model.decision_function(vectors_ND[:40]), axis=1)
+    np.testing.assert_allclose(baseline.logits(rows), expected_NC, atol=5e-3)
+    np.testing.assert_allclose(load_baseline(tmp_path).logits(rows), baseline.logits(rows), atol=1e-4)
+
+
+def test_of_many_classes_outputs_are_scaled_to_the_least_loss_of_a_strong_penalty() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(200) % 20
+    features_ND = np.eye(20)[labels] + generator.normal(0, 0.2, (200, 20))
+    space = LabelSpace("classification", NAMES)
+    options = {"weights": None, "strengths": (0.01,), "seed": 1, "standardise": False}
+    model, note = fit_linear(features_ND, labels, space, **options)
+    plain = LogisticRegression(C=0.01, tol=1e-8, max_iter=5000).fit(features_ND, labels)
+    assert "outputs times 3.2" in note
+    np.testing.assert_allclose(model.weights_PD, 3.2 * plain.coef_, atol=1e-3)
+    few = LabelSpace("classification", NAMES[:19])
+    _, note = fit_linear(features_ND[labels < 19], labels[labels < 19], few, **options)
+    assert "outputs" not in note
+
+
+def test_names_of_few_classes_are_not_trained_on(frozen: FrozenEncoder) -> None:
+    rows = rows_of([f"{WORDS[number % 5]} {number % 9}" for number in range(38)], labels=[*range(19)] * 2)
+    for name in ("frozen-linear", "tfidf-linear"):
+        logits = [
+            made(name, frozen).fit(rows, LabelSpace("classification", names[:19])).logits(rows)
+            for names in (NAMES, [f"{number}" for number in range(19)])
+        ]
+        np.testing.assert_array_equal(*logits)
 
 
 def test_majority_is_the_smoothed_class_frequencies() -> None:

@@ -346,12 +346,16 @@ class OnFrozenEncoder(Baseline):
 
 
 class FrozenLinear(OnFrozenEncoder):
-    """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`."""
+    """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`.
+
+    Of many classes on vectors with a root mean square of 1, not standardised.
+    """
 
     name = "frozen-linear"
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.features(rows).astype(np.float64)
+        features_ND = self.frozen.features(rows).astype(np.float64)
+        return _unit(features_ND) * np.sqrt(features_ND.shape[1]) if self.has_many_classes else features_ND
 
     def _num_features(self) -> int:
         return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width

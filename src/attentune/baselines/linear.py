@@ -6,6 +6,7 @@ scikit-learn fits them: logistic regression for classes, one per label for multi
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ import numpy as np
 from safetensors.numpy import save
 from scipy import sparse
 from scipy.special import log_softmax, logsumexp
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from attentune.data.dataset import LabelSpace, TextRows
@@ -51,6 +51,14 @@ class Baseline(ABC):
             raise ValueError(f"{self.name}: call fit first")
         return self._model
 
+    @property
+    def has_many_classes(self) -> bool:
+        """Whether single texts have so many classes that their names are trained on as texts."""
+        space = self.label_space
+        if space is None or space.task_type != "classification":
+            return False
+        return not self.is_pair and space.num_labels >= MANY_CLASSES
+
     def fit(self, rows: TextRows, label_space: LabelSpace) -> Self:
         """Fit the labels of rows, weighted by `rows.weights` if they have weights."""
         if rows.labels is None or len(rows) == 0:
@@ -71,6 +79,9 @@ class Baseline(ABC):
             notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
             rows = rows.take(stratified_sample(labels, limit, self._sampling_key, self.seed))
             labels = np.asarray(rows.labels)
+        if self.has_many_classes:
+            rows = with_class_names(rows, space)
+            labels = np.asarray(rows.labels)
         model, note = fit_linear(
             self._features_to_fit(rows),
             labels,
@@ -78,7 +89,7 @@ class Baseline(ABC):
             weights=rows.weights,
             strengths=self.strengths,
             seed=self.seed,
-            standardise=self.standardises,
+            standardise=self.standardises and not self.has_many_classes,
             groups=row_groups(rows, near=False),
         )
         return model, (*notes, note)
@@ -145,10 +156,30 @@ class Baseline(ABC):
 
 Matrix = Any  # a NumPy array or a sparse matrix of scipy
 
+# From this number of classes on, single texts of a class are few and its name says much (results/intents).
+MANY_CLASSES = 20
+
+
+def with_class_names(rows: TextRows, space: LabelSpace) -> TextRows:
+    """Add a row for each class with its name as the text: "card arrival" for card_arrival, none for c7."""
+    texts = [re.sub(r"[\W_]+|(?<=[a-z])(?=[A-Z])", " ", name).strip() for name in space.names]
+    named = [number for number, text in enumerate(texts) if re.search(r"[^\W\d_]{3}", text)]
+    assert rows.labels is not None
+    return TextRows(
+        ids=(*rows.ids, *(space.names[number] for number in named)),
+        texts=(*rows.texts, *(texts[number] for number in named)),
+        pairs=None,
+        labels=np.concatenate([rows.labels, np.array(named, dtype=np.int64)]),
+        source=rows.source,
+        weights=None if rows.weights is None else np.concatenate([rows.weights, np.ones(len(named))]),
+    )
+
+
 # Rows that the regularisation is chosen on, and folds; the final fit uses all rows.
 CHOICE_ROWS, CHOICE_FOLDS = 1000, 3
 _ITERATIONS, _CHOICE_ITERATIONS = 1000, 100
 _LARGEST_LOSS = 50.0
+_SCALES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
 @dataclass(frozen=True)
@@ -204,16 +235,21 @@ def fit_linear(
     standardise: bool,
     groups: np.ndarray | None = None,
 ) -> tuple[LinearModel, str]:
-    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows."""
+    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows.
+
+    Of many classes a scale of the outputs is chosen too: a strong penalty predicts best there, but too uncertainly.
+    """
     weights = np.ones(len(labels)) if weights is None else weights
     mean_D, scale_D = np.zeros(features_ND.shape[1]), np.ones(features_ND.shape[1])
     if standardise:
         mean_D, deviation_D = features_ND.mean(axis=0), features_ND.std(axis=0)
         scale_D = np.where(deviation_D > 1e-9 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
         features_ND = (features_ND - mean_D) / scale_D
-    strength, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
+    strength, scale, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
     reduced = _Reduced.of(features_ND)
     model = reduced.expand(_fit(reduced.coordinates, labels, label_space, weights, strength, _ITERATIONS))
+    if scale != 1.0:
+        model = replace(model, weights_PD=scale * model.weights_PD, bias_P=scale * model.bias_P)
     if standardise:
         weights_PD = model.weights_PD / scale_D
         model = LinearModel(weights_PD, model.bias_P - weights_PD @ mean_D, model.classes_P, model.absent)
@@ -229,7 +265,8 @@ def _choose_strength(
     strengths: Sequence[float],
     seed: int,
     groups: np.ndarray | None,
-) -> tuple[float, str]:
+) -> tuple[float, float, str]:
+    """Return C, the scale of the outputs, and a note."""
     middle = strengths[len(strengths) // 2]
     sampled = ""
     if len(labels) > CHOICE_ROWS:
@@ -239,21 +276,28 @@ def _choose_strength(
         sampled = f" (a sample of {CHOICE_ROWS:,} rows)"
     # With fewer rows a fold would have hardly any to learn from.
     if len(labels) < 2 * CHOICE_FOLDS:
-        return middle, f"C = {middle:g}: {len(labels)} rows are too few to choose it."
+        return middle, 1.0, f"C = {middle:g}: {len(labels)} rows are too few to choose it."
     if groups is not None and len(np.unique(groups)) < CHOICE_FOLDS:
         groups = None
     folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed, groups=groups)
-    losses = np.zeros(len(strengths))
+    is_many = label_space.task_type == "classification" and label_space.num_labels >= MANY_CLASSES
+    scales = _SCALES if is_many else (1.0,)
+    losses = np.zeros((len(strengths), len(scales)))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(labels)), fold)
         reduced = _Reduced.of(features_ND[rest])
         for number, strength in enumerate(strengths):
             inputs = (reduced.coordinates, labels[rest], label_space, weights[rest])
             model = reduced.expand(_fit(*inputs, strength, _CHOICE_ITERATIONS))
-            row_losses = _losses(model.logits(features_ND[fold], label_space), labels[fold], label_space)
-            losses[number] += float(weights[fold] @ row_losses)
-    strength = strengths[int(losses.argmin())]
-    return strength, f"C = {strength:g}, chosen by {CHOICE_FOLDS}-fold cross-validation on the training rows{sampled}."
+            logits = model.logits(features_ND[fold], label_space)
+            for place, scale in enumerate(scales):
+                row_losses = _losses(scale * logits, labels[fold], label_space)
+                losses[number, place] += float(weights[fold] @ row_losses)
+    best, place = np.unravel_index(losses.argmin(), losses.shape)
+    strength, scale = strengths[best], scales[place]
+    scaled = "" if scale == 1.0 else f", outputs times {scale:g}"
+    how = f"chosen by {CHOICE_FOLDS}-fold cross-validation on the training rows{sampled}."
+    return strength, scale, f"C = {strength:g}{scaled}, {how}"
 
 
 @dataclass(frozen=True)
@@ -344,6 +388,7 @@ def _label_output(ones_N: np.ndarray, features: int, logistic: Callable[[np.ndar
 
 def _quiet(model: Any, features_ND: Matrix, targets: np.ndarray, weights: np.ndarray) -> Any:
     with warnings.catch_warnings():
-        # The weakest regularisation may not converge within the iterations; its loss decides whether it is chosen.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        # The weakest regularisation may not converge within the iterations; its loss decides whether it is chosen. Many
+        # classes of few rows are no scores.
+        warnings.simplefilter("ignore", UserWarning)
         return model.fit(features_ND, targets, sample_weight=weights)
