@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from attentune.cli.main import main
 from attentune.errors import StorageError
 from attentune.inference.predictor import Predictor
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import storage_errors
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from helpers.interrupted import Disk
 from helpers.samples import write_reviews
@@ -213,19 +212,3 @@ def test_the_wrapped_errors_of_other_libraries(tmp_path):
         raise Exception("odd thing (os error 9999)")
     with pytest.raises(ValueError, match="ours"), storage_errors(tmp_path):
         raise ValueError("ours")
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
-    target = tmp_path / "a"
-    target.write_text("old")
-
-    def refuse(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refuse)
-        with pytest.raises(StorageError, match="a: could not be written: the disk is full"):
-            write_text(target, "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
-    write_text(target, "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new"}

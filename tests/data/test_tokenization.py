@@ -5,12 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data import tokenization as features_module
 from attentune.data.tokenization import (
-    Features,
     bucketed_order,
     budget_order,
     encode_rows,
@@ -36,33 +34,29 @@ def tokenizers(tiny):
     return {family: load_tokenizer(ModelConfig(name_or_path=str(tiny(family)))) for family in FAMILIES}
 
 
-def check_against_one_by_one(
-    features: Features, tokenizer: PreTrainedTokenizerBase, texts: list[str], pairs: list[str] | None, max_length: int
-) -> None:
-    assert len(features) == len(texts)
-    for row, text in enumerate(texts):
+@every_family
+@pytest.mark.parametrize("max_length", [4, 16, 128])
+@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
+def test_rows_are_encoded_as_one_by_one(tokenizers, family, pairs, max_length):
+    features = encode_rows(rows_of(TEXTS, pairs), tokenizers[family], max_length=max_length)
+    assert len(features) == len(TEXTS)
+    for row, text in enumerate(TEXTS):
         # A list of one: called with two texts, transformers drops a second one that is empty.
         both = ([text],) if pairs is None else ([text], [pairs[row]])
-        cut = tokenizer(*both, truncation="longest_first", max_length=max_length, return_special_tokens_mask=True)
+        cut = tokenizers[family](
+            *both, truncation="longest_first", max_length=max_length, return_special_tokens_mask=True
+        )
         one = {name: values[0] for name, values in cut.items()}
         place = features.row(row)
         assert features.ids[place].tolist() == one["input_ids"]
         assert features.special[place].tolist() == [bool(mark) for mark in one["special_tokens_mask"]]
         assert features.non_special_positions(row).tolist() == np.flatnonzero(~features.special[place]).tolist()
         assert features.lengths[row] == len(one["input_ids"]) <= max_length
-        assert features.full_lengths[row] == len(tokenizer(*both)["input_ids"][0])
+        assert features.full_lengths[row] == len(tokenizers[family](*both)["input_ids"][0])
         if "token_type_ids" in one:
             assert features.type_ids[place].tolist() == one["token_type_ids"]
         else:
             assert features.type_ids is None
-
-
-@every_family
-@pytest.mark.parametrize("max_length", [4, 16, 128])
-@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
-def test_rows_are_encoded_as_one_by_one(tokenizers, family, pairs, max_length):
-    features = encode_rows(rows_of(TEXTS, pairs), tokenizers[family], max_length=max_length)
-    check_against_one_by_one(features, tokenizers[family], TEXTS, pairs, max_length)
     assert (features.full_lengths > features.lengths).any()
     assert (features.full_lengths >= features.lengths).all()
 
