@@ -122,15 +122,13 @@ def test_removing_the_label_indicative_words_lowers_the_score(runs: tuple[Path, 
 
 
 def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune) -> None:
-    status, out, err = attentune("stress", *runs, "--format", "json")
-    assert status == 0
+    out, err = attentune.done("stress", *runs, "--format", "json")
     report = json.loads(out)
     assert "scoring the rows: typos" in err
     for line in report["changes"]:
         first, second = line["falls"]
         assert line["difference"]["value"] == pytest.approx(second["value"] - first["value"])
         assert line["difference"]["low"] <= line["difference"]["value"] <= line["difference"]["high"]
-    status, out, _ = attentune("stress", *runs)
-    assert status == 0
+    out, _ = attentune.done("stress", *runs)
     for text in ("drop of run 1", "difference", "length low", "Label-indicative words that were excluded:"):
         assert text in out

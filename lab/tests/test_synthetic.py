@@ -214,13 +214,12 @@ def test_means_cover_seeds_and_reviews_and_sentences_name_the_presets() -> None:
 @pytest.mark.integration
 def test_the_shortcut_experiment_prints_its_table(attentune, tiny, tmp_path):
     flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "shortcut")
-    status, out, err = attentune("shortcut", "--presets", "bert", *flags)
-    assert status == 0, err
+    out, err = attentune.done("shortcut", "--presets", "bert", *flags)
     assert "3 of 3:" in err
     assert out.splitlines()[0].split()[:4] == ["preset", "validation", "challenge", "fall"]
     assert out.splitlines()[2].split()[0] == "bert"
     assert "Undecided (" in out or "Resist the shortcut" in out or "Rely on the shortcut" in out
-    status, again, _ = attentune("shortcut", "--presets", "bert", *flags, "--format", "json")
+    again, _ = attentune.done("shortcut", "--presets", "bert", *flags, "--format", "json")
     (line,) = json.loads(again)
     assert len(line["folders"]) == 3
     fall = line["validation"]["value"] - line["challenge"]["value"]

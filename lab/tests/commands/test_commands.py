@@ -127,8 +127,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
 
 
 def test_the_command_writes_json_lines_of_rows_or_other_texts(run: Path, tmp_path: Path, attentune) -> None:
-    status, out, _ = attentune("label", run, "--max_samples", 3)
-    assert status == 0
+    out, _ = attentune.done("label", run, "--max_samples", 3)
     assert parsed(out) == listed(run, max_samples=3)
     target = tmp_path / "labels.jsonl"
     status, out, err = attentune("label", run, "--split", "validation", "--output_file", target)
@@ -140,8 +139,7 @@ def test_the_command_writes_json_lines_of_rows_or_other_texts(run: Path, tmp_pat
     tmp_path.mkdir()
     file = tmp_path / "new.csv"
     file.write_text("text\na dull film\n")
-    status, out, _ = attentune("label", run, "--input_file", file)
-    assert status == 0
+    out, _ = attentune.done("label", run, "--input_file", file)
     assert next(token["text"] for token in parsed(out)[0]["tokens"]) == "a"
 
 
@@ -156,8 +154,7 @@ def weighted_run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_weights_are_those_of_the_model_text_by_text(weighted_run: Path, attentune) -> None:
-    status, out, _ = attentune("layers", weighted_run, "--format", "json", "--precision", "fp32")
-    assert status == 0
+    out, _ = attentune.done("layers", weighted_run, "--format", "json", "--precision", "fp32")
     lines = json.loads(out)["validation"]
     saved = Predictor.load(weighted_run)
     texts = saved.data(None, ("validation",)).splits["validation"].texts
@@ -172,8 +169,7 @@ def test_the_weights_are_those_of_the_model_text_by_text(weighted_run: Path, att
 
 
 def test_a_table_and_a_figure(weighted_run: Path, tmp_path: Path, attentune) -> None:
-    status, out, err = attentune("layers", weighted_run, "--figure_file", tmp_path / "layers.png", "--split", "train")
-    assert status == 0
+    out, err = attentune.done("layers", weighted_run, "--figure_file", tmp_path / "layers.png", "--split", "train")
     assert out.count("train") == 3
     assert "drawn into" in err
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
@@ -217,8 +213,7 @@ def demo_run(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.integration
 def test_tables_rank_methods_with_a_sign_and_without_apart(ssa_run: Path, attentune) -> None:
-    status, out, err = attentune("faithfulness", ssa_run, *QUICK)
-    assert status == 0
+    out, err = attentune.done("faithfulness", ssa_run, *QUICK)
     assert out.startswith("20 texts, accuracy ")
     for part in ("erased by mask", "erased by delete"):
         table = out.split(part)[1].split("erased by")[0]
@@ -231,8 +226,7 @@ def test_tables_rank_methods_with_a_sign_and_without_apart(ssa_run: Path, attent
 
 def test_json_and_the_folder_hold_the_same_report(ssa_run: Path, attentune, tmp_path: Path) -> None:
     words = ("--max-samples", 6, "--seed", 3, "--format", "json", "--output-dir", tmp_path / "out")
-    status, out, err = attentune("faithfulness", ssa_run, *QUICK, *words)
-    assert status == 0
+    out, err = attentune.done("faithfulness", ssa_run, *QUICK, *words)
     report = json.loads(out)
     assert report["rows"] == 6
     assert report["seed"] == 3
@@ -247,8 +241,7 @@ def test_json_and_the_folder_hold_the_same_report(ssa_run: Path, attentune, tmp_
 
 def test_sanity_checks_come_beside(ssa_run: Path, attentune) -> None:
     words = ("--method", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity")
-    status, out, _ = attentune("faithfulness", ssa_run, *words)
-    assert status == 0
+    out, _ = attentune.done("faithfulness", ssa_run, *words)
     assert "repeatability (Kendall's tau), 3 texts" in out
     assert "shuffled to" in out
     assert "NAOPC compr." not in out
@@ -257,8 +250,7 @@ def test_sanity_checks_come_beside(ssa_run: Path, attentune) -> None:
 @pytest.mark.integration
 def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune, tmp_path: Path) -> None:
     words = ("--demo", "--max-samples", 16, "--method", "gradient", "--erasures", "mask", "--beam", 0)
-    status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
-    assert status == 0
+    out, _ = attentune.done("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
     assert "ground-truth words, in correctly predicted texts" in out
     assert "top-1 hit" in out
     report = json.loads((tmp_path / "out" / "report.json").read_text())

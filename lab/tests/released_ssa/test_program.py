@@ -58,8 +58,7 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def test_training_writes_the_programs_files(base, attentune, tmp_path: Path) -> None:
-    status, out, err = attentune(*base, "--task_name=RTE", "--cls_weight=0.3", "--aug_loss_weight", 0.2, "--num_show=3")
-    assert status == 0, err
+    out, err = attentune.done(*base, "--task_name=RTE", "--cls_weight=0.3", "--aug_loss_weight", 0.2, "--num_show=3")
     home = tmp_path / "results" / "RTE"
     file = only(home, "dev_results_*.txt")
     found = results_in(file)
@@ -94,15 +93,11 @@ def test_training_writes_the_programs_files(base, attentune, tmp_path: Path) -> 
     assert config["training"]["num_train_epochs"] == 2.0
     # Again: refused as it stands, anew if asked, and finished where it is.
     assert attentune(*base, "--task_name=RTE")[0] == 2
-    status, out, _ = attentune(*base, "--task_name=RTE", "--cls_weight=0.3", "--aug_loss_weight=0.2", "--resume")
-    assert status == 0
+    attentune.done(*base, "--task_name=RTE", "--cls_weight=0.3", "--aug_loss_weight=0.2", "--resume")
 
 
 def test_mnli_has_two_test_files_and_only_bert_no_token_head(base, attentune, tmp_path: Path) -> None:
-    status, out, err = attentune(
-        *base, "--task_name", "MNLI", "--only_bert=1", "--num_train_epochs", 1, "--format", "json"
-    )
-    assert status == 0, err
+    out, _ = attentune.done(*base, "--task_name", "MNLI", "--only_bert=1", "--num_train_epochs", 1, "--format", "json")
     home = tmp_path / "results" / "MNLI"
     shown = json.loads(out)
     score = shown["dev"]["mean_of_parts"]["acc"]
@@ -120,8 +115,7 @@ def test_a_saved_checkpoint_is_scored_or_trained_on(base, attentune, tiny, tmp_p
     checkpoint = write_released(tmp_path / "ckpt", tiny("bert"), state)
     # As the program's scripts have it: no --use_saved, --do_first_eval without a value.
     first = ("--task_name", "STS-B", "--ckpt", checkpoint, "--cls_weight=0.9")
-    status, out, err = attentune(*base, *first, "--do_first_eval", "--format=json")
-    assert status == 0, err
+    out, _ = attentune.done(*base, *first, "--do_first_eval", "--format=json")
     home = tmp_path / "results" / "STS-B"
     assert {path.name for path in home.iterdir()} == {"first_test.tsv", "imported"}
     assert set(json.loads(out)["dev"]["whole"]) == {"pearson", "spearmanr", "corr"}
@@ -129,8 +123,7 @@ def test_a_saved_checkpoint_is_scored_or_trained_on(base, attentune, tiny, tmp_p
         scores = [float(row["prediction"]) for row in csv.DictReader(lines, delimiter="\t")]
     assert len(scores) == 18
     assert all(0 <= score <= 5 for score in scores)
-    status, out, err = attentune(*base, *first, "--use_saved=1", "--num_train_epochs=1")
-    assert status == 0, err
+    _, err = attentune.done(*base, *first, "--use_saved=1", "--num_train_epochs=1")
     assert "imported as" in err
     config = load_config(home / "run" / "config.yaml")
     assert config.model.name_or_path == str(home / "imported")

@@ -374,8 +374,7 @@ def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     write_hans(tmp_path / "data" / "hans" / "heuristics_evaluation_set.txt", 3)
     words = ("reproduce", "sesame-figure-3", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"))
     words = (*words, "--output_dir", tmp_path / "out", "--seeds", "1", *FAST)
-    status, out, err = attentune(*words)
-    assert status == 0, err
+    out, _ = attentune.done(*words)
     assert "SesameBERT gets almost three times as many right as BERT" in out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "HANS" in page
@@ -386,19 +385,17 @@ def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     assert len(stamps) == 2
     assert attentune(*words)[0] == 0
     assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())
-    status, _, err = attentune(*words, "--fraction", "0.5")
-    assert status == 2
+    err = attentune.refused(*words, "--fraction", "0.5")
     assert "name another --output_dir" in err
 
 
 @pytest.mark.integration
 def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data", rows=80)
-    status, out, err = attentune(
+    out, _ = attentune.done(
         *("reproduce", "sesame-figure-4", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert")),
         *("--output_dir", tmp_path / "out", "--seeds", "1", "--fraction", "0.5", *FAST),
     )
-    assert status == 0, err
     assert "A part of the rows, 0.5 of each task's" in out
     weights = json.loads((tmp_path / "out" / "layers" / "SE-BERT" / "layers.json").read_text())["validation"]
     assert all(0 < line["mean"] < 1 for line in weights)
@@ -424,15 +421,13 @@ def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, t
     short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
     words = ("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out", "--search", "2")
     folder = tmp_path / "out/search"
-    status, out, err = attentune(*words, "--tasks", "rte")
-    assert status == 0, err
+    out, _ = attentune.done(*words, "--tasks", "rte")
     assert "tasks, rte are run" in out
     assert [path.name for path in folder.iterdir()] == ["rte"]
     stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
     assert len(stamps) == 4  # two trials, and a run of each method
     # All tasks: those of before are not repeated.
-    status, out, err = attentune(*words)
-    assert status == 0, err
+    out, _ = attentune.done(*words)
     assert {file: file.stat().st_mtime_ns for file in stamps} == stamps
     tasks = sorted(path.name for path in folder.iterdir())
     assert tasks == ["cola", "rte"]
@@ -450,8 +445,7 @@ def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, t
     stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
     assert attentune(*words)[0] == 0
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")} == stamps
-    status, _, err = attentune(*words[:-1], "none")
-    assert status == 2
+    err = attentune.refused(*words[:-1], "none")
     assert "name another --output_dir" in err
 
 
@@ -465,8 +459,7 @@ def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
         (tmp_path / "data/diagnostic/diagnostic-full.tsv").unlink()
     place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2", "--search", "none")
     short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
-    status, _, err = attentune("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out")
-    assert status == 0, err
+    attentune.done("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out")
     report = (tmp_path / "out/report.md").read_text()
     ours = [line.split("|")[-3:-1] for line in report.splitlines() if line.startswith("|  | reproduced |")]
     if not has_labels:
@@ -486,8 +479,7 @@ def test_the_plan_counts_trials_and_runs(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data", rows=80)
     words = ("reproduce", "sesame-table-1", "--data_dir", tmp_path / "data", "--seeds", "2", "--plan")
     for search in ("grid", "none"):
-        status, out, err = attentune(*words, "--model_name_or_path", tiny("bert"), "--search", search)
-        assert status == 0, err
+        out, _ = attentune.done(*words, "--model_name_or_path", tiny("bert"), "--search", search)
         assert ("16 trials of 4 searches first" in out) == (search == "grid")
         tasks = ", ".join(f"{task} (all rows)" for task in ("cola", "stsb", "mnli", "rte"))
         assert out.endswith(f"\n16 runs: 2 methods, 2 seeds, {tasks}.\n")
@@ -498,11 +490,10 @@ def test_the_plan_counts_trials_and_runs(attentune, tiny, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_each_recipe_on_real_rows(name, attentune, tiny, data_dir, tmp_path):
-    status, out, err = attentune(
+    out, _ = attentune.done(
         *("reproduce", name, "--data_dir", data_dir, "--model_name_or_path", tiny("bert"), "--seeds", "1"),
         *("--fraction", "0.02", "--output_dir", tmp_path / "out", "--search", "1", *FAST),
     )
-    assert status == 0, err
     assert "Not as in the paper:" in out
     assert (tmp_path / "out" / "report.html").stat().st_size > 2000
     assert (tmp_path / "out" / "report.md").is_file()
