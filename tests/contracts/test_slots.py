@@ -412,16 +412,6 @@ def test_fresh_excitation_is_that_of_the_released_program(tiny, family):
 
 
 @pytest.mark.integration
-@every_family
-@pytest.mark.parametrize("learnable", ["layer", "head"])
-def test_fresh_sigmas_are_the_given_one(tiny, family, learnable):
-    model, _ = build(tiny(family), blur=BlurConfig("value", 0.7, learnable=learnable))
-    layers = 1 if family == "albert" else 3
-    expected = torch.full((layers, 4) if learnable == "head" else (layers,), 0.7)
-    torch.testing.assert_close(model.blur.sigmas(), expected, rtol=1e-4, atol=0)
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize("head", SINGLE_HEADS)
 @every_family
 def test_slots_that_are_off_leave_the_encoder_as_it_is(tiny, family, head):

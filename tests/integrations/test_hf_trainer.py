@@ -63,11 +63,7 @@ def test_labels_are_those_of_the_model_at_the_epochs_beginning(tiny: Tiny, tmp_p
     watch = Watch(ssa)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     trainer = Trainer(
-        model=model,
-        args=arguments(tmp_path),
-        train_dataset=data,
-        data_collator=ssa.collator,
-        callbacks=[ssa, watch],
+        model=model, args=arguments(tmp_path), train_dataset=data, data_collator=ssa.collator, callbacks=[ssa, watch]
     )
     trainer.train()
     assert not watch.targets[0]

@@ -125,58 +125,36 @@ def test_uploads_again_and_refusals_of_the_hub(hub: HubServer, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("flags", "token", "offline", "told"),
+    ("token", "offline", "told"),
     [
-        (
-            ["--push_to_hub", "me/x"],
-            None,
-            False,
-            "found no token of the hub, expected one with the right to write.",
-        ),
-        (["--push_to_hub", "me/x"], TOKEN, True, "HF_HUB_OFFLINE is set, so that the hub is not contacted; unset it"),
-        (["--push_to_hub", "a/b/c"], TOKEN, False, "got 'a/b/c', expected the name of a repository: NAME/REPO"),
-        (["--private", "--output_dir", "x"], TOKEN, False, "--private: goes with --push_to_hub NAME/REPO"),
+        (None, False, "found no token of the hub, expected one with the right to write."),
+        (TOKEN, True, "HF_HUB_OFFLINE is set, so that the hub is not contacted; unset it"),
     ],
 )
-def test_what_is_refused_before_any_work(flags, token, offline, told, tmp_path, monkeypatch, attentune):
+def test_what_is_refused_before_any_work(tmp_path: Path, monkeypatch, attentune, token, offline, told) -> None:
     monkeypatch.setattr("attentune.integrations.hub.get_token", lambda: token)
     monkeypatch.setattr("attentune.integrations.hub.HF_HUB_OFFLINE", offline)
-    status, out, err = attentune("export", tmp_path / "no-run", *flags)
-    assert (status, out, told in err) == (2, "", True), err
+    err = attentune.refused("export", tmp_path / "no-run", "--push_to_hub", "me/x")
+    assert told in err
     assert "no-run" not in err, "the run has not been looked for"
 
 
 CARD = "---\nlibrary_name: attentune\n---\n\n# Stars\n\n## How to use\n\nimport attentune\n\n## Limits\n\n- One run.\n"
 
 
-def card(tmp_path: Path, use: str, **settings: bool) -> str:
-    for name in ("run", "export"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "run" / "README.md").write_text(CARD)
-    copy_card(tmp_path / "run", tmp_path / "export", use, **{"pair": False, **settings}, library="some-library")
-    return (tmp_path / "export" / "README.md").read_text()
-
-
+@pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("use", [STOCK_USE, SENTENCE_USE, ONNX_USE, ONNX_PAIR_USE])
-def test_the_section_on_its_use_is_replaced_and_the_rest_stays(use: str, tmp_path: Path) -> None:
-    made = card(tmp_path, use)
+def test_the_section_on_its_use_is_replaced_and_the_rest_stays(tmp_path: Path, use: str, pair: bool) -> None:
+    copy_card(tmp_path, tmp_path / "none", use, pair=pair)
+    assert not (tmp_path / "none").exists(), "of a run without a card"
+    (tmp_path / "export").mkdir()
+    (tmp_path / "README.md").write_text(CARD)
+    copy_card(tmp_path, tmp_path / "export", use, pair=pair, library="some-library")
+    made = (tmp_path / "export" / "README.md").read_text()
     assert made.startswith("---\nlibrary_name: some-library\n---\n\n# Stars\n\n## How to use\n\n")
     assert made.endswith("\n\n## Limits\n\n- One run.\n")
-    assert "import attentune" not in made
-    assert "{given}" not in made
-
-
-def test_a_pair_is_shown_for_models_of_pairs(tmp_path: Path) -> None:
-    assert '{"text": "A first text.", "text_pair": "A second one."}' in card(tmp_path, STOCK_USE, pair=True)
-
-
-def test_no_javascript_is_shown_for_pairs_which_its_pipeline_does_not_take(tmp_path: Path) -> None:
-    assert "```js" in ONNX_USE
-    made = card(tmp_path, ONNX_PAIR_USE, pair=True)
-    assert "```js" not in made
-    assert "onnx/model.onnx" in made
-
-
-def test_a_run_without_a_card_has_none(tmp_path: Path) -> None:
-    copy_card(tmp_path, tmp_path / "export", STOCK_USE, pair=False)
-    assert not (tmp_path / "export").exists()
+    assert not [text for text in ("import attentune", "{given}") if text in made]
+    assert ("```js" in made) == (use is ONNX_USE), "transformers.js takes no pairs"
+    assert ("onnx/model.onnx" in made) == (use in (ONNX_USE, ONNX_PAIR_USE))
+    if use is STOCK_USE:
+        assert ('{"text": "A first text.", "text_pair": "A second one."}' in made) == pair

@@ -15,7 +15,7 @@ from attentune import Predictor, predict
 from attentune.config import BlurConfig, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows, pad_batch
-from attentune.errors import ConfigError, ExportError
+from attentune.errors import ExportError
 from attentune.integrations import onnx as writing
 from attentune.integrations.onnx import export_run
 from attentune.training.callbacks import ProgressDisplay
@@ -61,40 +61,24 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     return export
 
 
+SETTINGS = {preset: load_config(preset=preset).model for preset in model_preset_names()}
+OWN_GATE = replace(SETTINGS["ssa-hybrid"].token_gate, share_weights=False)
+BLURS = [BlurConfig(where, 0.5, learnable="head") for where in ("context", "value", "scores")]
+CASES = [
+    *(("bert", settings, preset in PAIRED) for preset, settings in SETTINGS.items()),
+    *((family, SETTINGS["ssa-hybrid"], False) for family in FAMILIES),
+    *((one, SETTINGS["ssa-hybrid"], True) for one in ("roberta", "deberta-v2", "modernbert")),
+    *((one, SETTINGS["task-attention"], True) for one in ("roberta", "deberta-v2", "modernbert")),
+    *(("bert", replace(SETTINGS["sesame"], blur=blur, token_gate=OWN_GATE), False) for blur in BLURS),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", model_preset_names())
-def test_every_preset(preset: str, tiny: Tiny, tmp_path: Path) -> None:
-    model = load_config(preset=preset).model
-    run = save_run(tiny("bert"), tmp_path / "run", settings=model, is_pair=preset in PAIRED)
-    export = check(run, tmp_path / "served")
+@pytest.mark.parametrize(("family", "model", "pair"), CASES)
+def test_every_preset_family_pair_encoding_and_place_of_the_blur(tiny, tmp_path: Path, family, model, pair) -> None:
+    export = check(save_run(tiny(family), tmp_path / "run", settings=model, is_pair=pair), tmp_path / "served")
     assert export.outputs == (("logits",) if model.token_gate.kind == "none" else ("logits", "token_scores"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, tiny: Tiny, tmp_path: Path) -> None:
-    check(
-        save_run(tiny(family), tmp_path / "run", settings=load_config(preset="ssa-hybrid").model), tmp_path / "served"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["roberta", "deberta-v2", "modernbert"])
-def test_pairs_that_are_read_apart_or_in_one_row(family: str, tiny: Tiny, tmp_path: Path) -> None:
-    for preset in ("ssa-hybrid", "task-attention"):
-        settings = load_config(preset=preset).model
-        run = save_run(tiny(family), tmp_path / f"run-{preset}", settings=settings, is_pair=True)
-        export = check(run, tmp_path / f"served-{preset}")
-        assert ("second_start" in export.inputs) == (preset in PAIRED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["context", "value", "scores"])
-def test_every_place_of_the_blur_with_learned_sigmas_under_a_gate(where: str, tiny: Tiny, tmp_path: Path) -> None:
-    base = load_config(preset="sesame").model
-    gate = replace(load_config(preset="ssa-hybrid").model.token_gate, share_weights=False)
-    slots = replace(base, blur=BlurConfig(where, 0.5, learnable="head"), token_gate=gate)
-    check(save_run(tiny("bert"), tmp_path / "run", settings=slots), tmp_path / "served")
+    assert ("second_start" in export.inputs) == (model in [SETTINGS[preset] for preset in PAIRED])
 
 
 # A run that was trained: its own rows, int8, the command, the documented script.
@@ -215,29 +199,11 @@ def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").write_text("")
-    with pytest.raises(ConfigError) as caught:
-        export_run(run, tmp_path / "full", opset=7, quantize="int4", check_rows=0)
-    told = caught.value.problems
-    assert told[0].startswith("--quantize: got 'int4', expected int8.")
-    assert told[1] == "--opset: got 7, expected a number from 18 to 23."
-    assert told[2] == "--check_rows: got 0, expected a whole number above 0."
-    assert told[3].endswith("full exists and is not empty; name another or remove it.")
-    assert [file.name for file in (tmp_path / "full").iterdir()] == ["file"]
-
-
 def test_without_the_packages_it_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     with pytest.raises(ExportError, match=r"onnx, onnxscript, onnxruntime: not installed; run: pip install"):
         export_run(run, tmp_path / "served")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_without_a_folder_is_a_mistake(attentune: Callable[..., tuple[int, str, str]], run: Path) -> None:
-    err = attentune.refused("export", run)
-    assert err == "attentune: --output_dir: is missing; name a new folder: --output_dir served/my-run\n"
 
 
 @pytest.mark.slow
@@ -277,11 +243,7 @@ def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Pat
             {"ordinal_prediction": "expected-value"},
             "by mean class numbers",
         ),
-        (
-            LabelSpace("ordinal", ("low", "middle", "high")),
-            {"thresholds": 2},
-            "by thresholds",
-        ),
+        (LabelSpace("ordinal", ("low", "middle", "high")), {"thresholds": 2}, "by thresholds"),
         (LabelSpace("regression"), {}, None),
     ],
     ids=["two classes", "labels", "labels at a half", "ordered", "cut points", "scores"],

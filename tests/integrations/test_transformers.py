@@ -116,10 +116,9 @@ def test_outputs_scale_and_temperature(family: str, space: LabelSpace, loss: str
         saved.model.outputs.offset.fill_(-1.5)
     saved.model.config.calibration_temperature = 1.7
     made = stock_model(saved.model)
-    assert made.config.problem_type == {
-        "regression": "regression",
-        "multi_label": "multi_label_classification",
-    }.get(space.task_type, "single_label_classification")
+    assert made.config.problem_type == {"regression": "regression", "multi_label": "multi_label_classification"}.get(
+        space.task_type, "single_label_classification"
+    )
     inputs = encoded(saved.tokenizer, FIRST, SECOND, LONG)
     with torch.no_grad():
         torch.testing.assert_close(made(**inputs).logits, saved.model(**inputs).logits, atol=1e-5, rtol=0)
@@ -198,8 +197,7 @@ def test_a_pipeline_without_attentune_and_its_code(tiny: Tiny, tmp_path: Path, a
         "## Limits\n\n- One run.\n- It needs Attentune to be installed; transformers alone cannot load it.\n- Last.\n"
     )
     folder = tmp_path / "hub"
-    status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", folder)
-    assert status == 0, err
+    out, _ = attentune_command.done("export", run, "--format", "transformers", "--output_dir", folder)
     assert f"{folder}: loads as DistilBertForSequenceClassification of transformers, without trust_remote_code" in out
     assert "max difference from the run, loaded without Attentune: " in out
     assert not list(folder.glob("*.py"))
@@ -334,8 +332,7 @@ def asked_elsewhere(folder: Path, texts: list[object], cache: Path) -> list[dict
 @pytest.mark.integration
 def test_a_pipeline_without_attentune_says_what_the_run_says(tiny: Tiny, tmp_path: Path, attentune_command) -> None:
     run = run_of(tmp_path / "run", tiny("bert"), "ssa-hybrid")
-    status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
-    assert status == 0, err
+    out, _ = attentune_command.done("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
     assert "loads with trust_remote_code=True" in out
     files = {path.name for path in (tmp_path / "hub").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_attentune.py"} <= files
@@ -364,8 +361,7 @@ def test_a_pipeline_without_attentune_obeys_thresholds(tiny, tmp_path, attentune
     file = run / "config.json"
     config = json.loads(file.read_text()) | {"thresholds": middles if space is not TWO else middles[1:]}
     file.write_text(json.dumps(config))
-    status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
-    assert status == 0, err
+    out, _ = attentune_command.done("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
     assert "the folder has a pipeline that predicts like the run" in out
     found = rows_elsewhere(tmp_path / "hub", FILMS, tmp_path / "cache")
     expected = [row["prediction"] for row in attentune.predict(run, FILMS)]

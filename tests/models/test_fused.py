@@ -113,8 +113,7 @@ def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("family", "learnable"),
-    [("bert", "layer"), ("bert", "head"), *((family, "no") for family in ("bert", *ABLE[4:]))],
+    ("family", "learnable"), [("bert", "layer"), ("bert", "head"), *((family, "no") for family in ("bert", *ABLE[4:]))]
 )
 def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, family: str, learnable: str, calls: list[str]) -> None:
     model, inputs = built(tiny, family, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))

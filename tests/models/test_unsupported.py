@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import (
     AutoTokenizer,
+    BertConfig,
+    BertModel,
     CanineConfig,
     CanineModel,
     CanineTokenizer,
@@ -27,6 +29,8 @@ from helpers.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
+GPT2 = {"vocab_size": 354, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+T5 = {"vocab_size": 354, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
@@ -43,29 +47,24 @@ def refusal(folder: Path, **options: object) -> str:
     return str(caught.value)
 
 
-def test_a_decoder_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    GPT2LMHeadModel(GPT2Config(vocab_size=354, n_positions=64, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
-        tmp_path
-    )
-    file = str(tiny("bert") / "tokenizer.json")
-    PreTrainedTokenizerFast(tokenizer_file=file, bos_token="[SEP]", eos_token="[SEP]").save_pretrained(tmp_path)
-    assert "is a gpt2 model with a decoder, expected an encoder. Choose an encoder such as" in refusal(tmp_path)
-    AutoTokenizer.from_pretrained(tiny("bert")).save_pretrained(tmp_path)  # all special tokens make it no encoder
-    assert "is a gpt2 model with a decoder" in refusal(tmp_path)
-
-
-def test_an_encoder_turned_decoder_is_refused(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
-    assert "is a bert model with a decoder" in refusal(folder)
-
-
-def test_an_encoder_decoder_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    T5ForConditionalGeneration(
-        T5Config(vocab_size=354, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    ).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda: GPT2LMHeadModel(GPT2Config(**GPT2)), "is a gpt2 model with a decoder, expected an encoder"),
+        (lambda: T5ForConditionalGeneration(T5Config(**T5)), "is a t5 model with a decoder"),
+        (lambda: BertModel(BertConfig(vocab_size=354, **SIZES, is_decoder=True)), "is a bert model with a decoder"),
+        (lambda: ViTModel(ViTConfig(**SIZES, image_size=16, patch_size=8)), "is a vit model without word embeddings"),
+    ],
+    ids=["GPT-2", "T5", "BERT turned decoder", "ViT"],
+)
+def test_what_is_no_text_encoder_is_refused_though_its_tokenizer_is_one(tiny, tmp_path: Path, model, told) -> None:
+    model().save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny("bert")).save_pretrained(tmp_path)
-    assert "is a t5 model with a decoder, expected an encoder" in refusal(tmp_path)
+    assert told in refusal(tmp_path)
+    if "gpt2" in told:
+        file = str(tiny("bert") / "tokenizer.json")
+        PreTrainedTokenizerFast(tokenizer_file=file, bos_token="[SEP]", eos_token="[SEP]").save_pretrained(tmp_path)
+        assert f"{told}. Choose an encoder such as" in refusal(tmp_path)
 
 
 def test_a_tokenizer_without_the_special_tokens_is_refused(folder: Path) -> None:
@@ -79,12 +78,6 @@ def test_a_slow_tokenizer_is_refused(tmp_path: Path) -> None:
     CanineModel(CanineConfig(**SIZES, num_hash_buckets=16)).save_pretrained(tmp_path)
     CanineTokenizer().save_pretrained(tmp_path)
     assert "(CanineTokenizer) has no fast version" in refusal(tmp_path)
-
-
-def test_an_encoder_of_images_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    ViTModel(ViTConfig(**SIZES, image_size=16, patch_size=8)).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(tiny("bert")).save_pretrained(tmp_path)
-    assert "is a vit model without word embeddings, expected a text encoder" in refusal(tmp_path)
 
 
 def test_a_tokenizer_of_another_encoder_is_refused(folder: Path, tiny: Tiny) -> None:

@@ -7,14 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.layer_mix import (
-    LAYER_MIXES,
-    MINIMUM_LAYERS,
-    SELECTIONS,
-    Excitation,
-    LayerMix,
-    NeutralLinear,
-)
+from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS, SELECTIONS, Excitation, LayerMix, NeutralLinear
 
 D = 5
 # The second text ends before the row does, the third stands at its end, and the last has no token.

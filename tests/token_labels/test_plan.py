@@ -17,13 +17,7 @@ from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels, labels_from_scores, shuffled
 from attentune.token_labels.planner import build_generator
 from helpers.label_references import labels_of_scores
-from helpers.label_sources import (
-    BagOfWordsScorer,
-    bag_source,
-    features_of,
-    generator,
-    labels_of,
-)
+from helpers.label_sources import BagOfWordsScorer, bag_source, features_of, generator, labels_of
 
 # Those that can do without an encoder.
 QUICK = ("none", "masked-rows", "flip", "released", "drop", "leave-one-out", "gradient")
@@ -227,31 +221,31 @@ def test_ones_and_zeros_are_counted_at_a_half(name: str, settings: dict[str, Any
     assert set(made.facts) == {"probed", "correct", "flipped", "ones", "zeros", *(more if name == "released" else ())}
 
 
-@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
-def test_where_no_row_is_right_there_are_no_labels_and_the_reason_says_so(name: str) -> None:
-    made = planned(name, bag_source(30, wrong_share=1.1))
-    assert made.token_labels is None
-    assert made.rows.tolist() == list(range(30))
-    assert made.facts == {"probed": 30, "correct": 0, "flipped": 0, "ones": 0, "zeros": 0, "reason": NOT_RIGHT}
-
-
-@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
-def test_where_nothing_is_probed_the_reason_names_the_settings(name: str) -> None:
-    for settings in ({"ratio": 0.0}, {"ratio": 0.01}):
-        made = planned(name, bag_source(30), **settings)
-        assert made.token_labels is None
-        assert made.facts == {"probed": 0, "correct": 0, "flipped": 0, "ones": 0, "zeros": 0, "reason": NOT_PROBED}
-
-
-@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
-def test_texts_without_ordinary_tokens_give_no_labels(name: str) -> None:
+def without_tokens() -> LabelSource:
+    """Texts without ordinary tokens."""
     features = features_of("ss", "s", "sss")
-    scorer = BagOfWordsScorer(features, np.zeros(6))
     comparator = PredictionComparator(LabelSpace("classification", ("bad", "good")))
-    made = planned(name, LabelSource(features, np.zeros(3, dtype=np.int64), comparator, scorer, -1, 1))
+    return LabelSource(
+        features, np.zeros(3, dtype=np.int64), comparator, BagOfWordsScorer(features, np.zeros(6)), -1, 1
+    )
+
+
+@pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
+@pytest.mark.parametrize(
+    ("source", "settings", "facts"),
+    [
+        (bag_source(30, wrong_share=1.1), {}, {"probed": 30, "correct": 0, "reason": NOT_RIGHT}),
+        (bag_source(30), {"ratio": 0.0}, {"probed": 0, "correct": 0, "reason": NOT_PROBED}),
+        (bag_source(30), {"ratio": 0.01}, {"probed": 0, "correct": 0, "reason": NOT_PROBED}),
+        (without_tokens(), {}, {"probed": 3, "correct": 3, "reason": NO_TOKEN}),
+    ],
+    ids=["none is right", "none is probed", "nearly none is probed", "no tokens"],
+)
+def test_where_nothing_can_be_labelled_there_are_no_labels_and_the_reason_says_so(name, source, settings, facts):
+    made = planned(name, source, **settings)
     assert made.token_labels is None
-    assert made.facts["reason"] == NO_TOKEN
-    assert made.facts["correct"] == 3
+    assert made.rows.tolist() == list(range(len(source.features)))
+    assert made.facts == {"flipped": 0, "ones": 0, "zeros": 0} | facts
 
 
 @pytest.mark.parametrize(

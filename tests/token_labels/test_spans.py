@@ -125,20 +125,6 @@ def test_each_text_of_a_pair_has_quarters_of_its_own() -> None:
     assert spans_by_hand(row, {25: (0.99, 0.99)}) == [25, 26, 27]
 
 
-@given(st.integers(1, 40), st.data())
-def test_a_span_stays_in_the_quarter_of_the_token_that_started_it(count: int, data: st.DataObject) -> None:
-    token = data.draw(st.integers(0, count - 1))
-    where, p = data.draw(st.floats(0, 1, exclude_max=True)), data.draw(st.floats(0, 1, exclude_max=True))
-    chosen = spans_by_hand("o" * count, {token: (where, p)})
-    bounds = [0.0, *(np.percentile(np.arange(count), share) for share in (25, 50, 75)), float(count)]
-    quarter = max(number for number in range(4) if token >= bounds[number])
-    start, end = bounds[quarter], bounds[quarter + 1]
-    assert len(chosen) <= 3
-    assert bool(chosen) == (end - start > 1)
-    assert chosen == list(range(chosen[0], chosen[-1] + 1)) if chosen else True
-    assert all(int(start) <= place < end for place in chosen)
-
-
 @given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**40))
 def test_spans_are_ordinary_tokens_and_a_function_of_the_key(row, chance, rm_threshold, seed):
     features = features_of("ooss", row, "so")

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from attentune.config import Config, load_config
-from attentune.data.dataset import TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.training.adaptation import RUN_FOLDER, adapt, is_adapted
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback
@@ -109,17 +108,6 @@ def test_labels_are_not_read_and_settings_of_labelled_training_have_no_effect(ti
     assert same(adapt(config, display=QUIET), whole)
 
 
-@pytest.mark.integration
-def test_pairs_of_texts(tiny, tmp_path):
-    write_reviews(tmp_path / "texts.csv", 20, seed=1)
-    rows = [line.split(",") for line in (tmp_path / "texts.csv").read_text().splitlines()[1:]]
-    lines = ["first,second", *(f"{one[1]},{other[1]}" for one, other in zip(rows, rows[::-1], strict=True))]
-    (tmp_path / "pairs.csv").write_text("\n".join(lines) + "\n")
-    columns = {"data__text_column": "first", "data__text_pair_column": "second"}
-    config = config_of(tmp_path, tiny("bert"), data__train_file=str(tmp_path / "pairs.csv"), **columns)
-    assert is_adapted(adapt(config, display=QUIET))
-
-
 def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, whole):
     config = config_of(tmp_path, tiny("bert"))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
@@ -154,11 +142,11 @@ def test_what_is_refused(tiny, tmp_path):
     assert (other / "notes.txt").read_text() == "mine"
 
 
-def test_texts_can_be_given_in_memory(tiny, tmp_path):
-    texts = tuple(f"the film number {number} was a good story" for number in range(12))
-    rows = TextRows(tuple(map(str, range(12))), texts, None, None, "memory")
-    config = config_of(tmp_path, tiny("bert"), data__train_file=None)
-    assert is_adapted(adapt(config, rows=rows, display=QUIET))
+def test_texts_and_pairs_can_be_given_in_memory(tiny, tmp_path):
+    texts = [f"the film number {number} was a good story" for number in range(12)]
+    for name, rows in (("texts", rows_of(texts)), ("pairs", rows_of(texts, texts[::-1]))):
+        output = {"data__train_file": None, "training__output_dir": str(tmp_path / name), "training__max_steps": 2}
+        assert is_adapted(adapt(config_of(tmp_path, tiny("bert"), **output), rows=rows, display=QUIET))
 
 
 @pytest.mark.integration

@@ -1,8 +1,6 @@
 """Low-rank adapters in the encoder: what trains, what is saved, and that nobody needs peft afterwards."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,7 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.slots import merge_adapters
-from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
-from attentune.training.run_folder import Interrupted
-from helpers.interrupted import log_of
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import TWO, build, encoded
@@ -103,36 +98,12 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(config, tiny, tmp
     assert train(load_config(preset="bert", overrides={**flat, "model.name_or_path": str(checkpoint)})).scores
 
 
-class Stop(TrainingCallback):
-    """Sends Ctrl-C at the first evaluation."""
-
-    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Config], tmp_path: Path) -> None:
-    train(config("blur-value", run="whole"))
-    with pytest.raises(Interrupted):
-        train(config("blur-value"), callbacks=[Stop()])
-    train(config("blur-value", resume=True))
-    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
-    last = next(line["validation"] for line in reversed(log_of(tmp_path / "whole")) if "validation" in line)
-    assert attentune.evaluate(tmp_path / "whole")["validation"] == pytest.approx(last)
-
-
 def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Config], tmp_path: Path) -> None:
     result = train(config("ssa-co", precision="bf16", load_best_model_at_end=True))
     assert attentune.evaluate(tmp_path / "run")["validation"] == pytest.approx(result.scores["validation"])
 
 
-def test_what_does_not_go_together_is_said(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="lora_rank and training.freeze_encoder: choose one"):
-        config("bert", freeze_encoder=True)
-    with pytest.raises(ConfigError, match="lora_alpha and training.lora_dropout need it"):
-        load_config(overrides={"training.lora_alpha": 2})
-    with pytest.raises(ConfigError, match="gradient needs the gradients of the word embeddings"):
-        load_config(preset="ssa-co", overrides={"labels.generator": "gradient", "training.lora_rank": 2})
+def test_without_peft_it_says_what_to_install(config, monkeypatch) -> None:
     monkeypatch.setattr("attentune.models.slots.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs peft, which is not installed; run: pip install -e "):
         train(config("bert"))

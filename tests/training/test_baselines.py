@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune import compare, search
+from attentune import compare
 from attentune.baselines.registry import load_baseline
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
@@ -68,15 +68,14 @@ def test_a_preset_of_a_baseline_writes_an_ordinary_run_folder(name: str, encoder
     assert again == result  # a finished run is not repeated
 
 
-def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(attentune, encoder, tmp_path):
+def test_train_ends_with_a_table_of_baselines_that_its_report_has_and_strict_exits_with_3(attentune, encoder, tmp_path):
     given = settings(tmp_path, encoder)
     flags = [
         "--train_file", given["data.train_file"], "--validation_file", given["data.validation_file"], "--use_cpu",
         "--model_name_or_path", encoder, "--max_length", 32, "--max_steps", 1, "--learning_rate", "1e-7",
         "--text_column", "text", "--label_column", "label",
     ]  # fmt: skip
-    status, out, err = attentune("train", *flags, "--output_dir", tmp_path / "run")
-    assert status == 0, err
+    out, err = attentune.done("train", *flags, "--output_dir", tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     table = out.split("\n\n")[1].splitlines()
     assert table[0].split()[:2] == ["method", "accuracy"]
@@ -96,6 +95,12 @@ def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(attentune,
     card = (tmp_path / "run" / "README.md").read_text()
     assert "## Baselines" in card
     assert "| tfidf-linear | " in card
+    report = make_report(collect([str(tmp_path / "run")]))
+    table = next(part for section in report.sections for part in section.parts if part.name == "baselines")
+    assert isinstance(table, Table)
+    assert (table.rows[0][1], table.rows[-1][1]) == ("constant answer", report.question.split()[3])
+    assert table.rows[-1][3] == f"{100 * scores['this model']:.1f}"
+    assert [sentence.split(": ", 1)[1] for sentence in report.warnings] == record["warnings"]
     status, out, _ = attentune("train", *flags, "--output_dir", tmp_path / "none", "--baselines", "none", "--strict")
     assert status == 3
     assert "method" not in out
@@ -164,20 +169,6 @@ def test_comparisons_have_baselines_as_methods(encoder: Path, tmp_path: Path) ->
     assert by_name["majority"].predictions
 
 
-def test_search_refuses_a_baseline(encoder: Path, tmp_path: Path) -> None:
-    given = settings(tmp_path, encoder)
-    del given["training.output_dir"]
-    with pytest.raises(ConfigError, match=r"got the baseline majority, which has no settings to search"):
-        search(tmp_path / "out", preset="majority", overrides=given, space={"training.weight_decay": [0.0, 0.1]})
-
-
-def test_settings_of_models_do_not_go_with_baselines() -> None:
-    with pytest.raises(ConfigError, match=r"training\.calibrate: works with a fine-tuned model"):
-        load_config(preset="majority", overrides={"training.calibrate": "temperature", "data.calibration_share": 0.1})
-    with pytest.raises(ConfigError, match=r"training\.baselines: got 'tf', expected auto, none, or some of majority"):
-        load_config(overrides={"training.baselines": "majority,tf"})
-
-
 def test_a_model_of_one_class_is_named() -> None:
     found = failures([0, 1] * 30, [1] * 60, {"majority": [0] * 60}, CLASSES)
     assert found[0] == "This model predicts the class good for 60 of 60 validation rows."
@@ -214,14 +205,3 @@ def test_a_good_model_gets_no_warning() -> None:
     assert failures([1] * 2 + [0] * 198, [1] + [0] * 199, {}, CLASSES) == []
     scores = np.linspace(0, 5, 40)
     assert failures(scores, scores + np.sin(scores * 9), {"majority": np.full(40, 2.5)}, SCORES) == []
-
-
-def test_the_report_has_the_table_and_the_warnings(encoder: Path, tmp_path: Path) -> None:
-    changes = {"training__baselines": "majority", "training__max_steps": 1, "training__learning_rate": 1e-7}
-    result = trained(settings(tmp_path, encoder, **changes))
-    report = make_report(collect([str(tmp_path / "run")]))
-    table = next(part for section in report.sections for part in section.parts if part.name == "baselines")
-    assert isinstance(table, Table)
-    assert [row[1] for row in table.rows] == ["constant answer", report.question.split()[3]]
-    assert table.rows[1][3] == f"{100 * result.scores['validation']['accuracy']:.1f}"
-    assert [sentence.split(": ", 1)[1] for sentence in report.warnings] == result.warnings

@@ -15,13 +15,12 @@ import attentune.training.linear_probe as frozen_module
 import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
-from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.linear_probe import FrozenStates, evaluation_caches, freeze, states_bytes
+from attentune.training.linear_probe import evaluation_caches, freeze, states_bytes
 from attentune.training.run import train
 from helpers.interrupted import log_of, losses_of
 from helpers.samples import settings
-from helpers.tiny_models import FIRST, LONG, SECOND, build, rows_of
+from helpers.tiny_models import FIRST, build, rows_of
 
 Tiny = Callable[..., Path]
 ROWS = 48
@@ -136,17 +135,6 @@ def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(r
     assert reason is None or (reason in line and sum(calls.texts) >= 3 * ROWS)
 
 
-def test_a_frozen_encoder_stays_in_evaluation_mode(tiny: Tiny) -> None:
-    model, _ = build(tiny("bert"))
-    model.train().freeze_encoder()
-    for mode in (True, False, True):
-        model.train(mode)
-        assert {module.training for module in model.encoder.modules()} == {False}
-        assert model.dropout.training == mode
-    assert not any(weight.requires_grad for weight in model.encoder.parameters())
-    assert all(weight.requires_grad for name, weight in model.named_parameters() if not name.startswith("encoder."))
-
-
 # The hidden states that are kept
 
 
@@ -248,24 +236,6 @@ def test_in_bf16_they_are_what_bf16_gives(run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
     anew, _ = run("anew", **options)
     assert losses_of(kept) == pytest.approx(losses_of(anew), abs=5e-3)
-
-
-def test_a_batch_holds_each_rows_own_states_and_zeros_at_padding(tiny: Tiny) -> None:
-    model, tokenizer = build(tiny("bert"))
-    features = encode_rows(rows_of([FIRST, LONG, "", SECOND]), tokenizer, max_length=24)
-    accelerator, _ = make_accelerator(precision="fp32", use_cpu=True)
-    states = FrozenStates(model=model, features=features, pad_token_id=tokenizer.pad_token_id, accelerator=accelerator)
-    rows = np.array([2, 1, 1, 0])
-    batch_BTD = states.batch(rows, 26)
-    assert batch_BTD.shape == (4, 26, model.config.encoder_config.hidden_size)
-    assert not batch_BTD.requires_grad
-    for number, row in enumerate(rows):
-        ids_T = torch.from_numpy(features.ids[features.row(row)].astype(np.int64))
-        alone_1TD = model.encoder(input_ids=ids_T[None], attention_mask=torch.ones_like(ids_T)[None]).last_hidden_state
-        torch.testing.assert_close(batch_BTD[number, : len(ids_T)], alone_1TD[0], atol=1e-5, rtol=0)
-        assert not batch_BTD[number, len(ids_T) :].any()
-    batch_BTD.fill_(7.0)
-    assert not (states.batch(rows, 26) == 7.0).any(), "what is kept cannot be changed through a batch"
 
 
 def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) -> None:

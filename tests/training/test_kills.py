@@ -39,7 +39,6 @@ pytestmark = pytest.mark.integration
 SIGNALS = (signal.SIGKILL, *POLITE)
 # The slow tests cut the moments of a run into so many parts, each a test of its own.
 PARTS = 10
-Note = Callable[[str, object], None]
 Reference = tuple[Path, dict[str, object]]
 
 

@@ -21,7 +21,7 @@ from attentune.nn.classifiers import CosineSimilarity
 from attentune.training.linear_probe import Solution, fit_classifier
 from attentune.training.objective import build_objective
 from attentune.training.trainer import TaskTrainer
-from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
+from helpers.interrupted import log_of, run
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of
 
 Tiny = Callable[..., Path]
@@ -228,11 +228,7 @@ def test_one_number_starts_at_its_best_scale_without_being_asked(tiny, tmp_path:
 @pytest.mark.parametrize(
     ("kind", "changes", "told"),
     [
-        (
-            "two",
-            PAIR | {"model__head__combine": "dot"},
-            "linear_probe: got true with .*combine dot.*concat-cosine",
-        ),
+        ("two", PAIR | {"model__head__combine": "dot"}, "linear_probe: got true with .*combine dot.*concat-cosine"),
         ("three", COSINE, r"model.head.combine: got cosine, which gives one number.*Set it to concat"),
         ("multi_label", COSINE, r"model.head.combine: got cosine, which gives one number.*Set it to concat"),
     ],
@@ -254,28 +250,6 @@ def test_a_run_that_only_gets_worse_ends_with_the_frozen_solution(tiny: Tiny, tm
     assert (first["step"], first["is_best"]) == (0, True)
     assert (result["best"]["step"], result["train"]["final_step"]) == (0, 0)
     assert result["scores"]["validation"] == first["validation"]
-
-
-# Resuming
-
-
-LONG = {"training__num_train_epochs": 3, "training__save_steps": 4, "training__l2_sp": 30.0}
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("method", "step"), [(PAIR, 6), (COSINE, 6), (PAIR, 2)], ids=["concat-cosine", "cosine", "before a checkpoint"]
-)
-def test_a_killed_run_ends_with_the_same_weights(tiny, tmp_path, monkeypatch, method, step):
-    changes = {**method, **LONG, **write(tmp_path, "two", pairs=True)}
-    run(tmp_path, tiny("bert"), **changes, training__output_dir=str(tmp_path / "whole"))
-    die_after_step(step, lambda: run(tmp_path, tiny("bert"), **changes))
-    if step > 4:  # its classifier is that of the checkpoint, and is not fitted again
-        monkeypatch.setattr(TaskTrainer, "start_classifier", None)
-    run(tmp_path, tiny("bert"), **changes, training__resume=True)
-    assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
-    saved = load_file(tmp_path / "run" / "checkpoint-15" / "optimizer.safetensors")
-    assert {name for name in saved if name.startswith("start.classifier.")}
 
 
 @pytest.mark.integration

@@ -208,16 +208,6 @@ def test_rows_whose_classes_all_weigh_nothing_do_not_divide_by_zero() -> None:
     assert made([0.0, 1.0, 1.0]).denominators(np.array([0, 0]), 0, 0.0).target == 1.0
 
 
-def test_a_row_alone_in_its_batch_keeps_its_weight() -> None:
-    """Which a division by the weights of the batch would take from it."""
-    objective, given, one = made(row_weights=ROW_WEIGHTS), output(slice(1, 2)), torch.from_numpy(LABELS[1:2])
-    denominators = objective.denominators(LABELS[1:2], 0, 0.0)
-    whole, half = (
-        denominators.combine(objective.sums(given, one, None, weight)) for weight in (None, torch.tensor([0.5]))
-    )
-    torch.testing.assert_close(half, 0.5 * whole)
-
-
 # Weights of classes
 
 
@@ -254,9 +244,7 @@ def test_balanced_label_sets_weigh_presence_against_absence() -> None:
 )
 def test_weights_in_every_spelling(spelling: object) -> None:
     assert made(spelling).class_weights.tolist() == [0.5, 1.0, 2.0]
-
-
-def test_names_that_yaml_reads_as_numbers_are_names() -> None:
+    # Names that YAML reads as numbers are names.
     assert made({2: 3.0, 1: 0.5, 3: 1.0}, space=STARS).class_weights.tolist() == [0.5, 3.0, 1.0]
 
 

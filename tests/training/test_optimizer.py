@@ -129,6 +129,16 @@ def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> 
                 assert id(parameter) in decayed, name
     assert len(decayed) + len(plain) == len(list(model.parameters()))
     assert not decayed & plain
+    # With a rate of the encoder's own, embeddings too, the same weights decay.
+    optimizer = build_optimizer(model, learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = {(group["peak_lr"], group["weight_decay"]): group["params"] for group in optimizer.param_groups}
+    assert set(groups) == {(rate, decay) for rate in (1e-3, 2e-5) for decay in (0.05, 0.0)}
+    for (rate, _), parameters in groups.items():
+        assert {names[id(p)].startswith("encoder.") for p in parameters} == {rate == 2e-5}
+    assert decayed == {id(p) for (_, decay), parameters in groups.items() for p in parameters if decay}
+    assert sum(map(len, groups.values())) == len(names)
+    assert any(parameter is model.get_input_embeddings().weight for parameter in groups[2e-5, 0.05])
 
 
 @pytest.mark.parametrize("learnable", ["layer", "head"])
@@ -172,23 +182,6 @@ def test_the_learning_rate_is_that_of_transformers_schedules(kind: str, total: i
 
 
 # A learning rate of the encoder's own
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_encoder_embeddings_too_has_its_own_rate_and_the_rest_the_other(tiny: Tiny, family: str) -> None:
-    model, _ = build(tiny(family))
-    optimizer = build_optimizer(model, learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = {(group["peak_lr"], group["weight_decay"]): group["params"] for group in optimizer.param_groups}
-    assert set(groups) == {(rate, decay) for rate in (1e-3, 2e-5) for decay in (0.05, 0.0)}
-    for (rate, _), parameters in groups.items():
-        assert {names[id(p)].startswith("encoder.") for p in parameters} == {rate == 2e-5}
-    assert sum(map(len, groups.values())) == len(names)
-    words = model.get_input_embeddings().weight
-    assert any(parameter is words for parameter in groups[2e-5, 0.05])
-    plain = build_optimizer(model, learning_rate=RATE, weight_decay=0.05)
-    decayed = {id(p) for (_, decay), parameters in groups.items() for p in parameters if decay}
-    assert decayed == {id(p) for p in plain.param_groups[0]["params"]}
 
 
 def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:

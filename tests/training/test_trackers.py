@@ -14,7 +14,7 @@ from attentune.config import load_config
 from attentune.errors import ConfigError
 from attentune.inference.scoring import TRACKERS
 from attentune.results import RunResult
-from attentune.training.callbacks import TrainingCallback, tracker_settings
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.run import train
 from attentune.training.run_folder import Interrupted
 from helpers.interrupted import log_of
@@ -67,7 +67,7 @@ def runs_of(mlflow: Any, experiment: str | None = None) -> list[Any]:
     return client.search_runs([found.experiment_id])
 
 
-def test_mlflow_has_settings_course_and_final_scores(mlflow, tracked, tmp_path, monkeypatch):
+def test_mlflow_has_settings_without_places_course_and_final_scores(mlflow, tracked, tiny, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
     result = tracked("mlflow")
     (run,) = runs_of(mlflow, "attentune")
@@ -76,6 +76,7 @@ def test_mlflow_has_settings_course_and_final_scores(mlflow, tracked, tmp_path, 
     assert run.data.params["preset"] == "bert-mean"
     assert run.data.params["training.num_train_epochs"] == "2.0"
     assert str(tmp_path) not in json.dumps(run.data.params)
+    assert run.data.params["model.name_or_path"] == tiny("bert").name
     assert run.data.metrics["final/validation/accuracy"] == pytest.approx(result.scores["validation"]["accuracy"])
     losses = {line["step"]: line["loss"] for line in log_of(tmp_path / "run") if "loss" in line}
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
@@ -135,19 +136,6 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder(tracked, tmp_path, monk
     for word in ("train/loss", "final/validation/accuracy", "training.learning_rate", "bert-mean"):
         assert word.encode() in content
     assert f"{result.scores['validation']['accuracy']}".encode() in content
-
-
-def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
-    places = {
-        "data.train_file": str(tmp_path / "a.csv"),
-        "data.test_file": str(tmp_path / "b.csv"),
-        "training.output_dir": str(tmp_path / "run"),
-        "model.name_or_path": str(tiny("bert")),
-    }
-    told = tracker_settings(load_config(overrides={**places, "data.label_names": "a,b"}))
-    assert str(tmp_path) not in json.dumps(told)
-    assert told["model.name_or_path"] == tiny("bert").name
-    assert told["data.label_names"] == "['a', 'b']"
 
 
 def test_what_cannot_be_tracked_is_said(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:

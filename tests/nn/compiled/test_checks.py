@@ -41,44 +41,35 @@ def test_the_library_agrees_with_pytorch_and_the_random_state_stays() -> None:
     assert checks.unavailable_reason() is None
 
 
+def no_memory(*given: object, **options: object) -> None:
+    raise MemoryError("out of memory for the buffers of gelu")
+
+
+FAULTS = {
+    "differs from PyTorch by 0.": (layers, "gelu", lambda *given, **form: 1.2 * kernels.gelu(*given, **form)),
+    "by inf": (layers, "gelu", lambda *given, **form: float("nan") * kernels.gelu(*given, **form)),
+    "MemoryError: out of": (layers, "gelu", no_memory),
+    "differs from PyTorch by 1": (checks, "sum_of_squares", lambda tensors: 2.0 * kernels.sum_of_squares(tensors)),
+    "differs from PyTorch": (
+        checks, "adamw", lambda *given: kernels.adamw(*given[:-1], given[-1]._replace(share_2=0.0)),
+    ),
+}  # fmt: skip
+
+
 @needs_native
-@pytest.mark.parametrize("error", ["wrong", "nan", "exception"])
-def test_a_library_that_computes_something_else_is_not_used(error, tiny, monkeypatch):
-    true_gelu = kernels.gelu
-
-    def wrong_gelu(x_NI: torch.Tensor, bias_I: torch.Tensor, **form: bool) -> torch.Tensor:
-        if error == "exception":
-            raise MemoryError("out of memory for the buffers of gelu")
-        return true_gelu(x_NI, bias_I, **form) * (1.2 if error == "wrong" else float("nan"))
-
-    monkeypatch.setattr(layers, "gelu", wrong_gelu)
+@pytest.mark.parametrize("told", FAULTS)
+def test_a_library_that_computes_something_else_is_not_used(tiny, monkeypatch, told: str) -> None:
+    """Neither its layers nor its sums of squares nor its optimiser."""
+    monkeypatch.setattr(*FAULTS[told])
     with pytest.warns(RuntimeWarning, match="PyTorch's operations are used instead.*Set CC to another compiler"):
         reason = checks.unavailable_reason()
     assert reason is not None
-    assert {"wrong": "differs from PyTorch by 0.", "nan": "by inf", "exception": "MemoryError: out of"}[error] in reason
+    assert told in reason
     model, _ = build(tiny("bert", hidden=64))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the warning comes once
-        assert use_fused_layers(model) == 0
-    assert fused_layers(model) == 0
-
-
-@needs_native
-def test_a_wrong_sum_of_squares_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "sum_of_squares", lambda tensors: 2.0 * kernels.sum_of_squares(tensors))
-    with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
-        assert checks.unavailable_reason() is not None
+        assert use_fused_layers(model) == fused_layers(model) == 0
     assert _total_norm([torch.full((4,), 3.0)]) == 6.0
-
-
-@needs_native
-def test_a_wrong_step_of_adamw_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(weights: list, gradients: list, means: list, squares: list, numbers: kernels.AdamWNumbers) -> None:
-        kernels.adamw(weights, gradients, means, squares, numbers._replace(share_2=0.0))
-
-    monkeypatch.setattr(checks, "adamw", wrong)
-    with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
-        assert checks.unavailable_reason() is not None
     assert type(build_optimizer(torch.nn.Linear(2, 2), learning_rate=1.0)) is torch.optim.AdamW
 
 

@@ -96,12 +96,7 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 # 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.
-@covering(
-    "length, width, kind",
-    [7, 9, 17, 33, 64, 150, 300],
-    [16, 32, 64],
-    list(masks(3, 8)),
-)
+@covering("length, width, kind", [7, 9, 17, 33, 64, 150, 300], [16, 32, 64], list(masks(3, 8)))
 def test_attention_and_its_gradients_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
     one = case(length, width, kind, 0.3 if length < 100 and width < 64 else 0.0)
     found, log_sums = one.attention(keep=True)

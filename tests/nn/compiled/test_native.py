@@ -110,49 +110,39 @@ def test_a_full_disk_costs_a_compilation(tmp_path: Path) -> None:
         disk.remove()
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert unavailable_reason() == "no C compiler found (cc, gcc, clang)"
+FAILS = "echo 'norm.c:3: it is all wrong' >&2; exit 1"
+NO_LIBRARY = 'while [ "$1" != -o ]; do shift; done; echo text > "$2"'
 
 
-def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "nonesuch -m64")
-    assert unavailable_reason() == "no C compiler found (nonesuch -m64)"
-
-
-def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", compiler(tmp_path, "echo 'norm.c:3: it is all wrong' >&2; exit 1"))
-    told = unavailable_reason()
-    assert told is not None
-    assert told.endswith("failed: norm.c:3: it is all wrong")
-    assert not cache.exists()
-
-
-def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", compiler(tmp_path, f"echo asked >> '{tmp_path}/asked'; exit 1"))
-    assert unavailable_reason() == unavailable_reason()
+@pytest.mark.parametrize(
+    ("environment", "script", "reason"),
+    [
+        ({"PATH": ""}, None, "no C compiler found (cc, gcc, clang)"),
+        ({"CC": "nonesuch -m64"}, None, "no C compiler found (nonesuch -m64)"),
+        ({}, FAILS, "failed: norm.c:3: it is all wrong"),
+        ({}, NO_LIBRARY, "cannot be loaded"),
+        ({"ATTENTUNE_NATIVE": "0"}, None, "ATTENTUNE_NATIVE is 0"),
+        ({"platform": "win32"}, None, "it was written for Linux, and this is win32"),
+    ],
+    ids=["no compiler", "another compiler", "a failing compiler", "no library", "forbidden", "another system"],
+)
+def test_why_it_is_not_available(cache, monkeypatch, tmp_path, environment, script, reason) -> None:
+    """A compiler is asked once, and what fails leaves nothing."""
+    if script is not None:
+        environment = {"CC": compiler(tmp_path, f"echo asked >> '{tmp_path}/asked'; {script}")}
+    for name, value in environment.items():
+        if name == "platform":
+            monkeypatch.setattr(sys, name, value)
+        else:
+            monkeypatch.setenv(name, value)
+    for _ in range(2):
+        told = unavailable_reason()
+        assert told is not None
+        assert reason in told
     with pytest.raises(NativeError):
         native.load_library()
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_what_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done; echo text > "$2"'))
-    told = unavailable_reason()
-    assert told is not None
-    assert "cannot be loaded" in told
-
-
-def test_it_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTENTUNE_NATIVE", "0")
-    assert unavailable_reason() == "ATTENTUNE_NATIVE is 0"
-    with pytest.raises(NativeError):
-        native.load_library()
-
-
-def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert unavailable_reason() == "it was written for Linux, and this is win32"
+    assert script is None or (tmp_path / "asked").read_text() == "asked\n"
+    assert script != FAILS or not cache.exists()
 
 
 @pytest.mark.integration
