@@ -81,8 +81,10 @@ def place(tiny, tmp_path_factory):
     return folder
 
 
-def content_of(folder: Path) -> dict[str, bytes | None]:
-    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+def content_of(folder: Path) -> dict[str, tuple[int, int] | None]:
+    """Size and time of change of each file; reading all of them before and after each line would take longer."""
+    found = {str(path): path.stat() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+    return {path: stat and (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
 
 def check_message(err: str, *expected: str) -> None:
