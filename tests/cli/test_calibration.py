@@ -25,7 +25,7 @@ FIT = ("--calibrate", "temperature", "--thresholds", "f1")
 
 
 @pytest.fixture(scope="module")
-def files(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tiny, tmp_path_factory):
     """Rows; the run `plain`; `fitted`, which calibrates on more.csv; `cut`, on a part of its training rows."""
     folder = tmp_path_factory.mktemp("calibrated")
     write_reviews(folder / "more.csv", 50, seed=3)
@@ -37,7 +37,7 @@ def files(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(files: Path, tmp_path: Path) -> Path:
+def run(files, tmp_path):
     """A copy of the run that is not calibrated."""
     return Path(shutil.copytree(files / "plain", tmp_path / "run"))
 
@@ -60,7 +60,7 @@ def columns(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.integration
-def test_what_was_fitted_is_what_the_kept_rows_say(files: Path) -> None:
+def test_what_was_fitted_is_what_the_kept_rows_say(files):
     facts = json.loads((files / "cut/metrics.json").read_text())["train"]["calibration"]
     assert facts["rows"] == 18
     run = Predictor.load(files / "cut")
@@ -79,7 +79,7 @@ def test_what_was_fitted_is_what_the_kept_rows_say(files: Path) -> None:
 
 
 @pytest.mark.integration
-def test_the_errors_are_of_the_validation_rows(files: Path) -> None:
+def test_the_errors_are_of_the_validation_rows(files):
     run = files / "cut"
     facts = json.loads((run / "metrics.json").read_text())["train"]["calibration"]
     labels, said, shares = columns(run / "predictions_validation.csv")
@@ -100,7 +100,7 @@ def test_the_errors_are_of_the_validation_rows(files: Path) -> None:
 
 
 @pytest.mark.integration
-def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, tmp_path: Path) -> None:
+def test_every_way_in_says_what_a_threshold_turns(attentune, files, tmp_path):
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
     run = tmp_path / "run"
     shutil.copytree(files / "cut", run, ignore=shutil.ignore_patterns("checkpoint-*"))
@@ -128,20 +128,20 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, tmp_pa
 
 
 @pytest.mark.integration
-def test_a_run_that_starts_from_a_calibrated_one_begins_without_its_temperature(files: Path, tmp_path: Path) -> None:
+def test_a_run_that_starts_from_a_calibrated_one_begins_without_its_temperature(files, tmp_path):
     assert settings_of(files / "fitted")["calibration_temperature"] != 1
     second = train_reviews(tmp_path, files / "fitted", *QUICK, "--max_steps", 1)
     assert settings_of(second).get("calibration_temperature", 1.0) == 1.0
 
 
-def test_calibrating_on_a_file_changes_no_weight(files: Path) -> None:
+def test_calibrating_on_a_file_changes_no_weight(files):
     prints = json.loads((files / "fitted/run.json").read_text())["data_fingerprint"]
     assert list(prints) == ["train", "calibration", "validation"]
     one, other = ((files / name / "model.safetensors").read_bytes() for name in ("plain", "fitted"))
     assert one == other
 
 
-def test_the_estimator_calibrates_too(tiny, files: Path) -> None:
+def test_the_estimator_calibrates_too(tiny, files):
     rows = list(csv.DictReader((files / "train.csv").open()))
     own = {"training.thresholds": "f1", "data.calibration_share": 0.3, "training.use_cpu": True}
     made = AttentuneClassifier(
@@ -153,7 +153,7 @@ def test_the_estimator_calibrates_too(tiny, files: Path) -> None:
     assert made.predict(texts).tolist() == expected.tolist()
 
 
-def test_a_finished_run_gets_what_training_would_have_given_it(attentune, files: Path, run: Path) -> None:
+def test_a_finished_run_gets_what_training_would_have_given_it(attentune, files, run):
     before = kept(run)
     words = ("calibrate", run, "--validation_file", files / "more.csv", "--thresholds", "f1", "--format", "json")
     out, _ = attentune.done(*words)
@@ -178,7 +178,7 @@ def test_a_finished_run_gets_what_training_would_have_given_it(attentune, files:
         assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)
 
 
-def test_it_is_fitted_anew_and_taken_back(attentune, files: Path, run: Path) -> None:
+def test_it_is_fitted_anew_and_taken_back(attentune, files, run):
     first, card = settings_of(run), (run / "README.md").read_text()
     said = attentune("predict", run, "--input_file", files / "dev.csv")[1]
     more = ("--validation_file", files / "more.csv")
@@ -199,7 +199,7 @@ def test_it_is_fitted_anew_and_taken_back(attentune, files: Path, run: Path) -> 
     assert attentune("predict", run, "--input_file", files / "dev.csv")[1] == said
 
 
-def test_what_cannot_be_calibrated_is_refused(attentune, files: Path, run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_calibrated_is_refused(attentune, files, run, tmp_path):
     before = settings_of(run)
     (tmp_path / "unlabelled.csv").write_text("text,label\na,\nb,\n")
     (tmp_path / "odd.csv").write_text("text,label\na,fine\n")

@@ -10,7 +10,7 @@ from helpers.samples import train_reviews
 
 
 @pytest.fixture(scope="module")
-def runs(tiny, tmp_path_factory) -> tuple[Path, Path]:
+def runs(tiny, tmp_path_factory):
     """Two runs with different seeds on the same rows."""
     folder = tmp_path_factory.mktemp("evaluated")
     flags = ("--num_train_epochs", 1, "--max_length", 16)

@@ -56,16 +56,26 @@ def load(path: Path, **settings: Any) -> Any:
             {"text_pair_column": "hypothesis"},
             Columns("premise", "hypothesis", "label"),
         ),
+        ("text other", {}, "no column looks like the label .* Name it with --label_column"),
+        ("alpha beta label", {}, "no column looks like the text .* Name it with --text_column"),
+        ("a stars", {"text_column": "stars", "label_column": "stars"}, "'stars' is given as the text and as the label"),
+        ("text,label", {}, "commas"),
+        ("text;label", {}, "semicolons"),
+        ("text|label", {}, "vertical bars"),
     ],
 )
-def test_usual_names_are_guessed_and_said(names: str, settings: dict[str, str], expected: Columns) -> None:
+def test_usual_names_are_guessed_and_said_or_the_columns_refused(names, settings, expected):
+    if isinstance(expected, str):
+        with pytest.raises(DataError, match=expected):
+            chosen(names, **settings)
+        return
     columns, (note,) = chosen(names, **settings)
     assert columns == expected
     guessed = {expected.text, expected.pair, expected.label} - {None, *settings.values()}
     assert all(repr(name) in note for name in guessed)
 
 
-def test_of_two_usual_names_the_other_is_said_too() -> None:
+def test_of_two_usual_names_the_other_is_said_too():
     columns, notes = chosen("text review label sentiment date")
     assert columns == Columns("text", None, "label")
     assert notes == (
@@ -77,27 +87,7 @@ def test_of_two_usual_names_the_other_is_said_too() -> None:
     assert chosen("text other", want_label="")[0].label is None
 
 
-@pytest.mark.parametrize(
-    ("names", "settings", "says"),
-    [
-        ("text other", {}, "no column looks like the label .* Name it with --label_column"),
-        ("alpha beta label", {}, "no column looks like the text .* Name it with --text_column"),
-        (
-            "text stars",
-            {"text_column": "stars", "label_column": "stars"},
-            "'stars' is given as the text and as the label",
-        ),
-        ("text,label", {}, "commas"),
-        ("text;label", {}, "semicolons"),
-        ("text|label", {}, "vertical bars"),
-    ],
-)
-def test_what_cannot_be_chosen_is_refused(names: str, settings: dict[str, str], says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        chosen(names, **settings)
-
-
-def test_ids_name_each_row_once_or_rows_are_numbered() -> None:
+def test_ids_name_each_row_once_or_rows_are_numbered():
     for name in ("id", "idx", "index"):
         assert row_ids(table(**{name: ["x", "z", "y"]}), None) == (("x", "z", "y"), None)
     assert row_ids(table(text=["a", "b"]), None) == (("0", "1"), None)
@@ -122,7 +112,7 @@ def german(count: int = 40, header: str = "nr,bewertungstext,sterne", more: list
     return "\n".join([header, *lines]) + "\n"
 
 
-def test_the_only_text_and_the_only_label_are_chosen_and_told(tmp_path: Path) -> None:
+def test_the_only_text_and_the_only_label_are_chosen_and_told(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(german())
     data = load(path)
@@ -155,7 +145,7 @@ def test_the_only_text_and_the_only_label_are_chosen_and_told(tmp_path: Path) ->
         ("a,b\n" + "".join(f"{n},{n * n}\n" for n in range(40)), "no column looks like the label by its name"),
     ],
 )
-def test_nothing_is_chosen_where_two_could_be_meant_or_none(tmp_path: Path, content: str, says: str) -> None:
+def test_nothing_is_chosen_where_two_could_be_meant_or_none(tmp_path, content, says):
     path = tmp_path / "rows.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=says):
@@ -171,9 +161,7 @@ def rows(count: int = 24, labels: tuple[str, ...] = ("good", "bad")) -> str:
 
 @pytest.mark.parametrize("labels", [("good", "bad"), ("3", "1"), tuple(f"{n / 7:.3f}" for n in range(24))])
 @pytest.mark.parametrize("count", [4, 24])
-def test_rows_that_would_be_names_are_refused_and_read_on_request(
-    tmp_path: Path, labels: tuple[str, ...], count: int
-) -> None:
+def test_rows_that_would_be_names_are_refused_and_read_on_request(tmp_path, labels, count):
     path = tmp_path / "rows.csv"
     path.write_text(rows(count, labels))
     with pytest.raises(DataError, match=r"rows.csv:1: the first line .* reads like a row: .* give --no_header"):
@@ -190,7 +178,7 @@ def test_rows_that_would_be_names_are_refused_and_read_on_request(
     assert len(named.splits["train"]) == count
 
 
-def test_a_validation_file_and_a_spreadsheet_without_a_header(tmp_path: Path) -> None:
+def test_a_validation_file_and_a_spreadsheet_without_a_header(tmp_path):
     import pandas
 
     (tmp_path / "train.csv").write_text("text,label\n" + rows())
@@ -206,7 +194,7 @@ def test_a_validation_file_and_a_spreadsheet_without_a_header(tmp_path: Path) ->
     assert load(path, header=False).splits["train"].lines == tuple(range(1, 25))
 
 
-def test_long_names_over_longer_texts_or_other_kinds_are_names(tmp_path: Path) -> None:
+def test_long_names_over_longer_texts_or_other_kinds_are_names(tmp_path):
     path = tmp_path / "rows.csv"
     for header, cells in (
         ("What the customer wrote,Which team has to answer", lambda n: ("good", "bad")[n % 2]),
@@ -223,7 +211,7 @@ def test_long_names_over_longer_texts_or_other_kinds_are_names(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.xlsx"])
-def test_files_for_a_run_without_names_have_none_unless_they_are_there(tmp_path: Path, name: str) -> None:
+def test_files_for_a_run_without_names_have_none_unless_they_are_there(tmp_path, name):
     import pandas
 
     path, texts = tmp_path / name, [f"so this was film number {n} for us" for n in range(6)]
@@ -242,7 +230,7 @@ def test_files_for_a_run_without_names_have_none_unless_they_are_there(tmp_path:
             assert rows.texts == tuple(texts)
 
 
-def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path: Path) -> None:
+def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path):
     path = tmp_path / "rows.csv"
     for header in ("what did you like about it?,good", "text,3", "0,1", "Kommentar,Sterne"):
         path.write_text(f"{header}\n{rows(labels=('3', '1'))}")
@@ -252,7 +240,7 @@ def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path: Path) -> N
     assert len(given.splits["train"]) == 23
 
 
-def test_one_column_of_texts_is_read_as_before_and_told(tmp_path: Path) -> None:
+def test_one_column_of_texts_is_read_as_before_and_told(tmp_path):
     path, first = tmp_path / "texts.csv", "what a lovely and quiet film"
     path.write_text(f"{first}\n" + "".join(f"film {n} was dull\n" for n in range(15)))
     options: dict[str, Any] = {"label_space": LabelSpace("classification", ("bad", "good")), "is_pair": False}
@@ -274,7 +262,7 @@ def test_one_column_of_texts_is_read_as_before_and_told(tmp_path: Path) -> None:
         "<table><tr><td>so fine</td></tr></table>",
     ],
 )
-def test_a_page_is_called_a_page(tmp_path: Path, page: str) -> None:
+def test_a_page_is_called_a_page(tmp_path, page):
     for name in ("rows.csv", "rows.jsonl", "rows.json", "rows.xls", "rows.xlsx", "rows.parquet"):
         (tmp_path / name).write_text(page)
         with pytest.raises(DataError, match=r"this is an HTML page.* open it in a browser"):

@@ -33,7 +33,7 @@ def load(
     return load_data(DataConfig(**settings), seed=seed, splits=splits, label_space=space)
 
 
-def test_three_files(tmp_path: Path) -> None:
+def test_three_files(tmp_path):
     data = load(
         train_file=write(tmp_path, "train.csv", "id,text,label\nx,one,good\ny,two,bad\n"),
         validation_file=write(tmp_path, "dev.tsv", "label\ttext\nbad\tthree\n"),
@@ -54,7 +54,7 @@ def test_three_files(tmp_path: Path) -> None:
     assert "bad, good" in said
 
 
-def test_a_validation_part_is_cut_and_said(tmp_path: Path) -> None:
+def test_a_validation_part_is_cut_and_said(tmp_path):
     path = write(tmp_path, "train.jsonl", reviews(100))
     data = load(train_file=path, validation_share=0.2)
     train, validation = data.splits["train"], data.splits["validation"]
@@ -71,7 +71,7 @@ def test_a_validation_part_is_cut_and_said(tmp_path: Path) -> None:
     assert only.fingerprint() == {"validation": data.fingerprint()["validation"]}
 
 
-def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
+def test_parts_are_stratified_seeded_and_said(tmp_path):
     files = {
         "train_file": write(tmp_path, "train.jsonl", reviews(100)),
         "validation_file": write(tmp_path, "dev.jsonl", reviews(40)),
@@ -87,7 +87,7 @@ def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
     assert not any("Only" in note for note in load(**files, max_train_samples=100).notes)
 
 
-def test_labels_of_a_model_are_kept_when_scoring(tmp_path: Path) -> None:
+def test_labels_of_a_model_are_kept_when_scoring(tmp_path):
     space = LabelSpace("classification", ("good", "neutral", "bad"))
     dev = write(tmp_path, "dev.csv", "text,label\na,good\nb,bad\n")
     data = load(validation_file=dev, train_file="gone.csv", splits=("validation",), space=space)
@@ -99,7 +99,7 @@ def test_labels_of_a_model_are_kept_when_scoring(tmp_path: Path) -> None:
         load(validation_file=dev, space=LabelSpace("classification", ("good", "fine")))
 
 
-def test_splits_that_there_are_not(tmp_path: Path) -> None:
+def test_splits_that_there_are_not(tmp_path):
     path = write(tmp_path, "train.jsonl", reviews(10))
     with pytest.raises(ConfigError, match=r"no split 'test' in this data. Its splits: train, validation"):
         load(train_file=path, splits=("test",))
@@ -107,7 +107,7 @@ def test_splits_that_there_are_not(tmp_path: Path) -> None:
         load(validation_file=path, splits=("test",), space=CLASSES)
 
 
-def test_a_test_file_alone_needs_known_classes(tmp_path: Path) -> None:
+def test_a_test_file_alone_needs_known_classes(tmp_path):
     path = write(tmp_path, "test.csv", "text\na\n")
     with pytest.raises(LabelError, match="no labels to find the classes in"):
         load(test_file=path)
@@ -118,7 +118,7 @@ def predict(path: str, space: LabelSpace = CLASSES, is_pair: bool = False, **set
     return read_unlabelled(path, label_space=space, is_pair=is_pair, config=DataConfig(**settings))
 
 
-def test_rows_to_predict(tmp_path: Path) -> None:
+def test_rows_to_predict(tmp_path):
     rows = predict(write(tmp_path, "a.csv", "utterance\nhello\n"))
     assert (rows.texts, rows.pairs, rows.labels, rows.ids) == (("hello",), None, None, ("0",))
     rows = predict(write(tmp_path, "b.csv", "text,label\nhello,good\n"), label_column="label")
@@ -127,7 +127,7 @@ def test_rows_to_predict(tmp_path: Path) -> None:
     assert predict(write(tmp_path, "d.csv", "text\nhello\n"), label_column="label").labels is None
 
 
-def test_pairs_to_predict(tmp_path: Path) -> None:
+def test_pairs_to_predict(tmp_path):
     path = write(tmp_path, "a.csv", "premise,hypothesis\nA,B\n")
     rows = predict(path, is_pair=True)
     assert (rows.texts, rows.pairs) == (("A",), ("B",))
@@ -136,7 +136,7 @@ def test_pairs_to_predict(tmp_path: Path) -> None:
         predict(write(tmp_path, "b.csv", "text\nA\n"), is_pair=True)
 
 
-def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None:
+def test_a_known_tasks_own_columns_count_when_predicting(tmp_path):
     path = write(tmp_path, "a.tsv", "Quality\t#1 String\t#2 String\n1\tA\tB\n")
     space = LabelSpace("classification", ("not_equivalent", "equivalent"))
     rows = predict(path, space, is_pair=True, task="mrpc")

@@ -20,7 +20,7 @@ from attentune.stats.power import minimum_detectable_accuracy_difference, minimu
 from helpers.samples import distinct, find, make_rows, make_task
 
 
-def test_clean_data_has_no_findings() -> None:
+def test_clean_data_has_no_findings():
     splits = {
         "train": make_rows(distinct(40), [0, 1] * 20),
         "validation": make_rows(distinct(1000, "dev"), [0, 1] * 500),
@@ -64,7 +64,7 @@ def test_contradictions_in_few_rows_are_noted():
     assert find(examine(make_task(rare)), "conflicts")[0].level == "note"
 
 
-def test_token_lengths_and_the_share_that_is_cut() -> None:
+def test_token_lengths_and_the_share_that_is_cut():
     lengths = np.arange(1, 101)
     splits = {"train": make_rows(distinct(100), [0, 1] * 50)}
     report = examine(make_task(splits), token_lengths={"train": lengths}, max_length=90)
@@ -98,9 +98,7 @@ LANGUAGES = {
         ("{}", 20, False),
     ],
 )
-def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_only(
-    text: str, count: int, is_told: bool
-) -> None:
+def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_only(text, count, is_told):
     task = make_task({"train": make_rows([text.format(number) for number in range(count)], [0, 1] * (count // 2))})
     found = find(examine(task, english_only=True), "language")
     assert [(one.level, "xlm-roberta" in one.cure) for one in found] == [("warning", True)] * is_told
@@ -110,7 +108,7 @@ def test_texts_that_are_not_english_are_told_where_the_encoder_knows_english_onl
 # Labels
 
 
-def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
+def test_regression_reports_the_spread_and_the_detectable_correlation():
     scores = list(np.linspace(0, 5, 60))
     splits = {"train": make_rows(distinct(2), [0.0, 5.0]), "validation": make_rows(distinct(60, "dev"), scores)}
     report = examine(make_task(splits, task_type="regression"))
@@ -123,7 +121,7 @@ def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
 
 
 @pytest.mark.parametrize(("size", "warned"), [(3, True), (100, True), (1000, False)])
-def test_small_evaluation_splits_are_warned_of(size: int, warned: bool) -> None:
+def test_small_evaluation_splits_are_warned_of(size, warned):
     labels = [place % 2 for place in range(size)]
     splits = {"train": make_rows(distinct(4), [0, 1, 0, 1]), "validation": make_rows(distinct(size, "dev"), labels)}
     report = examine(make_task(splits))
@@ -141,7 +139,7 @@ def test_small_evaluation_splits_are_warned_of(size: int, warned: bool) -> None:
 WORD_SHIFTS = ("length-shift", "vocabulary-shift")
 
 
-def test_other_shares_of_labels_are_told_and_chance_is_not() -> None:
+def test_other_shares_of_labels_are_told_and_chance_is_not():
     def shifted(train: TextRows, test: TextRows, **task: Any) -> int:
         return len(find(examine(make_task({"train": train, "test": test}, **task)), "label-shift"))
 
@@ -164,7 +162,7 @@ def test_other_shares_of_labels_are_told_and_chance_is_not() -> None:
         (4, 400, ["length-shift", "vocabulary-shift"]),
     ],
 )
-def test_longer_texts_and_new_words_are_told(words: int, first: int, told: list[str]) -> None:
+def test_longer_texts_and_new_words_are_told(words, first, told):
     draw = np.random.default_rng(0)
 
     def drawn(count: int, words: int, first: int) -> TextRows:
@@ -211,13 +209,13 @@ def time_shift(train: str, test: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_later_test_file_is_told_with_its_months(name: str, tmp_path: Path) -> None:
+def test_a_later_test_file_is_told_with_its_months(name, tmp_path):
     train = write_dated(tmp_path / "a.csv", list(map(WAYS[name], TRAIN)), name)
     (message,) = time_shift(train, write_dated(tmp_path / "b.csv", list(map(WAYS[name], LATER)), name))
     assert "the texts are from 2024-03 to 2024-06, those of train from 2021-01 to 2023-12" in message
 
 
-def test_typed_dates_few_rows_and_years(tmp_path: Path) -> None:
+def test_typed_dates_few_rows_and_years(tmp_path):
     for name, dates in (("a", TRAIN), ("b", [date.date() for date in LATER])):
         columns = {"text": [f"{name} {row}" for row in range(40)], "label": ["yes", "no"] * 20, "created": dates}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
@@ -243,9 +241,7 @@ def test_typed_dates_few_rows_and_years(tmp_path: Path) -> None:
         (["soon", "late", "2021-03-04"] * 13, [date.date() for date in LATER], "date"),
     ],
 )
-def test_what_is_no_date_without_doubt_is_not_compared(
-    train: Sequence[Any], test: Sequence[Any], name: str, tmp_path: Path
-) -> None:
+def test_what_is_no_date_without_doubt_is_not_compared(train, test, name, tmp_path):
     first, second = write_dated(tmp_path / "a.csv", train, name), write_dated(tmp_path / "b.csv", test, name)
     assert time_shift(first, second) == []
     assert time_shift(first, write_dated(tmp_path / "c.csv", ["x"] * 40, "source")) == []
@@ -254,7 +250,7 @@ def test_what_is_no_date_without_doubt_is_not_compared(
 # The report
 
 
-def test_warnings_come_first_and_the_gravest_of_them_before_the_rest() -> None:
+def test_warnings_come_first_and_the_gravest_of_them_before_the_rest():
     splits = {
         "train": make_rows(["a", "a", "b", ""], [0, 1, 0, 1]),
         "validation": make_rows(["b", "c", "c"], [0, 1, 1]),
@@ -266,7 +262,7 @@ def test_warnings_come_first_and_the_gravest_of_them_before_the_rest() -> None:
     assert set(kinds) <= set(CHECKS)
 
 
-def test_summary_is_brief_and_says_what_it_leaves_out() -> None:
+def test_summary_is_brief_and_says_what_it_leaves_out():
     splits = {
         "train": make_rows(["a", "a", "b", "", "c"], [0, 1, 0, 1, 1]),
         "validation": make_rows(["b", "d", "e", "f"], [0, 1, 1, 1]),
@@ -294,13 +290,13 @@ def test_summary_is_brief_and_says_what_it_leaves_out() -> None:
         {"train": make_rows(["a"]), "validation": make_rows([], [])},
     ],
 )
-def test_missing_splits_rows_and_labels_do_no_harm(splits: dict[str, TextRows]) -> None:
+def test_missing_splits_rows_and_labels_do_no_harm(splits):
     report = examine(make_task(splits), token_lengths={name: np.full(len(rows), 5) for name, rows in splits.items()})
     assert 1 <= len(summary_lines(report)) <= 6
     assert full_lines(report)[0] == summary_lines(report)[0]
 
 
-def test_full_lines_hold_every_finding_with_cure_and_rows_and_go_through_json() -> None:
+def test_full_lines_hold_every_finding_with_cure_and_rows_and_go_through_json():
     splits = {
         "train": make_rows(["a", "a", "b"], [0, 1, 0], lines=True),
         "validation": make_rows(["b", "c"], [0, 1]),
@@ -323,5 +319,5 @@ def test_full_lines_hold_every_finding_with_cure_and_rows_and_go_through_json() 
     ("share", "shown"),
     [(0, "0.0 %"), (1e-5, "< 0.1 %"), (0.0005, "0.1 %"), (0.1234, "12.3 %"), (0.99999, "> 99.9 %"), (1, "100.0 %")],
 )
-def test_a_share_is_never_rounded_to_none_or_all(share: float, shown: str) -> None:
+def test_a_share_is_never_rounded_to_none_or_all(share, shown):
     assert percent(share) == shown

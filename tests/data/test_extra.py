@@ -33,7 +33,7 @@ def loaded(folder: Path, *extra: object, weights: tuple[float, ...] | None = Non
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write_reviews(tmp_path / "train.csv", 40, seed=1)
     write_reviews(tmp_path / "silver.csv", 12, seed=5)
     rows = [{"text": "we saw it", "label": "good"}, {"text": "so dull", "label": "bad"}]
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows_follow_those_of_train_in_the_order_of_the_files(folder: Path) -> None:
+def test_rows_follow_those_of_train_in_the_order_of_the_files(folder):
     plain, mixed = loaded(folder), loaded(folder, folder / "silver.csv", folder / "web.jsonl", weights=(0.5, 0.25))
     own, train = plain.splits["train"], mixed.splits["train"]
     assert train.texts[: len(own)] == own.texts
@@ -61,7 +61,7 @@ def test_rows_follow_those_of_train_in_the_order_of_the_files(folder: Path) -> N
     assert part.where(1).endswith("web.jsonl:2")
 
 
-def test_weights_of_one_are_none_and_files_of_weight_zero_are_not_read(folder: Path) -> None:
+def test_weights_of_one_are_none_and_files_of_weight_zero_are_not_read(folder):
     assert loaded(folder, folder / "silver.csv").splits["train"].weights is None
     plain, without = loaded(folder), loaded(folder, "nowhere.csv", weights=(0.0,))
     assert without == replace(plain, splits=without.splits)
@@ -69,7 +69,7 @@ def test_weights_of_one_are_none_and_files_of_weight_zero_are_not_read(folder: P
     assert without.splits["train"].sources is None
 
 
-def test_what_is_cut_is_of_the_main_rows_alone(folder: Path) -> None:
+def test_what_is_cut_is_of_the_main_rows_alone(folder):
     """The same rows are scored, calibrated on and left to train on, with and without the extra file."""
     for settings in (
         {},
@@ -90,7 +90,7 @@ def test_what_is_cut_is_of_the_main_rows_alone(folder: Path) -> None:
         assert {**prints, "train": ""} == {**plain.fingerprint(), "train": ""}
 
 
-def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folder: Path) -> None:
+def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folder):
     from attentune.data.load import with_calibration
 
     mixed = loaded(folder, folder / "silver.csv", weights=(0.5,))
@@ -102,7 +102,7 @@ def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folde
     assert cut.splits["train"].row_sources()[1].rows == 12
 
 
-def test_the_print_tells_rows_and_weights_apart(folder: Path) -> None:
+def test_the_print_tells_rows_and_weights_apart(folder):
     def train_print(*weights: float) -> str:
         return loaded(folder, folder / "silver.csv", weights=weights or None).fingerprint()["train"]
 
@@ -112,14 +112,14 @@ def test_the_print_tells_rows_and_weights_apart(folder: Path) -> None:
     assert len({train_print(), train_print(0.5), train_print(0.25)}) == 3
 
 
-def test_other_splits_do_not_need_the_files(folder: Path) -> None:
+def test_other_splits_do_not_need_the_files(folder):
     config = DataConfig(train_file=str(folder / "train.csv"), extra_train_files=("nowhere.csv",))
     assert list(load_data(config, seed=1, splits=("validation",)).splits) == ["validation"]
     with pytest.raises(DataError, match=r"nowhere\.csv"):
         load_data(config, seed=1, splits=("train",))
 
 
-def test_labels_go_by_name(tmp_path: Path) -> None:
+def test_labels_go_by_name(tmp_path):
     rows = [(f"word {n}", ("fair", "good", "poor")[n % 3]) for n in range(12)]
     write(tmp_path / "train.csv", *rows)
     extra = write(tmp_path / "extra.csv", ("a", "poor"), ("b", " good "), header="text,label")
@@ -135,7 +135,7 @@ def test_labels_go_by_name(tmp_path: Path) -> None:
         loaded(tmp_path, missing, task_type="ordinal", label_names=("poor", "fair", "good"))
 
 
-def test_scores_label_sets_and_pairs(tmp_path: Path) -> None:
+def test_scores_label_sets_and_pairs(tmp_path):
     write(tmp_path / "train.csv", *((f"word {n}", n / 2) for n in range(10)))
     extra = write(tmp_path / "extra.csv", ("a", 7.25))
     assert loaded(tmp_path, extra, task_type="regression").splits["train"].labels[-1] == 7.25
@@ -156,7 +156,7 @@ def test_scores_label_sets_and_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Path) -> None:
+def test_a_known_tasks_own_columns_and_values_count(data_dir, tmp_path):
     own = tmp_path / "more.tsv"
     own.write_text("sentence\tlabel\na fine film\t1\na dull one\t0\n")
     named = tmp_path / "named.csv"
@@ -169,7 +169,7 @@ def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Pa
     assert len(train) == len(plain.splits["train"]) + 3
 
 
-def test_a_folder_of_a_data_set(folder: Path) -> None:
+def test_a_folder_of_a_data_set(folder):
     import datasets
 
     rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
@@ -187,7 +187,7 @@ def test_a_folder_of_a_data_set(folder: Path) -> None:
         loaded(folder, folder / "tests")
 
 
-def test_the_doctor_finds_extra_rows_among_the_scored_ones(folder: Path) -> None:
+def test_the_doctor_finds_extra_rows_among_the_scored_ones(folder):
     plain = loaded(folder)
     scored = plain.splits["validation"]
     leak = write(folder / "leak.csv", (scored.texts[1].upper(), "good"), ("of its own", "bad"))
@@ -200,7 +200,7 @@ def test_the_doctor_finds_extra_rows_among_the_scored_ones(folder: Path) -> None
     assert report.to_dict()["splits"]["train"]["parts"][1] == {"source": leak, "rows": 2, "weight": 0.5}
 
 
-def test_weights_are_numbers_in_every_spelling() -> None:
+def test_weights_are_numbers_in_every_spelling():
     for given in ("0.5,2", [0.5, 2], ("0.5", "2")):
         own = {"data.extra_train_files": "a.csv,b.csv", "data.extra_train_weights": given}
         config = load_config(overrides=own)

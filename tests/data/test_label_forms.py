@@ -62,7 +62,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("label_forms.yaml").read_text(en
 
 
 @pytest.mark.parametrize("about", CASES)
-def test_a_form_of_labels(tmp_path: Path, about: str) -> None:
+def test_a_form_of_labels(tmp_path, about):
     case = CASES[about]
     times, forms = case.get("times", 1), case.get("with", {})
     for kind, settings in product(case.get("as", "csv").split(), forms if isinstance(forms, list) else [forms]):
@@ -94,7 +94,7 @@ def test_a_form_of_labels(tmp_path: Path, about: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path: Path, suffix: str) -> None:
+def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path, suffix):
     train = write(tmp_path / f"train{suffix}", label=[1, 0] * 10)
     test = write(tmp_path / f"test{suffix}", label=[1.0, 0.0, 1.0])
     data = load(train, test_file=test)
@@ -109,14 +109,14 @@ def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path: Path, s
 # --- labels that mean none
 
 
-def test_rows_to_predict_are_never_left_out(tmp_path: Path) -> None:
+def test_rows_to_predict_are_never_left_out(tmp_path):
     space = LabelSpace("classification", ("contradiction", "entailment", "neutral"))
     path = write(tmp_path / "t.csv", label=["entailment", "-", "neutral"])
     assert len(read_unlabelled(path, label_space=space, is_pair=False, config=DataConfig())) == 3
 
 
 @pytest.mark.parametrize("label", ["-", "?", "n/a", "N/A", "none", "NaN", "null", "unknown", "-1"])
-def test_a_rare_label_that_may_mean_none_is_found_and_can_be_left_out(tmp_path: Path, label: str) -> None:
+def test_a_rare_label_that_may_mean_none_is_found_and_can_be_left_out(tmp_path, label):
     rest = ["0", "1", "2"] if label == "-1" else ["bad", "good"]
     train = write(tmp_path / "t.csv", label=[*(rest * 20), label, label])
     data = whole(train)
@@ -131,7 +131,7 @@ def test_a_rare_label_that_may_mean_none_is_found_and_can_be_left_out(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["3f2a77c0-{}-4bd1", "https://example.org/a/very/long/address/{}", "2024-01-02 10:{}"])
-def test_ids_addresses_and_dates_are_not_guessed_as_texts(tmp_path: Path, text: str) -> None:
+def test_ids_addresses_and_dates_are_not_guessed_as_texts(tmp_path, text):
     cells = [text.format(10 + row) for row in range(40)]
     words = [f"a visit that was {row} times as warm" for row in range(40)]
     train = write(tmp_path / "t.csv", text=cells, anmerkung=words, label=["a", "b"] * 20)
@@ -140,7 +140,7 @@ def test_ids_addresses_and_dates_are_not_guessed_as_texts(tmp_path: Path, text: 
     assert whole(train).splits["train"].texts[3] == words[3]
 
 
-def test_a_score_column_is_asked_for_and_other_columns_are_named(tmp_path: Path) -> None:
+def test_a_score_column_is_asked_for_and_other_columns_are_named(tmp_path):
     votes = [str(row * row % 97) for row in range(90)]
     train = write(tmp_path / "t.csv", score=votes, flair=["rant", "praise", "other"] * 30, post_id=range(7, 97))
     with pytest.raises(LabelError, match=r"'score' holds \d+ different numbers.*--task_type.*--label_column flair"):
@@ -158,7 +158,7 @@ def test_a_score_column_is_asked_for_and_other_columns_are_named(tmp_path: Path)
 # --- lists
 
 
-def test_lists_of_labels_get_one_hint(tmp_path: Path) -> None:
+def test_lists_of_labels_get_one_hint(tmp_path):
     genres = ["Crime", "Drama", "History", "Sport", "War", "Music"]
     cells = [", ".join(some) for size in (1, 2, 3) for some in combinations(genres, size)] * 2
     train = write(tmp_path / "t.csv", genres=cells)
@@ -176,7 +176,7 @@ def test_lists_of_labels_get_one_hint(tmp_path: Path) -> None:
     assert any("are separated by ','" in note for note in found.notes)
 
 
-def test_many_absent_labels_are_one_finding(tmp_path: Path) -> None:
+def test_many_absent_labels_are_one_finding(tmp_path):
     train = write(tmp_path / "t.jsonl", labels=[[f"n{row}", "all"] for row in range(60)])
     few = write(tmp_path / "v.jsonl", labels=[["n1"], ["n2", "all"]])
     report = examine(load(train, validation_file=few, task_type="multi_label"))
@@ -192,7 +192,7 @@ def test_many_absent_labels_are_one_finding(tmp_path: Path) -> None:
 # --- vectors and columns of zeros and ones
 
 
-def test_several_columns_in_test_files(tmp_path: Path) -> None:
+def test_several_columns_in_test_files(tmp_path):
     train = write(tmp_path / "t.csv", late=["0", "1"] * 10, rude=["1", "0"] * 10)
     for cells in (["", ""], ["-1", "-1"]):
         data = load(train, label_column="late,rude", test_file=write(tmp_path / "n.csv", late=cells, rude=cells))
@@ -210,7 +210,7 @@ def test_several_columns_in_test_files(tmp_path: Path) -> None:
 # --- columns that do not exist
 
 
-def test_a_wrong_column_is_answered_with_the_likely_one(tmp_path: Path) -> None:
+def test_a_wrong_column_is_answered_with_the_likely_one(tmp_path):
     texts = [f"a visit that was {row} times as warm" for row in range(20)]
     train = write(tmp_path / "t.csv", text=texts, stimmung=["a", "b"] * 10)
     renamed = Path(train).read_text().replace("text,", "bemerkung,", 1)
@@ -224,7 +224,7 @@ def test_a_wrong_column_is_answered_with_the_likely_one(tmp_path: Path) -> None:
         whole(usual, label_column="mood")
 
 
-def test_many_classes_do_not_flood_the_first_lines(tmp_path: Path) -> None:
+def test_many_classes_do_not_flood_the_first_lines(tmp_path):
     labels = [f"intent {number:02}" for number in range(77) for _ in range(number + 2)]
     data = whole(write(tmp_path / "t.csv", label=labels))
     (note,) = [note for note in data.notes if "in the order of their ids" in note]
