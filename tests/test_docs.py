@@ -57,13 +57,10 @@ def test_a_default_is_documented_as_it_can_be_typed(name, hint, field):
     assert coerce(rows[name], hint) == field.default or (rows[name] == "null" and field.default is None)
 
 
-def test_metrics_are_documented():
-    text = prose(ROOT / "docs/configuration.md")
-    assert [name for name in METRICS if f"`{name}`" not in text] == []
-
-
-def test_known_tasks_and_verbs_and_public_names_are_documented():
-    tasks, commands, python = (prose(ROOT / f"docs/{page}.md") for page in ("data", "commands", "python"))
+def test_known_tasks_metrics_commands_and_public_names_are_documented():
+    pages = ("data", "configuration", "commands", "python")
+    tasks, metrics, commands, python = (prose(ROOT / f"docs/{page}.md") for page in pages)
+    assert [name for name in METRICS if f"`{name}`" not in metrics] == []
     assert [name for name in spec_names() if f"`{name}`" not in tasks] == []
     assert [command for command in COMMANDS if f"\n## {command}\n" not in commands] == []
     assert [name for name in attentune.__all__ if not re.search(rf"`{name}\b", python)] == []
