@@ -1,8 +1,10 @@
-"""Pack the records of a comparison into two files, from which `attentune report` makes the same report.
+"""Pack the records of a comparison into two files, and unpack them, so that `attentune report` makes the same report.
 
 python -m attentune_lab.pack comparisons/matrix results/matrix
+python -m attentune_lab.pack results/matrix comparisons/unpacked
 """
 
+import csv
 import dataclasses
 import gzip
 import json
@@ -10,42 +12,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attentune.data.dataset import SEPARATOR
 from attentune.errors import AttentuneError, CheckpointError
-from attentune.io.files import storage_errors, write_bytes
+from attentune.io.files import check_new_folder, read_gzip, storage_errors, write_bytes
 from attentune.results import without_nan
-from attentune.runs.records import (
-    MANIFEST_FILE,
-    PACKED_PREDICTIONS_FILE,
-    PACKED_RUNS_FILE,
-    is_packed,
-    read_packed_predictions,
-    read_predictions,
-    read_records,
-    record_file,
-)
+from attentune.runs.records import MANIFEST_FILE, Run, RunRecord, read_predictions, read_records, record_file
+
+RUNS_FILE, PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
 
 
 def pack_records(folder: Path, target: Path) -> int:
-    """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
+    """Pack the records of a comparison into two files; return their number.
 
     `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
-    rows that several runs share are stored once. Class probabilities and other splits are omitted. Of
-    `compare.json` the order of methods is kept.
+    rows that several runs share are stored once. Class probabilities and other splits are omitted.
     """
-    records = [record for record, _ in read_records(folder)]
+    records = read_records(folder)
     if not records:
         raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
-    if (target / "records").exists():
-        raise CheckpointError(f"{target}: is the folder of a comparison. Name another folder.")
+    check_new_folder(target)
     lines: list[dict[str, Any]] = []
     known: dict[str, int] = {}
-    packed = read_packed_predictions(folder) if is_packed(folder) else {}
     for record in records:
-        predictions, name = packed.get(record.run), record.predictions.get(record.split or "")
-        if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
-            predictions = read_predictions(file)
-        if predictions is None:
+        file = record_file(folder, record.run).with_name(record.predictions.get(record.split or "", "none"))
+        if not file.is_file():
             continue
+        predictions = read_predictions(file)
         rows = {"names": predictions.names, "ids": predictions.ids, "labels": predictions.labels_N.tolist()}
         key = _line(rows)
         if key not in known:
@@ -53,30 +45,53 @@ def pack_records(folder: Path, target: Path) -> int:
         number = known.setdefault(key, len(known))
         run = dataclasses.asdict(record.run)
         lines.append({"run": run, "rows": number, "predictions": predictions.predictions_N.tolist()})
-    manifest = folder / MANIFEST_FILE
-    order = _order_of_methods(manifest.read_bytes()) if manifest.is_file() else None
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    write_bytes(target / PACKED_PREDICTIONS_FILE, _compressed(lines))
-    if order is not None:
-        write_bytes(target / MANIFEST_FILE, order)
-    # Written last: this file marks the packed comparison as complete.
-    lines = [json.loads(record.to_json()) for record in records]
-    write_bytes(target / PACKED_RUNS_FILE, _compressed(lines))
+    for name, packed in ((PREDICTIONS_FILE, lines), (RUNS_FILE, [json.loads(record.to_json()) for record in records])):
+        write_bytes(target / name, gzip.compress("".join(map(_line, packed)).encode(), mtime=0))
+    if (folder / MANIFEST_FILE).is_file():  # of it, a report needs the order of methods and tasks
+        methods = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["methods"]
+        order = {"methods": {name: {"tasks": list(one["tasks"])} for name, one in methods.items()}}
+        write_bytes(target / MANIFEST_FILE, _line(order).encode())
     return len(records)
 
 
-def _order_of_methods(manifest: bytes) -> bytes:
-    """Keep of a manifest the names of methods and their tasks, by which a report is ordered."""
-    try:
-        methods = json.loads(manifest)["methods"]
-        return _line({"methods": {name: {"tasks": list(one["tasks"])} for name, one in methods.items()}}).encode()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return manifest
+def unpack_records(folder: Path, target: Path) -> int:
+    """Write the records and predictions of a packed comparison as `attentune compare` does; return their number."""
+    check_new_folder(target)
+    texts = _lines(folder / RUNS_FILE)
+    for number, text in enumerate(texts, start=1):
+        record = RunRecord.from_json(text, f"{folder / RUNS_FILE}, line {number}")
+        file = record_file(target, record.run)
+        with storage_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    rows: dict[int, dict[str, Any]] = {}
+    for line in map(json.loads, _lines(folder / PREDICTIONS_FILE) if (folder / PREDICTIONS_FILE).is_file() else ()):
+        if "run" not in line:
+            rows[line["rows"]] = line
+            continue
+        file, of = record_file(target, Run(**line["run"])), rows[line["rows"]]
+        record, names, plural = RunRecord.load(file), of["names"], "s" * isinstance(of["labels"][0], list)
+        with file.with_name(record.predictions[record.split or ""]).open("w", newline="", encoding="utf-8") as stream:
+            write = csv.writer(stream).writerow
+            write(["id", f"label{plural}", f"prediction{plural}", *(f"p_{name}" for name in names)])
+            for values in zip(of["ids"], of["labels"], line["predictions"], strict=True):
+                write([values[0], *(_text(value, names) for value in values[1:]), *[""] * len(names)])
+    if (folder / MANIFEST_FILE).is_file():
+        write_bytes(target / MANIFEST_FILE, (folder / MANIFEST_FILE).read_bytes())
+    return len(texts)
 
 
-def _compressed(lines: list[dict[str, Any]]) -> bytes:
-    return gzip.compress("".join(map(_line, lines)).encode(), mtime=0)
+def _text(value: Any, names: list[str]) -> str:
+    """Return a label or prediction as a file of predictions has it."""
+    if isinstance(value, list):
+        return SEPARATOR.join(name for name, is_set in zip(names, value, strict=True) if is_set)
+    return names[value] if names else "nan" if value is None else repr(value)
+
+
+def _lines(file: Path) -> list[str]:
+    return [line for line in read_gzip(file).split("\n") if line]
 
 
 def _line(value: Any) -> str:
@@ -86,8 +101,10 @@ def _line(value: Any) -> str:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
+    source, target = map(Path, sys.argv[1:])
     try:
-        print(f"{pack_records(Path(sys.argv[1]), Path(sys.argv[2]))} runs packed into {sys.argv[2]}")
+        number = (unpack_records if (source / RUNS_FILE).is_file() else pack_records)(source, target)
+        print(f"{number} runs written to {target}")
     except AttentuneError as error:
         print(f"pack: {error}", file=sys.stderr)
         sys.exit(2)

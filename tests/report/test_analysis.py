@@ -14,6 +14,7 @@ from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Verdicts, _example_values, best_run, compare_methods
 from attentune.report.load import recorded_runs
+from attentune.report.tables import further_table
 from attentune.runs.records import Predictions, RecordStore, Run, read_predictions, read_records
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import Runs, compare_all
@@ -25,7 +26,7 @@ CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
 
 
 def verdicts_of(folder: Path, baseline: str | None = None) -> Verdicts:
-    return compare_methods(recorded_runs(folder, [record for record, _ in read_records(folder)]), baseline)
+    return compare_methods(recorded_runs(folder, read_records(folder)), baseline)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -179,42 +180,28 @@ def write_two_metrics(folder: Path, *, sizes=(None,), splits=("validation",)) ->
                 write_record(folder, run, None, score=first, scores=scores, predictions=files)
 
 
-@pytest.mark.integration
-def test_further_metrics_and_splits_are_a_family_of_their_own(tmp_path):
-    write_two_metrics(tmp_path, splits=("validation_matched", "validation_mismatched"))
+def test_further_metrics_and_splits_are_means_over_seeds(tmp_path):
+    write_two_metrics(tmp_path, sizes=(250, None), splits=("validation_matched", "validation_mismatched"))
     found = verdicts_of(tmp_path)
-    assert [(one.task, one.metric, one.family) for one in found.comparisons] == [("mrpc", "accuracy", 2)] * 2
-    names = ["mrpc (f1)", "mrpc (validation_mismatched accuracy)", "mrpc (validation_mismatched f1)"]
-    assert [(one.result.task, one.result.method) for one in found.others] == [
-        (name, method) for name in names for method in ("good", "same")
-    ]
-    assert {one.result.family for one in found.others} == {6}
-    assert [one.split for one in found.others[:4:2]] == ["validation_matched", "validation_mismatched"]
-    assert [one.result.shown for one in found.others] == [True, False, False, False, False, False]
-    # The same as comparing these values alone.
-    runs = []
-    for method in CHANCES:
-        scores, examples = {}, {}
-        for seed in range(1, 6):
-            read = read_predictions(tmp_path / f"records/mrpc/all/{method}/seed-{seed}.validation_mismatched.csv")
-            scores[seed] = METRICS["f1"].score(read.labels_N, read.predictions_N)
-            examples[seed] = example_values("f1", read.labels_N, read.predictions_N)
-        guess = baseline_score("f1", read.labels_N, is_regression=False)
-        runs.append(Runs(method, names[2], "f1", scores, examples, majority_score=guess))
-    for one, plain in zip(found.others[4:], compare_all(runs, "bert"), strict=True):
-        assert (one.result.p, one.result.low) == pytest.approx((plain.p, plain.low))
-        assert one.result.examples == 200
-    assert "Further metrics and validation splits (6 comparisons, corrected among themselves):" in found.text()
-    assert "  good beats bert on mrpc (f1) by " in found.text()
-    content = found.to_dict()["other_comparisons"]
-    assert [(one["task"], one["split"], one["metric"]) for one in content[2:6:2]] == [
-        ("mrpc", "validation_mismatched", "accuracy"),
-        ("mrpc", "validation_mismatched", "f1"),
-    ]
-    write_two_metrics(tmp_path / "sizes", sizes=(250, None))
-    found = verdicts_of(tmp_path / "sizes")
-    assert [one.result.task for one in found.others[::2]] == ["mrpc (250 rows, f1)", "mrpc (all rows, f1)"]
-    assert [one.size for one in found.others[::2]] == ["250", "all"]
+    table = further_table(found)
+    assert table is not None
+    assert table.header == ("task", "split", "metric", "bert", "good", "same")
+    expected = []
+    for size, title in (("250", "mrpc, 250 rows"), ("all", "mrpc, all rows")):
+        for split, metric, name in (
+            ("validation_matched", "f1", "F1"),
+            ("validation_mismatched", "accuracy", "accuracy"),
+            ("validation_mismatched", "f1", "F1"),
+        ):
+            means = []
+            for method in CHANCES:
+                scores = []
+                for seed in range(1, 6):
+                    record = json.loads((tmp_path / f"records/mrpc/{size}/{method}/seed-{seed}.json").read_text())
+                    scores.append(record["scores"][split][metric])
+                means.append(f"{100 * sum(scores) / len(scores):.1f}")
+            expected.append((title, split, name, *means))
+    assert list(table.rows) == expected
 
 
 def test_invalid_baselines_and_predictions_are_refused(tmp_path):
@@ -320,7 +307,6 @@ def test_of_several_tasks_one_is_named(tmp_path: Path) -> None:
         ((), r"holds no finished run of a comparison or search"),
         (("run.json",), r"is a run folder, which is used as it is. Leave out --best"),
         (("tasks.json",), r"is a run folder"),
-        (("runs.jsonl.gz",), r"holds a packed comparison, which has no models"),
     ],
 )
 def test_other_folders_are_refused(tmp_path: Path, files: tuple[str, ...], message: str) -> None:

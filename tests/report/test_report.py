@@ -22,7 +22,6 @@ from attentune.report.writing import (
     escape_csv,
     escape_latex,
     escape_markdown,
-    fitting_tables,
     html_templates,
     render_csv,
     render_html,
@@ -81,7 +80,7 @@ def test_a_rich_comparison_has_every_figure_and_table_once(report):
         *("loss-sst2", "loss-rte"),
     ]
     assert list(tables_of(report)) == [
-        *("scores", "baselines", "verdicts", "differences", "ranks", "apart-sst2", "apart-rte"),
+        *("scores", "baselines", "verdicts", "ranks", "apart-sst2", "apart-rte"),
         *("classes-sst2", "classes-rte", "cost", "methods", "common"),
     ]
     assert [section.title for section in report.sections[:3]] == ["Result", "Scores by seed", "Differences"]
@@ -279,8 +278,7 @@ def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
     body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
     assert not re.search(r"(?<!\\)[%#_]", body)
     assert not set(body) & set("~^<>|\"'`\x1b\x00")
-    pieces = [piece for table in tables for piece in fitting_tables(table)]
-    assert body.count("\\begin{table}") == len(pieces) == body.count("\\end{table}")
+    assert body.count("\\begin{table}") == len(tables) == body.count("\\end{table}")
     assert body.count("\\begin{tabular}") == body.count("\\end{tabular}")
     lines = list(csv.reader(io.StringIO(render_csv(hostile))))
     assert {len(line) for line in lines} == {22}
@@ -325,18 +323,6 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Report:
     chances = {f"method {number} with a long name": 0.5 + 0.05 * number for number in range(8)}
     write_comparison(folder, chances, tasks=("rte", "sst2", "cola", "mrpc", "qqp"), sizes=(100, 1000, None))
     return report_of(folder)
-
-
-def test_latex_tables_are_split_where_they_are_too_wide_or_too_long(wide):
-    tables = tables_of(wide)
-    pieces = fitting_tables(tables["scores"])
-    assert len(pieces) > 3
-    assert all(one.header[0] == "method" and one.rows[0][0].startswith("method 0") for one in pieces)
-    assert [text for one in pieces for text in one.header[1:]] == list(tables["scores"].header[1:])
-    assert [one.notes for one in pieces] == [*[()] * (len(pieces) - 1), tables["scores"].notes]
-    pieces = fitting_tables(tables["verdicts"])
-    assert tuple(row for one in pieces for row in one.rows) == tables["verdicts"].rows
-    assert max(len(one.rows) for one in pieces) < 40
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")

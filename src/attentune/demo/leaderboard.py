@@ -169,7 +169,7 @@ def _as_tasks(run: ScoredRun) -> list[RecordedRun]:
             scores={"validation": {"accuracy": score}},
             scored=[],
         )
-        found.append(RecordedRun(scored, {}, part))
+        found.append(RecordedRun(scored, part))
     return found
 
 

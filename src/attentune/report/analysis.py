@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
 from attentune.report.load import RecordedRun, recorded_runs, with_task_names
 from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
-from attentune.runs.records import Predictions, RunRecord, is_packed, read_records
+from attentune.runs.records import Predictions, RunRecord, read_records
 from attentune.stats.compare import Runs, Summary, compare_all, compare_pairs, summarise
 from attentune.stats.verdict import Comparison
 
@@ -78,16 +78,6 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class OtherComparison:
-    """A comparison on another metric or another validation split than the task's first ones."""
-
-    task: str  # the task's name
-    size: str  # the number of training rows, or "all"
-    split: str  # the split that is scored
-    result: Comparison  # the comparison; its task names size, split and metric too, such as "mrpc (f1)"
-
-
-@dataclass(frozen=True)
 class Verdicts:
     """The comparisons of all methods with the baseline."""
 
@@ -99,7 +89,6 @@ class Verdicts:
     # together for multiple testing.
     comparisons: tuple[Comparison, ...]
     leads: tuple[Lead, ...]  # the best model of each of `columns`, with its comparisons corrected together
-    others: tuple[OtherComparison, ...]  # the same on each further metric and split of a task, corrected together
     notes: tuple[str, ...]  # remarks that concern several comparisons
 
     @cached_property
@@ -130,26 +119,14 @@ class Verdicts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers and sentences, ready for JSON."""
-        others = [
-            {**_comparison_dict(one.result), "task": one.task, "train_size": one.size, "split": one.split}
-            for one in self.others
-        ]
-        return {
-            "baseline": self.baseline,
-            "comparisons": [_comparison_dict(one) for one in self.comparisons],
-            "other_comparisons": others,
-            "notes": list(self.notes),
-        }
+        comparisons = [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons]
+        return {"baseline": self.baseline, "comparisons": comparisons, "notes": list(self.notes)}
 
     def text(self) -> str:
         """Return the sentences with their notes, for standard output; empty without a comparison."""
         lines = []
         for comparison in self.comparisons:
             lines += [f"{comparison.sentence}.", *(f"  {note}" for note in comparison.notes)]
-        if self.others:
-            count = len(self.others)
-            lines.append(f"Further metrics and validation splits ({count} comparisons, corrected among themselves):")
-            lines += [f"  {one.result.sentence}." for one in self.others]
         return "".join(f"{line}\n" for line in (*lines, *self.notes))
 
 
@@ -164,10 +141,6 @@ def _columns(cells: Iterable[Cell]) -> list[list[Cell]]:
 def same_rows(one: Predictions, other: Predictions) -> bool:
     """Return whether two runs predict the same rows."""
     return one.ids == other.ids and np.array_equal(one.labels_N, other.labels_N)
-
-
-def _comparison_dict(comparison: Comparison) -> dict[str, Any]:
-    return {**asdict(comparison), "shown": comparison.shown, "sentence": comparison.sentence}
 
 
 def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None) -> Verdicts:
@@ -195,7 +168,6 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
         tuple(cells),
         tuple(compare_all(_comparable([cell.runs for cell in compared], baseline, notes), baseline)),
         _leads(cell for cell in cells if cell.method in models),
-        tuple(_other_comparisons(compared, baseline, name_sizes)),
         tuple(notes),
     )
 
@@ -211,39 +183,6 @@ def _leads(cells: Iterable[Cell]) -> tuple[Lead, ...]:
     ]
     compared = iter(compare_pairs([(runs[0], other) for runs in ranked for other in runs[1:]]))
     return tuple(Lead(runs[0], tuple(itertools.islice(compared, len(runs) - 1))) for runs in ranked)
-
-
-def _other_comparisons(cells: Sequence[Cell], baseline: str, name_sizes: bool) -> Iterator[OtherComparison]:
-    """Compare on each metric and validation split of the tasks but the first of each, in a family of their own."""
-    places: dict[str, tuple[str, str, str]] = {}
-    runs: list[Runs] = []
-    for task in dict.fromkeys(cell.task for cell in cells):
-        of_task = [cell for cell in cells if cell.task == task]
-        for split, metric in _further_scores(of_task):
-            groups = []
-            for cell in of_task:
-                parts = [f"{cell.size_text} rows"] if name_sizes else []
-                name = f"{task} ({', '.join([*parts, metric if split is None else f'{split} {metric}'])})"
-                groups.append((name, cell.method, cell.recorded))
-                first = next((run.split for run in cell.recorded if run.split is not None), "")
-                places.setdefault(name, (task, cell.size, split or first))
-            runs += _comparable(_scored(task, metric, split, groups, []), baseline, [])
-    for result in compare_all(runs, baseline):
-        yield OtherComparison(*places[result.task], result)
-
-
-def _further_scores(cells: Sequence[Cell]) -> list[tuple[str | None, str]]:
-    """Return the splits and metrics of a task beside the primary one; the split is None where it is the first."""
-    done = [run.record for cell in cells for run in cell.recorded if run.record.is_done]
-    if not done:
-        return []
-    splits = [split for split in done[0].scores if split.startswith("validation")]
-    return [
-        (None if split == splits[0] else split, metric)
-        for split in splits
-        for metric in done[0].scores[split]
-        if metric in METRICS and (split, metric) != (splits[0], done[0].metric)
-    ]
 
 
 def _comparable(runs: Sequence[Runs | None], baseline: str, notes: list[str]) -> list[Runs]:
@@ -270,21 +209,17 @@ def _cells(recorded: Sequence[RecordedRun], methods: Sequence[str], name_sizes: 
         runs.sort(key=lambda run: run.record.run.seed)
         cells.append(Cell(task, "all" if is_all else str(rows), methods[number], tuple(runs), None))
     named = [(f"{task} ({cell.size_text} rows)" if name_sizes else task, cell.method, cell.recorded) for cell in cells]
-    scored = _scored(task, metric, None, named, notes)
+    scored = _scored(task, metric, named, notes)
     return [replace(cell, runs=runs) for cell, runs in zip(cells, scored, strict=True)]
 
 
 def _scored(
     task: str,
     metric: str | None,
-    split: str | None,
     groups: Sequence[tuple[str, str, Sequence[RecordedRun]]],
     notes: list[str],
 ) -> list[Runs | None]:
-    """Return the scores of each group, a name, a method and its runs, with values per example if all share their rows.
-
-    The split is None for the first validation split of each run.
-    """
+    """Return the scores of each group (name, method, runs), with values per example if all share their rows."""
     if metric is None or metric not in METRICS:
         return [None] * len(groups)
     found: list[Runs | None] = []
@@ -297,14 +232,14 @@ def _scored(
         constant: set[int] = set()
         overlap = 0.0
         for run in recorded:
-            at = split or run.split
-            if not run.record.is_done or at not in run.record.scores:
+            split = run.record.split
+            if not run.record.is_done or split is None:
                 continue
-            seed, score = run.record.run.seed, run.record.scores[at].get(metric)
+            seed, score = run.record.run.seed, run.record.scores[split].get(metric)
             scores[seed] = score
             folds = run.record.config.get("data", {}).get("folds")
             overlap = 1.0 / (folds - 1) if folds else 0.0
-            predictions = run.predictions(at)
+            predictions = run.predictions()
             if predictions is None or len(predictions.ids) < 2:
                 continue
             if (predictions.predictions_N == predictions.predictions_N[0]).all():
@@ -316,7 +251,7 @@ def _scored(
             if not folds:
                 first = predictions if first is None else first
                 examples_differ |= not same_rows(predictions, first)
-                examples[seed] = _example_values(metric, run.files.get(at, at), predictions, score)
+                examples[seed] = _example_values(metric, run.source, predictions, score)
         better = METRICS[metric].greater_is_better
         floor = float(np.mean(guesses)) if guesses else None
         bounds = METRICS.bounds(metric)
@@ -331,7 +266,7 @@ def _scored(
     return [one and replace(one, examples=None) for one in found]
 
 
-def _example_values(metric: str, file: Path | str, predictions: Predictions, score: float | None) -> np.ndarray:
+def _example_values(metric: str, file: object, predictions: Predictions, score: float | None) -> np.ndarray:
     """Return values per example whose mean is the score; raise if the predictions are of another run."""
     values_N = example_values(metric, predictions.labels_N, predictions.predictions_N)
     if score is None or not np.isfinite(values_N).all():
@@ -394,11 +329,9 @@ def best_run(folder: str | Path, task: str | None = None) -> BestRun:
 def _records(folder: Path) -> list[RunRecord]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. --best expects that of a comparison or search.")
-    if is_packed(folder):
-        raise CheckpointError(f"{folder}: holds a packed comparison, which has no models. Name the original folder.")
     if any((folder / name).is_file() for name in (RESULT_FILE, "config.json", TASKS_FILE)):
         raise CheckpointError(f"{folder}: is a run folder, which is used as it is. Leave out --best.")
-    records = [record for record, _ in read_records(folder)] if (folder / "records").is_dir() else []
+    records = read_records(folder)
     if not records:
         raise CheckpointError(
             f"{folder}: holds no finished run of a comparison or search, so there is no best one. Name the folder of"

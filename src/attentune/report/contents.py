@@ -29,16 +29,16 @@ from attentune.report.load import ReportData, TaskTexts
 from attentune.report.tables import (
     baselines_table,
     cost_table,
-    differences_table,
     failed_table,
     floor_rows,
+    further_table,
     model_interval,
-    others_table,
     ranking_tables,
     ranks_table,
     results,
     scores_table,
     settings_tables,
+    shared_sentences,
     verdicts_table,
 )
 from attentune.runs.records import RunRecord, unpaired
@@ -62,10 +62,8 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
     columns, is_one = verdicts.columns, len(verdicts.models) == 1
     sections = [
         *_result_sections(verdicts),
-        _section(
-            "Differences", [verdicts_table(verdicts), differences_table(verdicts)] if verdicts.comparisons else []
-        ),
-        _section("Further scores", [others_table(verdicts), ranks_table(verdicts)]),
+        _section("Differences", [verdicts_table(verdicts)] if verdicts.comparisons else []),
+        _section("Further scores", [further_table(verdicts), ranks_table(verdicts)]),
         _section("Training set size", _size_figures(verdicts)),
         *(model_section(verdicts, cells[0], data.texts.get(cells[0].task, TaskTexts())) for cells in columns if is_one),
         rows_section(verdicts, data.texts),
@@ -76,6 +74,9 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
     ]
     records = [one.record for one in data.runs]
     mismatches = [f"Runs that cannot be compared, since their rows differ: {text}." for text in unpaired(iter(records))]
+    warnings = (
+        (f"{one.run.task}, {one.run.method}, seed {one.run.seed}", text) for one in records for text in one.warnings
+    )
     counts = counts_sentence(records, list(dict.fromkeys(one.run.task for one in records)))
     return Report(
         f"Report on {', '.join(data.folders)}",
@@ -84,7 +85,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         answer_of(verdicts, with_baseline=baseline is not None),
         results(verdicts),
         question_of(verdicts) if columns else "",
-        (*mismatches, *_warnings(records)),
+        (*mismatches, *shared_sentences(warnings, _MOST_WARNINGS, "the runs' records")),
     )
 
 
@@ -137,17 +138,6 @@ def _versions_sentence(records: Sequence[RunRecord]) -> str:
             by_name.setdefault(name, {})[version] = None
     parts = [f"{name} {' and '.join(versions)}" for name, versions in by_name.items() if name != "platform"]
     return f"Versions: {', '.join(parts)}." if parts else ""
-
-
-def _warnings(records: Sequence[RunRecord]) -> list[str]:
-    """Return each warning of the runs' records once, with the runs that it concerns."""
-    runs: dict[str, list[str]] = {}
-    for one in records:
-        for sentence in one.warnings:
-            runs.setdefault(sentence, []).append(f"{one.run.task}, {one.run.method}, seed {one.run.seed}")
-    lines = [f"{'; '.join(where[:3])}{' and more' * (len(where) > 3)}: {text}" for text, where in runs.items()]
-    more = [f"{len(lines) - _MOST_WARNINGS} further warnings are in the runs' records."]
-    return lines[:_MOST_WARNINGS] + more * (len(lines) > _MOST_WARNINGS)
 
 
 # ---------------------------------------------------------------- the question and its answer
@@ -492,7 +482,7 @@ def _score_figures(verdicts: Verdicts) -> list[Figure]:
             points = [
                 (one["step"], points_factor(metric) * score)
                 for one in run.record.scored
-                if one.get("step") is not None and (score := _logged_score(one, run.split, metric)) is not None
+                if one.get("step") is not None and (score := _logged_score(one, run.record.split, metric)) is not None
             ]
             if len(points) > 1:
                 xs, ys = zip(*points, strict=True)

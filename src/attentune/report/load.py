@@ -13,13 +13,10 @@ from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 from attentune.runs.records import (
     CUSTOM_TASK,
     MANIFEST_FILE,
-    PACKED_PREDICTIONS_FILE,
     Predictions,
     Run,
     RunRecord,
-    is_packed,
     log_facts,
-    read_packed_predictions,
     read_predictions,
     read_records,
     record_file,
@@ -32,21 +29,13 @@ class RecordedRun:
     """A record and its predictions."""
 
     record: RunRecord
-    files: dict[str, Path]  # by split the file with its predictions
-    packed: Predictions | None = field(default=None, compare=False)  # the predictions on the split of the score
+    source: Path | Predictions = field(compare=False)  # its predictions, or their file, which may be missing
 
-    @property
-    def split(self) -> str | None:
-        """The split that the score is of: the first validation split; None if the run failed or has none."""
-        return self.record.split
-
-    def predictions(self, split: str | None = None) -> Predictions | None:
-        """Return the predictions on a split, by default that of the score; None where there are none."""
-        split = self.split if split is None else split
-        if self.packed is not None or split is None:
-            return self.packed if split == self.split else None
-        file = self.files.get(split)
-        return None if file is None or not file.is_file() else read_predictions(file)
+    def predictions(self) -> Predictions | None:
+        """Return the predictions on the split of the score; None where there are none."""
+        if isinstance(self.source, Predictions):
+            return self.source
+        return read_predictions(self.source) if self.source.is_file() else None
 
     def renamed(self, **names: str) -> RecordedRun:
         """Return the run with another name of its task or method."""
@@ -74,19 +63,9 @@ class ReportData:
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
     """Attach the predictions in a comparison's folder to its records."""
-    if is_packed(folder):
-        packed = read_packed_predictions(folder)
-        file = folder / PACKED_PREDICTIONS_FILE
-        return [
-            RecordedRun(one, dict.fromkeys(one.predictions, file) if one.run in packed else {}, packed.get(one.run))
-            for one in records
-        ]
     return [
-        RecordedRun(
-            record,
-            {split: record_file(folder, record.run).with_name(name) for split, name in record.predictions.items()},
-        )
-        for record in records
+        RecordedRun(one, record_file(folder, one.run).with_name(one.predictions.get(one.split or "", "none")))
+        for one in records
     ]
 
 
@@ -107,14 +86,14 @@ def collect(folders: Sequence[str]) -> ReportData:
 def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
-    if (folder / "records").is_dir() or is_packed(folder):
+    if (folder / "records").is_dir():
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
     return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:
-    runs = recorded_runs(folder, [record for record, _ in read_records(folder)])
+    runs = recorded_runs(folder, read_records(folder))
     try:
         manifest_methods = read_json(folder / MANIFEST_FILE)["methods"]
         methods = list(manifest_methods)
@@ -150,7 +129,7 @@ def _run(folder: Path) -> RecordedRun:
         predictions={split: file.name for split, file in files.items()},
         **log_facts(folder),
     )
-    return RecordedRun(record, files)
+    return RecordedRun(record, folder / f"predictions_{record.split}.csv")
 
 
 def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

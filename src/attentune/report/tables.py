@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ from attentune.report.document import (
     Table,
     format_interval,
     format_median,
-    format_p,
     format_score,
     metric_name,
     slug,
 )
 from attentune.report.load import RecordedRun
+from attentune.runs.records import RunRecord
 from attentune.stats.compare import rank_methods
 from attentune.stats.verdict import Comparison
 
@@ -48,7 +48,7 @@ _ALWAYS_LISTED = (
     "model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length",
 )  # fmt: skip
 _GIB = 1 << 30
-_MOST_ERROR_CHARACTERS, _MOST_NOTES = 400, 8
+_MOST_ERROR_CHARACTERS, _MOST_NOTES = 400, 5
 
 
 # ---------------------------------------------------------------- scores and verdicts
@@ -154,78 +154,41 @@ def verdicts_table(verdicts: Verdicts) -> Table:
     """Make the table of verdicts: a sentence for each comparison, significant differences first."""
     ordered = sorted(verdicts.comparisons, key=lambda comparison: not comparison.shown)
     rows = tuple((_arrow(one), f"{one.sentence}.") for one in ordered)
-    return Table(
-        "verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=(*verdicts.notes, *_shared_notes(verdicts))
-    )
+    concerned = ((f"{one.task}, {one.method}", note) for one in verdicts.comparisons for note in one.notes)
+    notes = (*verdicts.notes, *shared_sentences(concerned, _MOST_NOTES, "the output of attentune compare"))
+    return Table("verdicts", f"Differences to {verdicts.baseline}", ("", "verdict"), rows, left=2, notes=notes)
 
 
-def _shared_notes(verdicts: Verdicts) -> list[str]:
-    """Return each note of the comparisons once, with the tasks and methods that it concerns unless it concerns all."""
-    concerned: dict[str, list[Comparison]] = {}
-    for one in verdicts.comparisons:
-        for note in one.notes:
-            concerned.setdefault(note, []).append(one)
-    lines = []
-    for note, comparisons in concerned.items():
-        if 1 < len(comparisons) == len(verdicts.comparisons):
-            lines.append(note)
-            continue
-        places = []
-        for task in dict.fromkeys(one.task for one in comparisons):
-            methods = [one.method for one in comparisons if one.task == task]
-            all_methods = len(methods) == sum(one.task == task for one in verdicts.comparisons)
-            is_named = all_methods or all(method in note for method in methods)
-            places.append(task if is_named else f"{task}, {' and '.join(methods)}")
-        lines.append(f"{'; '.join(places)}: {note}")
-    more = [f"{len(lines) - _MOST_NOTES} further notes are in the output of attentune compare."]
-    return lines if len(lines) <= _MOST_NOTES else lines[:_MOST_NOTES] + more
+def shared_sentences(pairs: Iterable[tuple[str, str]], most: int, elsewhere: str) -> list[str]:
+    """Return each sentence once, after the places that it concerns; of many sentences the first ones."""
+    places: dict[str, list[str]] = {}
+    for place, sentence in pairs:
+        places.setdefault(sentence, []).append(place)
+    lines = [f"{'; '.join(at[:3])}{' and more' * (len(at) > 3)}: {sentence}" for sentence, at in places.items()]
+    return lines[:most] + [f"{len(lines) - most} more are in {elsewhere}."] * (len(lines) > most)
 
 
-_DIFFERENCE_HEADER = ("task", "method", "baseline", "method's mean", "difference", "95 % CI", "p", "p after Holm")
-
-
-def _difference_row(one: Comparison) -> tuple[str, ...]:
-    return (
-        one.task,
-        one.method,
-        format_score(one.baseline_mean, one.metric),
-        format_score(one.method_mean, one.metric),
-        format_score(one.difference, one.metric, sign=True),
-        format_interval(one.low, one.high, one.metric),
-        format_p(one.p),
-        format_p(one.p_holm),
-    )
-
-
-def differences_table(verdicts: Verdicts) -> Table:
-    """Make the table of the numbers behind the verdicts."""
+def further_table(verdicts: Verdicts) -> Table | None:
+    """Make the table of the mean scores on further metrics and validation splits; None without any."""
     rows = []
-    for one in verdicts.comparisons:
-        too_large = one.greater_is_better and one.minimum_detectable_effect > 1
-        detectable = "> 100" if too_large else format_score(one.minimum_detectable_effect, one.metric)
-        examples = NOTHING if one.examples is None else f"{one.examples:,}"
-        rows.append((*_difference_row(one), format_p(one.p_sign_flip), detectable, str(one.seeds), examples))
-    header = (*_DIFFERENCE_HEADER, "p, sign-flip test over seeds", "minimum detectable", "seeds", "examples")
-    note = (
-        f"Difference to {verdicts.baseline}, positive where the method is better, in points (hundredths), for errors"
-        " in the unit of the labels. The confidence interval and p concern one comparison; Holm's method corrects p"
-        f" for all {len(rows)} comparisons. Minimum detectable: the smallest true difference that this number of seeds"
-        " and examples detects with a power of 80 %."
-    )
-    return Table("differences", f"Differences to {verdicts.baseline}", header, tuple(rows), left=2, notes=(note,))
+    for cells in verdicts.columns:
+        scores: dict[tuple[str, str], dict[str, list[float]]] = {}
+        for cell in cells:
+            for record in cell.done:
+                for split, metric in (pair for pair in _metrics_of(record) if pair != (record.split, record.metric)):
+                    of_metric = scores.setdefault((split, metric), {})
+                    of_metric.setdefault(cell.method, []).append(_number(record.scores[split][metric]))
+        for (split, metric), found in scores.items():
+            means = (format_score(statistics.fmean(found.get(name, [math.nan])), metric) for name in verdicts.models)
+            rows.append((verdicts.title(cells[0]), split, metric_name(metric), *means))
+    header = ("task", "split", "metric", *verdicts.models)
+    note = "Means over seeds. The verdicts are on the task's first metric on its first validation split."
+    return Table("further", "Further metrics and splits", header, tuple(rows), left=3, notes=(note,)) if rows else None
 
 
-def others_table(verdicts: Verdicts) -> Table | None:
-    """Make the table of comparisons on further metrics and validation splits; None without any."""
-    if not verdicts.others:
-        return None
-    rows = tuple((*_difference_row(one.result), _arrow(one.result)) for one in verdicts.others)
-    note = (
-        "The task's first metric on its first validation split decides; these are the others. Holm's method corrects"
-        f" these {len(rows)} comparisons among themselves."
-    )
-    header = (*_DIFFERENCE_HEADER, "verdict")
-    return Table("other-metrics", "Further metrics and validation splits", header, rows, left=2, notes=(note,))
+def _metrics_of(record: RunRecord) -> list[tuple[str, str]]:
+    splits = [split for split in record.scores if split.startswith("validation")]
+    return [(split, metric) for split in splits for metric in record.scores[split] if metric in METRICS]
 
 
 def ranks_table(verdicts: Verdicts) -> Table | None:

@@ -9,7 +9,6 @@ import io
 import math
 import os
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from attentune.report.document import Figure, Report, Section, Table, slug, visi
 REPORT_KINDS = (".html", ".md", ".csv", ".tex")
 # Longer tables, and those that few readers need, are folded.
 _MOST_OPEN_ROWS = 30
-_FOLDED = ("other-metrics", "common", "methods", "cost", "differences")
+_FOLDED = ("further", "common", "methods", "cost")
 _COLOURS = {"#000000": "currentColor", "#000": "currentColor", "#dddddd": "var(--line)", "#ffffff": "var(--page)",
             "#555555": "var(--soft)", "black": "currentColor", "white": "var(--page)"}  # fmt: skip
 _NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
@@ -62,8 +61,6 @@ _LATEX_SPECIAL = {
     "↓": r"\ensuremath{\downarrow}",
     "†": r"\ensuremath{\dagger}",
 }
-# A line and a page of the class article in \small, and columns that are wrapped.
-_LINE_CHARACTERS, _PAGE_LINES, _HEADER_CHARACTERS, _LEAST_WRAPPED = 76, 40, 9, 28
 _LATEX_MINUS = re.compile(r"(?<![\w.)}-])-(?=\d)")
 
 
@@ -230,90 +227,19 @@ def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
 
 def render_latex(report: Report, figures: Mapping[str, str]) -> str:
     """Render LaTeX tables to include in a paper with \\input; see `render_markdown`."""
-    sections = [
-        replace(section, parts=tuple(piece for part in section.parts for piece in fitting_tables(part)))
-        for section in _printed_sections(report, figures)
-    ]
-    return latex_templates.get_template("report.tex.jinja").render(
-        answer=report.answer, sections=sections, figures=figures
-    )
-
-
-def fitting_tables(part: Table | Figure) -> list[Table | Figure]:
-    """Split a table that is wider than a line or longer than a page; each piece has the first columns."""
-    if isinstance(part, Figure):
-        return [part]
-    widths = _column_widths(part)
-    kept = list(range(part.left if part.left < len(widths) else 1))
-    free = _LINE_CHARACTERS - sum(widths[column] for column in kept)
-    groups: list[list[int]] = [[]]
-    for column in range(len(kept), len(widths)):
-        if groups[-1] and sum(widths[one] for one in (*groups[-1], column)) > free:
-            groups.append([])
-        groups[-1].append(column)
-    long_lines = _LINE_CHARACTERS // 2
-    lines = [max(math.ceil(len(text) / long_lines) for text in row) for row in part.rows]
-    starts = [0]
-    for number in range(len(lines)):
-        if sum(lines[starts[-1] : number + 1]) > _PAGE_LINES:
-            starts.append(number)
-    blocks = [part.rows[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
-    pieces = [
-        replace(
-            part,
-            header=tuple(part.header[column] for column in (*kept, *group)),
-            rows=tuple(tuple(row[column] for column in (*kept, *group)) for row in block),
-            left=len(kept) + sum(column < part.left for column in group),
-            notes=(),
-        )
-        for group in groups
-        for block in blocks
-    ]
-    if len(pieces) > 1:
-        numbered = enumerate(pieces, start=1)
-        pieces = [
-            replace(one, name=f"{part.name}-{number}", title=f"{part.title} ({number} of {len(pieces)})")
-            for number, one in numbered
-        ]
-    return [*pieces[:-1], replace(pieces[-1], notes=part.notes)]
-
-
-def _column_widths(table: Table) -> list[int]:
-    """Return the columns' widths in characters, with the space between columns; wrapped columns have their least."""
-    columns = zip(*((*map(_longest_line, table.header),), *(map(len, row) for row in table.rows)), strict=True)
-    return [
-        (_LEAST_WRAPPED if number in table.long_columns else max(lengths)) + 2 for number, lengths in enumerate(columns)
-    ]
-
-
-def _longest_line(header: str) -> int:
-    return max(map(len, _header_lines(header)), default=0)
-
-
-def _header_lines(text: str) -> list[str]:
-    return textwrap.wrap(one_line(text), _HEADER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
-
-
-def _stacked(text: str, left: bool) -> str:
-    lines = [escape_latex(line) for line in _header_lines(text)]
-    if len(lines) < 2:
-        return "".join(lines)
-    side = "l" if left else "r"
-    return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}" + r" \\ ".join(lines) + r"\end{tabular}"
+    sections = _printed_sections(report, figures)
+    template = latex_templates.get_template("report.tex.jinja")
+    return template.render(answer=report.answer, sections=sections, figures=figures)
 
 
 def _column_types(table: Table) -> str:
-    """Return LaTeX's types of the columns; those of long texts share the rest of the line."""
-    widths = _column_widths(table)
-    rest = _LINE_CHARACTERS - sum(width for column, width in enumerate(widths) if column not in table.long_columns)
-    share = max(_LEAST_WRAPPED, rest / max(1, len(table.long_columns)) - 2) / _LINE_CHARACTERS
-    return "".join(
-        rf"p{{{share:.2f}\linewidth}}" if column in table.long_columns else "l" if column < table.left else "r"
-        for column in range(len(widths))
-    )
+    """Return LaTeX's types of the columns; those of long texts are wrapped, and share two thirds of a line."""
+    wrapped = rf"p{{{0.66 / max(1, len(table.long_columns)):.2f}\linewidth}}"
+    plain = ("l" if column < table.left else "r" for column in range(len(table.header)))
+    return "".join(wrapped if column in table.long_columns else kind for column, kind in enumerate(plain))
 
 
-latex_templates.filters |= {"stacked": _stacked, "column_types": _column_types}
+latex_templates.filters["column_types"] = _column_types
 
 
 def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Section]:

@@ -19,7 +19,7 @@ from attentune.runs.grid import (
     fingerprint_encoders,
     fingerprint_extra_rows,
     fingerprint_rows,
-    make_comparison_folder,
+    make_folder,
     methods_named,
     open_comparison,
     plan_grid,
@@ -27,7 +27,7 @@ from attentune.runs.grid import (
     with_saved_choices,
 )
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.records import RecordStore, RunRecord, unpaired
+from attentune.runs.records import MANIFEST_FILE, RecordStore, RunRecord, unpaired
 from attentune.training.run_folder import check_feasible, stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
@@ -111,7 +111,7 @@ def compare(
     display.task_name = grid.task_name
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
-    make_comparison_folder(folder)
+    make_folder(folder, MANIFEST_FILE, "comparison")
     with only_driver(folder):
         open_comparison(folder, grid, data_fingerprints)
         for run in grid.runs if retry_failed else ():

@@ -20,7 +20,7 @@ from attentune.data.dataset import TaskData, data_name
 from attentune.errors import CheckpointError, ConfigError
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.results import ORIGINAL_TRAIN
-from attentune.runs.records import CUSTOM_TASK, LOCKS, MANIFEST_FILE, Run, is_packed
+from attentune.runs.records import CUSTOM_TASK, LOCKS, MANIFEST_FILE, Run
 from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import RULED
 
@@ -366,16 +366,9 @@ def methods_of(grid: RunGrid) -> Methods:
     }
 
 
-def make_comparison_folder(folder: Path) -> None:
-    """Create the folder of a comparison, unless it exists."""
-    if is_packed(folder):
-        raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
-    make_folder(folder, MANIFEST_FILE, "comparison")
-
-
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
     """Create a comparison in this folder, or continue the existing one."""
-    make_comparison_folder(folder)
+    make_folder(folder, MANIFEST_FILE, "comparison")
     before = read_manifest(folder)
     methods = methods_of(grid)
     check_same(before["methods"], methods, str(folder))

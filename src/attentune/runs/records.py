@@ -1,6 +1,6 @@
 """Runs and their records: one JSON file for each run of a comparison, search or `auto`. Reading needs no PyTorch.
 
-Also the predictions beside a record, and packed comparisons: two files that `attentune report` reads like a folder.
+Also the predictions beside a record.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import platform
 import shutil
 import traceback
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,6 @@ from attentune.io.files import (
     FileLock,
     is_plain_name,
     parse_json,
-    read_gzip,
     read_text,
     storage_errors,
     write_bytes,
@@ -50,16 +49,8 @@ _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 _KEPT, _DRAFT = ".kept", "record.json"
 # The content of the former if the run is kept for having the best score, rather than with all others.
 _AS_BEST = b"best\n"
-# A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
-PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
 # The methods, settings and tasks of a comparison.
 MANIFEST_FILE = "compare.json"
-_AGAIN = "Delete it, and its predictions if there are any; the same command makes it again."
-_PACK_AGAIN = "Make it again: python -m attentune_lab.pack COMPARISON FOLDER."
-_NOT_PACKED = (
-    "A report needs the folder of a comparison, or one that python -m attentune_lab.pack COMPARISON FOLDER wrote;"
-    " other records can be read as JSON lines."
-)
 
 
 @dataclass(frozen=True, order=True)
@@ -124,7 +115,7 @@ class RunRecord(RunResult):
         return cls.from_json(text, str(file))
 
     @classmethod
-    def from_json(cls, text: str, where: str, cure: str = _AGAIN) -> RunRecord:
+    def from_json(cls, text: str, where: str) -> RunRecord:
         """Parse the record of one run from the output of `to_json`."""
         try:
             content = parse_json(text)
@@ -139,11 +130,14 @@ class RunRecord(RunResult):
                 raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
             return cls(**{**content, "run": Run(**content["run"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_record(where, error, cure) from error
+            raise _no_record(where, error) from error
 
 
-def _no_record(where: str, error: Exception, cure: str = _AGAIN) -> CheckpointError:
-    return CheckpointError(f"{where}: is no record of a run ({error}). {cure}")
+def _no_record(where: str, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{where}: is no record of a run ({error}). Delete it, and its predictions if there are any; the same command"
+        " makes it again."
+    )
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
@@ -256,9 +250,7 @@ class RecordStore:
 
     def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
         """Read the records of these runs, or of all; runs without a record are skipped."""
-        if runs is not None:
-            return [self.load(run) for run in runs if self.has(run)]
-        return [record for record, _ in read_records(self.folder)]
+        return read_records(self.folder) if runs is None else [self.load(run) for run in runs if self.has(run)]
 
     def write_draft(self, record: RunRecord) -> None:
         """Leave the record of a run in its folder, for the command that is or will be in charge of it."""
@@ -353,35 +345,10 @@ def record_file(folder: Path, run: Run) -> Path:
     return folder / "records" / f"{run.name}.json"
 
 
-def is_packed(folder: Path) -> bool:
-    return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
-
-
-def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    if is_packed(folder):
-        records = list(_packed_records(folder / PACKED_RUNS_FILE))
-    else:
-        records = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
-    return sorted(records, key=lambda pair: _order(pair[0]))
-
-
-def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
-    known: set[Run] = set()
-    for number, line in enumerate(_lines(file), start=1):
-        record = RunRecord.from_json(line, f"{file}, line {number}", _NOT_PACKED)
-        if record.run in known:
-            raise CheckpointError(f"{file}, line {number}: has {record.run.name} a second time. Delete one of the two.")
-        known.add(record.run)
-        yield record, file
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        if file.is_symlink():
-            raise ValueError("it is a link")
-        return [line for line in read_gzip(file).split("\n") if line]
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
+def read_records(folder: Path) -> list[RunRecord]:
+    """Read all records of a comparison, by task, size, method and seed."""
+    records = [RunRecord.load(file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
+    return sorted(records, key=lambda one: (one.run.task, one.run.train_size or math.inf, one.run.method, one.run.seed))
 
 
 @dataclass(frozen=True)
@@ -392,7 +359,7 @@ class Predictions:
     names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
     labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones
     predictions_N: np.ndarray  # predictions in the format of `labels_N`
-    # (N, C); without columns for regression, empty in a packed comparison.
+    # (N, C); without columns for regression and where a file has none.
     probabilities_NC: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
@@ -419,56 +386,17 @@ def no_predictions(file: Path, error: Exception) -> CheckpointError:
 
 
 def read_predictions(file: Path) -> Predictions:
-    """Read the labels, predictions and probabilities in a file of predictions."""
+    """Read the labels, predictions and probabilities in a file of predictions; columns p_NAME may be empty."""
     header, columns = prediction_columns(file)
     shares = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
     names, several = tuple(header[number].removeprefix("p_") for number in shares), header[1] == "labels"
     try:
         labels_N, predictions_N = (values_of(texts, names, several=several) for texts in columns[1:3])
-        shares_CN = [np.array(columns[number], dtype=np.float64) for number in shares]
-        probabilities_NC = np.stack(shares_CN, axis=1) if shares else np.zeros((len(labels_N), 0))
+        shares_CN = [np.array(columns[number], dtype=np.float64) for number in shares if any(columns[number])]
+        probabilities_NC = np.stack(shares_CN, axis=1) if shares_CN else np.zeros((len(labels_N), 0))
         return Predictions(columns[0], names, labels_N, predictions_N, probabilities_NC)
     except (ValueError, KeyError) as error:
         raise no_predictions(file, error) from error
-
-
-def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
-    """Read the `predictions.jsonl.gz` of a packed comparison; return an empty mapping if there is no such file."""
-    file = folder / PACKED_PREDICTIONS_FILE
-    if not file.exists():
-        return {}
-    rows: dict[int, tuple[tuple[str, ...], tuple[str, ...], np.ndarray]] = {}
-    predictions: dict[Run, Predictions] = {}
-    for number, line in enumerate(_lines(file), start=1):
-        try:
-            content = parse_json(line)
-            if "run" not in content:
-                names, ids = tuple(content["names"]), tuple(content["ids"])
-                rows[content["rows"]] = (names, ids, _packed_values(content["labels"], names, len(ids)))
-                continue
-            check_fields(Run, content["run"])
-            names, ids, labels_N = rows[content["rows"]]
-            values_N = _packed_values(content["predictions"], names, len(ids))
-            if values_N.shape != labels_N.shape:
-                raise ValueError(f"{values_N.shape} predictions for {labels_N.shape} labels")
-            predictions[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{file}, line {number}: holds no predictions ({error}). {_PACK_AGAIN}") from error
-    return predictions
-
-
-def _packed_values(values: list[Any], names: tuple[str, ...], rows: int) -> np.ndarray:
-    values_N = np.array([np.nan if value is None else value for value in values], dtype=None if names else np.float64)
-    if len(values_N) != rows:
-        raise ValueError(f"{len(values_N)} values for {rows} rows")
-    if names and (values_N.dtype != np.int64 or values_N.min() < 0 or values_N.max() >= len(names)):
-        raise ValueError(f"expected numbers of {len(names)} classes")
-    return values_N
-
-
-def _order(record: RunRecord) -> tuple[Any, ...]:
-    run = record.run
-    return (run.task, run.train_size is None, run.train_size or 0, run.method, run.seed)
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
