@@ -45,14 +45,6 @@ BASELINES = {kind for kind in TRAINED if kind.split()[0] in ("majority", "tfidf"
 FAST = ("classes", "tfidf multi-label", "ensemble multi-label")
 ONE_MODEL = {**dict.fromkeys(BASELINES, "expected the run folder of"), **dict.fromkeys(AUTO, "expected the run folder")}
 NOT_CLASSES = dict.fromkeys((k for k in (*TRAINED, *AUTO) if "multi-label" in k or "score" in k), "predicts labels of")
-NO_VECTOR = {
-    **dict.fromkeys((k for k in TRAINED if k.startswith("ssa")), "its token gate changes the sentence vector"),
-    **dict.fromkeys(("long", "long multi-label"), "it reads long texts in windows"),
-    **ONE_MODEL,
-    "pair": "encodes the two texts of a pair together",
-    "sesame": "it blurs attention",
-}
-
 NOT_INSIDE = dict.fromkeys((*BASELINES, *AUTO), "looks into one model")
 
 # From a command to a part of the refusal by kind of run; on all other kinds it works. RUN, NEW, HANS, OUT, TEXT are
@@ -77,7 +69,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         **ONE_MODEL, **dict.fromkeys(("long", "long multi-label"), "long texts in windows"),
     },
     "export RUN --output_dir OUT/hub --format transformers": ONE_MODEL,
-    "export RUN --output_dir OUT/st --format sentence-transformers": NO_VECTOR,
     "params RUN": ONE_MODEL,
     "explain RUN --fit --max_samples 24 --copies 2": {**ONE_MODEL, "bi-encoder": "encodes the texts of a pair apart"},
     "submit RUN --output_file OUT/s.zip": dict.fromkeys((*TRAINED, *AUTO), "expected a task of GLUE"),

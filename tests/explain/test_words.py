@@ -1,7 +1,6 @@
 """Pieces make words in every family's tokenizer and in many scripts; words that speak for each class over a file."""
 
 import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.cli.explain import class_tables
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import token_spans
-from attentune.explain.by_class import HIGHER, LOWER, predictions_by_overlap, words_by_class
+from attentune.explain.by_class import HIGHER, LOWER, words_by_class
 from attentune.explain.explanation import (
     Explanation,
     Subword,
@@ -25,7 +23,7 @@ from attentune.explain.explanation import (
 )
 from attentune.models.build import load_tokenizer
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import bootstrap_interval, wilson_interval
+from attentune.stats.estimate import bootstrap_interval
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
 
@@ -168,37 +166,3 @@ def test_every_row_counts_for_both_of_two_classes_and_rare_words_are_left_out() 
     row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", "a unit", pieces)
     found = words_by_class([row] * 3 + [explained("good", rare=5.0)], LabelSpace("classification", ("bad", "good")))
     assert [(one.word, one.rows, one.score) for one in found["good"]] == [("so", 3, 1.5)]
-
-
-def pair_of(first: str, second: str, prediction: str) -> Explanation:
-    pieces = tuple(
-        Subword(found.group(), found.start(), found.end(), 0.0, within)
-        for within, text in (("text", first), ("pair", second))
-        for found in re.finditer(r"\S+", text)
-    )
-    return Explanation(
-        first, second, "leave-one-out", prediction, 0.9, prediction, True, 1, 0.0, "word", "a unit", pieces
-    )
-
-
-def test_predictions_are_counted_by_the_words_that_both_texts_have() -> None:
-    space = LabelSpace("classification", ("no", "yes"))
-    rows = [
-        *[pair_of("The doctor paid the actor .", "the actor paid the doctor !", "yes")] * 3,
-        pair_of("The doctor paid the actor", "the actor paid the doctor", "no"),
-        pair_of("the doctor paid", "a lawyer ran the court", "no"),  # one of five
-        pair_of("the doctor paid", "the doctor", "yes"),
-        pair_of("the doctor paid", "...", "no"),  # no word
-    ]
-    few, every = predictions_by_overlap(rows, space)
-    assert (few.low, few.high, few.rows, few.predicted["no"][0]) == (0.0, 0.5, 1, 1.0)
-    assert (every.low, every.high, every.rows) == (1.0, 1.0, 5)
-    assert every.predicted["yes"] == (0.8, *wilson_interval(4, 5))
-    half, most = predictions_by_overlap([pair_of("a b c", "a x", "no"), pair_of("a b c", "a b c x", "no")], space)
-    assert [(half.low, half.high), (most.low, most.high)] == [(0.5, 0.75), (0.75, 1.0)]
-    assert predictions_by_overlap([explained("no", fine=1.0)], space) == []
-    assert predictions_by_overlap(rows, LabelSpace("regression")) == []
-    shown = class_tables({"no": [], "yes": []}, {}, [few, every], "ssa", 7)
-    assert "0 to 50 %        1  100 % (21 to 100)  0 % (0 to 79)" in shown
-    assert "all              5  20 % (4 to 62)     80 % (38 to 96)" in shown
-    assert every.to_dict()["predicted"]["yes"]["share"] == 0.8

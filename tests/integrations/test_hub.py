@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attentune.config import load_config
-from attentune.integrations.hub import ONNX_PAIR_USE, ONNX_USE, SENTENCE_USE, STOCK_USE, copy_card
+from attentune.integrations.hub import ONNX_PAIR_USE, ONNX_USE, STOCK_USE, copy_card
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 from helpers.hub_server import TOKEN, HubServer, hub_server
@@ -143,7 +143,7 @@ CARD = "---\nlibrary_name: attentune\n---\n\n# Stars\n\n## How to use\n\nimport 
 
 
 @pytest.mark.parametrize("pair", [False, True])
-@pytest.mark.parametrize("use", [STOCK_USE, SENTENCE_USE, ONNX_USE, ONNX_PAIR_USE])
+@pytest.mark.parametrize("use", [STOCK_USE, ONNX_USE, ONNX_PAIR_USE])
 def test_the_section_on_its_use_is_replaced_and_the_rest_stays(tmp_path: Path, use: str, pair: bool) -> None:
     copy_card(tmp_path, tmp_path / "none", use, pair=pair)
     assert not (tmp_path / "none").exists(), "of a run without a card"

@@ -19,7 +19,7 @@ from attentune.data.splits import stratified_folds
 from attentune.errors import ConfigError, DataError
 from attentune.results import SEARCH_FILE
 from attentune.runs.driver import execute_run
-from attentune.runs.records import Predictions, read_predictions
+from attentune.runs.records import Predictions
 from attentune.runs.search_settings import Search, SearchSettings, check_search
 from attentune.runs.space import Dimension, Space, dimension_of, load_space, space_from, space_names
 from attentune.runs.trials import (
@@ -29,7 +29,6 @@ from attentune.runs.trials import (
     is_worse,
     next_point,
     part_scores,
-    prediction_loss,
     ranked,
     rows_of,
 )
@@ -240,45 +239,13 @@ def test_the_rule_of_three_parts_against_a_plain_reference():
     assert search_of(GRID, "grid", choose="three-parts", metric="pearson").value(constant) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "id,label,prediction,p_good,p_bad\na,good,good,0.9,0.1\nb,bad,good,0.7,0.3\nc,bad,bad,0.0,1.0\n",
-            -(math.log(0.9) + math.log(0.3) + math.log(1 - 1e-6)) / 3,
-        ),
-        # Wrong and sure: large, but finite.
-        ('"id","label","prediction","p_good","p_bad"\n"a","bad","good","1.0","0.0"\n', -math.log(1e-6)),
-        (
-            "id,labels,predictions,p_red,p_blue\na,red,red|blue,0.9,0.6\nb,,,0.2,0.1\n",
-            -(math.log(0.9) + math.log(0.4) + math.log(0.8) + math.log(0.9)) / 4,
-        ),
-        ("id,label,prediction\na,1.5,1.25\n", None),
-    ],
-)
-def test_the_loss_of_predictions_against_a_plain_reference(tmp_path, text, expected):
-    (tmp_path / "predictions.csv").write_text(text)
-    found = prediction_loss(read_predictions(tmp_path / "predictions.csv"))
-    assert found == (None if expected is None else pytest.approx(expected))
-
-
-def test_ranking_by_value_then_loss_then_status():
+def test_ranking_by_value_then_number_then_status():
     given = [(0.8, "done"), (0.855, "done"), (None, "failed"), (0.855, "done"), (0.9, "done"), (0.855, "done"),
              (None, "pruned")]  # fmt: skip
     trials = [TrialOutcome(f"trial-{n}", {}, {}, status, value=value) for n, (value, status) in enumerate(given)]
-    losses, asked = {"trial-1": 0.6, "trial-3": 0.5}, []
-
-    def loss(one: TrialOutcome) -> float | None:
-        asked.append(one.name)
-        return losses.get(one.name)
-
-    def order(*, greater_is_better: bool = True, **options: Any) -> list[int]:
-        return [int(one.name[-1]) for one in ranked(trials, greater_is_better=greater_is_better, **options)]
-
-    assert order(loss=loss) == [4, 3, 1, 5, 0, 6, 2]
-    assert asked == ["trial-1", "trial-3", "trial-5"]  # predictions are read only where scores are equal
-    assert order() == [4, 1, 3, 5, 0, 6, 2]
-    assert order(greater_is_better=False) == [0, 1, 3, 5, 4, 6, 2]
+    for greater_is_better, expected in ((True, [4, 1, 3, 5, 0, 6, 2]), (False, [0, 1, 3, 5, 4, 6, 2])):
+        found = ranked(trials, greater_is_better=greater_is_better)
+        assert [int(one.name[-1]) for one in found] == expected
 
 
 # What a search varies: flags, files, the papers' grids, and that each value is one.

@@ -14,7 +14,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Attribution, Explainer, check_method
+from attentune.explain.explainer import Attribution, Explainer, method_of
 from attentune.explain.methods import METHODS, works_on
 from attentune.explain.scorer import Scorer, Settings
 from attentune.inference.predictor import ModelPredictor, Predictor
@@ -425,7 +425,7 @@ def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> 
             problems.append(f"erasures: got {erasure!r}, expected some of {known}.{did_you_mean(erasure, ERASURES)}")
     for name in methods:
         try:
-            check_method(name, saved)
+            method_of(name, saved)
         except ConfigError as error:
             problems += error.problems
     if problems:

@@ -37,7 +37,7 @@ from attentune.explain.explanation import check_method_names
 from attentune.report.document import score_text, visible
 
 if TYPE_CHECKING:
-    from attentune.explain.by_class import ClassWord, OverlapPredictions
+    from attentune.explain.by_class import ClassWord
     from attentune.explain.explanation import Explanation, HeadAttention
 
 _HELP = f"""
@@ -73,9 +73,8 @@ examples:
 
 methods: fast-shap (after attentune explain RUN --fit), ssa (runs that score tokens), gradient, integrated-gradients,
 leave-one-out, lime, shap, attention, attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap
-and random delete whole words, and for ensembles gradient and integrated-gradients are averaged over the models; other
-methods need one model. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive ones
-support the class, negative ones contradict it.
+and random delete whole words; the other methods need one model. Scores are signed (all but those of ssa, attention,
+attention-gradient, random): positive ones support the class, negative ones contradict it.
 Each line of JSON: {{"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
 "level", "unit", "tokens": [{{"text", "start", "end", "score"}}]}}; "unit" says what a score is; of pairs each token has
 "in" too: "text" or "pair"; words that were left out have "without", the probability (or score) predicted then."""
@@ -225,17 +224,15 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
 
 
 def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, kind: str) -> None:
-    from attentune.explain.by_class import class_units, predictions_by_overlap, words_by_class
+    from attentune.explain.by_class import class_units, words_by_class
 
     by_class, units = words_by_class(explanations, label_space), class_units(explanations, label_space)
-    overlap = predictions_by_overlap(explanations, label_space)
     if kind == "json":
         words = ((name, asdict(word)) for name, words in by_class.items() for word in words)
-        lines = [{"class": name, **word, "unit": units[name]} for name, word in words]
-        _put(parsed, _json_lines([*lines, *(group.to_dict() for group in overlap)]))
+        _put(parsed, _json_lines({"class": name, **word, "unit": units[name]} for name, word in words))
     else:
         method = explanations[0].method if explanations else ""
-        _put(parsed, class_tables(by_class, units, overlap, method, len(explanations)))
+        _put(parsed, class_tables(by_class, units, method, len(explanations)))
 
 
 def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> None:
@@ -328,14 +325,8 @@ def _words_table(
     return f"text: {visible(one.text, one_line=True)}\n{second}prediction: {prediction}\n\n{lines}\n{below}"
 
 
-def class_tables(
-    by_class: Mapping[str, Sequence[ClassWord]],
-    units: Mapping[str, str],
-    overlap: Sequence[OverlapPredictions],
-    method: str,
-    rows: int,
-) -> str:
-    """Format one table per class, with the words that speak most for it, and of pairs one of shared words."""
+def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str, str], method: str, rows: int) -> str:
+    """Format one table per class, with the words that speak most for it."""
     tables = []
     for name, words in by_class.items():
         title = f"words for {visible(name, one_line=True)}"
@@ -353,25 +344,8 @@ def class_tables(
         ]
         shown = table(("word", "rows", "mean score", "95 % interval"), entries, right=(1, 2))
         tables.append(f"{title}\n\n{shown}\nscore: {visible(units[name], one_line=True)}")
-    if overlap:
-        tables.append(_overlap_table(overlap))
     note = f"{method}, {rows:,} rows; bootstrap intervals over rows; ranked by lower bound times rows."
     return "\n\n".join([*tables, note, ""])
-
-
-def _overlap_table(groups: Sequence[OverlapPredictions]) -> str:
-    """Format how often each class is predicted, by the share of words that the texts share."""
-    names = list(groups[0].predicted)
-    entries = []
-    for one in groups:
-        shares = (
-            f"{100 * share:.0f} % ({100 * low:.0f} to {100 * high:.0f})" for share, low, high in one.predicted.values()
-        )
-        words = "all" if one.low == 1 else f"{100 * one.low:.0f} to {100 * one.high:.0f} %"
-        entries.append((words, f"{one.rows:,}", *shares))
-    header = ("shared words", "rows", *(visible(name, one_line=True) for name in names))
-    title = "predictions by the share of the second text's words that the first text has too, 95 % intervals"
-    return f"{title}\n\n{table(header, entries, right=(1,))}"
 
 
 def _fit(parsed: Any, problems: list[str]) -> int:

@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attentune.cli.flags import BEST_OF_TASK, check, parser_of
 from attentune.cli.inputs import check_named, tell, use_best
@@ -26,7 +26,7 @@ it.
 RUN  a run folder or checkpoint
 {BEST_OF_TASK}
 --output_dir DIR  the folder to write: new or empty
---format NAME  onnx, transformers or sentence-transformers (the encoder of single texts) (default: onnx)
+--format NAME  onnx or transformers (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
     trust_remote_code), or auto: stock where it gives the run's logits and predictions (auto if not given)
 --push_to_hub NAME/REPO  also upload the folder to this repository of the Hugging Face hub; --output_dir may then be
@@ -42,13 +42,12 @@ examples:
   attentune export runs/cola --format transformers --output_dir served/hub
   attentune export runs/cola --format transformers --push_to_hub me/cola --private"""
 
-_FORMATS = ("onnx", "transformers", "sentence-transformers")
+_FORMATS = ("onnx", "transformers")
 # What other tools call these formats, and others that are made of one.
 _OTHER_FORMATS = {
     **dict.fromkeys(("hf", "huggingface", "pytorch", "torch", "safetensors"), " Did you mean 'transformers'?"),
     **dict.fromkeys(("transformers.js", "transformersjs", "js"), " transformers.js loads the folder of 'onnx'."),
     **dict.fromkeys(("openvino", "tensorrt"), " It reads the graph of 'onnx'."),
-    **dict.fromkeys(("sentence_transformers", "sbert", "st"), " Did you mean 'sentence-transformers'?"),
 }
 
 parser = parser_of("export", _HELP)
@@ -85,11 +84,9 @@ def _check_flags(parsed: argparse.Namespace, problems: list[str]) -> None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
     if parsed.format not in _FORMATS:
         near = _OTHER_FORMATS.get(parsed.format.lower()) or did_you_mean(parsed.format, _FORMATS)
-        problems.append(
-            f"--format: got {parsed.format!r}, expected {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.{near}"
-        )
-    if parsed.format in _FORMATS[1:] and (parsed.quantize is not None or parsed.opset is not None):
-        problems.append(f"--quantize and --opset: go with --format onnx; leave them out for {parsed.format}.")
+        problems.append(f"--format: got {parsed.format!r}, expected {' or '.join(_FORMATS)}.{near}")
+    if parsed.format == "transformers" and (parsed.quantize is not None or parsed.opset is not None):
+        problems.append("--quantize and --opset: go with --format onnx; leave them out for transformers.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
     if parsed.private and parsed.push_to_hub is None:
@@ -102,7 +99,6 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
     def say(text: str) -> None:
         tell([text])
 
-    made: Any
     if parsed.format == "transformers":
         from attentune.integrations.transformers import export_for_transformers
 
@@ -123,22 +119,6 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
                 "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run,"
                 " which needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
             )
-    elif parsed.format == "sentence-transformers":
-        from attentune.integrations.sentence_transformers import export_for_sentences
-
-        made = export_for_sentences(parsed.run, output_dir, say=say)
-        encoder = made.encoder
-        pooled = "mean of the tokens" if encoder.pooling == "mean" else "first token"
-        yield f"{made.folder}: loads as SentenceTransformer; vectors of {encoder.width} values, {pooled}"
-        yield (
-            f"max difference from the run in float32, loaded without Attentune: {made.max_difference:.1e} ({made.texts}"
-            " synthetic texts)"
-        )
-        if encoder.scale is not None:
-            score = f"{encoder.scale:.6g} x {encoder.similarity} {encoder.offset:+.6g}"
-            yield f"the run's score of a pair: {score} (in export.json)"
-        if made.note is not None:
-            yield f"note: {made.note}"
     else:
         from attentune.integrations.onnx import export_run
 

@@ -1,7 +1,4 @@
-"""The words that speak for each class over all rows of a file, by the explanations of the single rows.
-
-Of pairs, also how often each class is predicted by how many words the texts share: a shortcut that single words hide.
-"""
+"""The words that speak for each class over all rows of a file, by the explanations of the single rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,13 +12,10 @@ from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
 from attentune.explain.methods import METHODS
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import wilson_interval
 
 HIGHER, LOWER = "a higher score", "a lower score"
 # Values of resampled words that are held in memory at once.
 _VALUES_PER_BATCH = 4_000_000
-# Shares of the second text's words that the first one has; the last group has all of them.
-_SHARED = ((0.0, 0.5), (0.5, 0.75), (0.75, 1.0), (1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -34,27 +28,6 @@ class ClassWord:
     score: float  # its mean score in these rows
     low: float  # the lower bound of the 95 % bootstrap interval of that mean, over rows
     high: float  # the upper bound
-
-
-@dataclass(frozen=True)
-class OverlapPredictions:
-    """What is predicted for the pairs whose texts share so many words."""
-
-    # low, high: the share of the words of the second text that the first one has: from `low` to below `high`, or 1.
-    low: float
-    high: float
-    rows: int  # how many pairs
-    predicted: dict[str, tuple[float, float, float]]  # for each class the share of these pairs with that prediction
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "shared_words": [self.low, self.high],
-            "rows": self.rows,
-            "predicted": {
-                name: {"share": share, "low": low, "high": high} for name, (share, low, high) in self.predicted.items()
-            },
-        }
 
 
 def check_signed(methods: Sequence[str]) -> None:
@@ -108,40 +81,6 @@ def class_units(explanations: Sequence[Explanation], label_space: LabelSpace) ->
             else:
                 units.setdefault(name, f"minus the {explanation.unit}")
     return units
-
-
-def predictions_by_overlap(explanations: Iterable[Explanation], label_space: LabelSpace) -> list[OverlapPredictions]:
-    """Count the predictions of pairs by the share of the second text's words that the first text has too.
-
-    A model that takes overlap for an answer, as those of HANS (McCoy et al. 2019) do, shows here and not in the words
-    that speak for a class, which any word may be that both texts have.
-    """
-    if label_space.task_type == "regression" or label_space.is_multilabel:
-        return []
-    groups: dict[tuple[float, float], list[str]] = {bounds: [] for bounds in _SHARED}
-    for explanation in explanations:
-        sides: dict[str, set[str]] = {"text": set(), "pair": set()}
-        for word, within in _words(explanation):
-            sides[within].add(word)
-        if explanation.pair is not None and sides["pair"]:
-            share = len(sides["pair"] & sides["text"]) / len(sides["pair"])
-            bounds = next(one for one in reversed(_SHARED) if share >= one[0])
-            groups[bounds].append(str(explanation.prediction))
-    return [
-        OverlapPredictions(
-            *bounds,
-            rows=len(predictions),
-            predicted={
-                name: (
-                    predictions.count(name) / len(predictions),
-                    *wilson_interval(predictions.count(name), len(predictions)),
-                )
-                for name in label_space.names
-            },
-        )
-        for bounds, predictions in groups.items()
-        if predictions
-    ]
 
 
 def _names(space: LabelSpace) -> tuple[str, ...]:

@@ -65,8 +65,8 @@ class BaseExplainer(ABC):
     scorer: PredictionScorer  # predicts the rows, and copies of them with masked tokens
     left_out = "masked"  # what is done to a word that is left out
 
-    def __init__(self, rows: TextRows, label_space: LabelSpace) -> None:
-        self._rows, self._space = rows, label_space
+    def __init__(self, saved: Predictor, rows: TextRows) -> None:
+        self.saved, self._rows, self._space = saved, rows, saved.label_space
 
     @abstractmethod
     def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
@@ -81,11 +81,50 @@ class BaseExplainer(ABC):
             if span is not None
         )
 
-    def _contrast(self, name: str, target: str | Sequence[str] | None, settings: Settings) -> int | None:
-        """Return the id of the class to contrast with, if there is one and the method can."""
+    @abstractmethod
+    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
+        """Return the rows that are explained together; with `alone` each row by itself, without padding."""
+
+    @abstractmethod
+    def counting(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
+        """Enter to get a function that returns the passes since its last call: texts that went through a model."""
+
+    def attributions(
+        self,
+        name: str,
+        *,
+        target: str | Sequence[str] | None = None,
+        settings: Settings | None = None,
+        progress: Progress | None = None,
+        alone: bool = False,
+    ) -> list[Attribution]:
+        """Compute each row's scores."""
+        settings = settings or Settings()
+        method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self._rows))
         if settings.contrast is not None:
             check_contrast(name)
-        return contrast_id(settings.contrast, target, self._space)
+        scorer = replace(self.scorer, contrast=contrast_id(settings.contrast, target, self._space))
+        by_row: dict[int, Attribution] = {}
+        with self.counting() as take:
+            for places in self.batches(method, alone):
+                began = time.perf_counter()
+                result = method.score(scorer, places, wanted_N[places], settings)
+                seconds = (time.perf_counter() - began) / len(places)
+                # All rows of a batch take the same number of passes.
+                passes = take() // len(places)
+                target_B = scorer.targets(result.logits_BC, wanted_N[places])
+                for number, place in enumerate(places.tolist()):
+                    by_row[place] = Attribution(
+                        result.scores[number],
+                        int(target_B[number]),
+                        result.logits_BC[number],
+                        passes,
+                        seconds,
+                        result.without[number] if result.without else None,
+                    )
+                if progress is not None:
+                    progress(len(places))
+        return [by_row[place] for place in range(len(self._rows))]
 
     def explanations(
         self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
@@ -194,8 +233,8 @@ class Explainer(BaseExplainer):
     def __init__(
         self, saved: ModelPredictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
     ) -> None:
-        super().__init__(rows, saved.label_space)
-        self._saved = saved
+        super().__init__(saved, rows)
+        self._tokenizer = saved.tokenizer
         self._spans: list[Spans] | None = None
         data = TaskData("input", saved.label_space, (), {"input": rows})
         encode = self._encode_with_spans if with_spans else encode_rows
@@ -215,44 +254,12 @@ class Explainer(BaseExplainer):
         features, self._spans = encode_with_spans(*rows_and_tokenizer, **lengths)
         return features
 
-    def attributions(
-        self,
-        name: str,
-        *,
-        target: str | Sequence[str] | None = None,
-        settings: Settings | None = None,
-        progress: Progress | None = None,
-        alone: bool = False,
-    ) -> list[Attribution]:
-        """Compute each row's scores; `alone` makes each row a batch of its own, without padding."""
-        has_head = self.scorer.attribution_head is not None
-        method, count = method_for(name, self.scorer.model, has_head=has_head), len(self._rows)
-        settings = settings or Settings()
-        wanted_N = class_ids(target, self._space, count)
-        scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
-        by_row: dict[int, Attribution] = {}
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Callable[[], int]]:
         with self.scorer.evaluating(), kept_memory(), PassCounter(self.scorer.model) as counter:
-            for places in self._batches(method, alone):
-                began = time.perf_counter()
-                result = method.score(scorer, places, wanted_N[places], settings)
-                seconds = (time.perf_counter() - began) / len(places)
-                # All rows of a batch take the same number of passes.
-                passes = counter.take() // len(places)
-                target_B = scorer.targets(result.logits_BC, wanted_N[places])
-                for number, place in enumerate(places.tolist()):
-                    by_row[place] = Attribution(
-                        result.scores[number],
-                        int(target_B[number]),
-                        result.logits_BC[number],
-                        passes,
-                        seconds,
-                        result.without[number] if result.without else None,
-                    )
-                if progress is not None:
-                    progress(len(places))
-        return [by_row[place] for place in range(count)]
+            yield counter.take
 
-    def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
+    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
         if method.batched and not alone:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
@@ -262,7 +269,7 @@ class Explainer(BaseExplainer):
         if self._spans is None:
             model = self.scorer.model.config
             lengths = {"max_length": model.max_seq_length, "bi_encoder": model.is_bi_encoder}
-            self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
+            self._spans = token_spans(self._rows, self._tokenizer, **lengths)
         return self._spans[row]
 
 
@@ -272,8 +279,8 @@ class WordExplainer(BaseExplainer):
     left_out = "deleted"
 
     def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
-        super().__init__(rows, saved.label_space)
-        self._saved, self._precision = saved, precision
+        super().__init__(saved, rows)
+        self._precision = precision
         self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
         self._predicted = 0
         self._uncounted = Counter(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
@@ -286,8 +293,8 @@ class WordExplainer(BaseExplainer):
 
     def _predict(self, rows: TextRows) -> np.ndarray:
         self._predicted += len(rows)
-        read, before = self._saved.read, replace(self._saved.read)
-        evaluator = self._saved.evaluator(TaskData("rows", self._space, (), {"rows": rows}), precision=self._precision)
+        read, before = self.saved.read, replace(self.saved.read)
+        evaluator = self.saved.evaluator(TaskData("rows", self._space, (), {"rows": rows}), precision=self._precision)
         logits_NC, cut_N = evaluator.predict("rows"), evaluator.cut_lengths("rows")
         # Each row counts as read once, the copies of it not at all.
         keys = zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True)
@@ -295,37 +302,19 @@ class WordExplainer(BaseExplainer):
         read.add(np.repeat(cut_N, [self._uncounted.pop(key, 0) for key in keys]))
         return logits_NC
 
-    def attributions(
-        self,
-        name: str,
-        *,
-        target: str | Sequence[str] | None = None,
-        settings: Settings | None = None,
-        progress: Progress | None = None,
-    ) -> list[Attribution]:
-        """Compute each row's scores; a pass is the prediction of one text by one of the run's models."""
-        method = method_without_model(name, self._saved.kind)
-        settings = settings or Settings()
-        wanted_N = class_ids(target, self._space, len(self._rows))
-        scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
-        by_row = []
-        for row in range(len(self._rows)):
-            began, self._predicted = time.perf_counter(), 0
-            place = np.array([row])
-            result = method.score(scorer, place, wanted_N[place], settings)
-            by_row.append(
-                Attribution(
-                    result.scores[0],
-                    int(scorer.targets(result.logits_BC, wanted_N[place])[0]),
-                    result.logits_BC[0],
-                    self._predicted * self._runs,
-                    time.perf_counter() - began,
-                    result.without[0] if result.without else None,
-                )
-            )
-            if progress is not None:
-                progress(1)
-        return by_row
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Callable[[], int]]:
+        counted = self._predicted
+
+        def take() -> int:
+            nonlocal counted
+            before, counted = counted, self._predicted
+            return (self._predicted - before) * self._runs
+
+        yield take
+
+    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
+        return [np.array([place]) for place in range(len(self._rows))]
 
     def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
         """Return the text and character span of each word of a row."""
@@ -349,12 +338,11 @@ def unchanged_attention(saved: Predictor) -> Iterator[None]:
         yield
 
 
-def check_method(name: str, saved: Predictor) -> None:
-    """Check that a method works on a run."""
+def method_of(name: str, saved: Predictor) -> Method:
+    """Return the method of this name, if it works on a run."""
     if isinstance(saved, ModelPredictor):
-        method_for(name, saved.model, has_head=saved.attribution_head is not None)
-    else:
-        method_without_model(name, saved.kind)
+        return method_for(name, saved.model, has_head=saved.attribution_head is not None)
+    return method_without_model(name, saved.kind)
 
 
 def default_method(saved: Predictor) -> str:

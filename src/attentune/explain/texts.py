@@ -13,9 +13,9 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import (
     Explainer,
-    check_method,
     default_method,
     explainer_for,
+    method_of,
     unchanged_attention,
     weak_head_note,
 )
@@ -145,7 +145,7 @@ def _check(
         problems.append("method: got none, expected at least one.")
     for method in methods:
         try:
-            check_method(method, saved)
+            method_of(method, saved)
             if settings.contrast is not None:
                 check_contrast(method)
             if level == "token" and not isinstance(saved, ModelPredictor) and METHODS[method].needs == "predictions":

@@ -113,18 +113,6 @@ REMOTE_USE = (
     _PIPELINE.replace("{trust}", ", trust_remote_code=True")
     + "\n\n`trust_remote_code` runs the code of the model, which is in this folder."
 )
-SENTENCE_USE = """With sentence-transformers; FOLDER is this folder, or its name on the hub.
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER")
-vectors = model.encode(["A text.", "Another one."])
-print(model.similarity(vectors, vectors))
-```
-
-If the run scored pairs by this similarity, its score is scale x similarity + offset, with the numbers in
-`export.json`; of two classes, this is the logit of the second one."""
 # The pipeline of transformers.js takes single texts.
 ONNX_PAIR_USE = f"""In Python with onnxruntime, without PyTorch: `onnx/model.onnx`, `tokenizer.json` and `export.json`,
 see [Exporting]({HOME}/exporting/)."""

@@ -296,6 +296,7 @@ def write_graph(
             f"the weights take {size / 1e9:.1f} GB, expected at most {_LARGEST_BYTES / 1e9:.0f} GB, the most that one"
             " file in ONNX holds. Train a smaller encoder."
         )
+    axes = ("batch", "length")
     # Not all attention implementations can be exported to ONNX; "eager" consists of matrix products and a softmax.
     with attention_by(model, "eager"), _silent(), torch.no_grad():
         try:
@@ -305,7 +306,7 @@ def write_graph(
                 dynamo=True,
                 input_names=list(example),
                 output_names=output_names(model),
-                dynamic_shapes=(tuple(_dynamic(tensor) for tensor in example.values()),),
+                dynamic_shapes=(tuple(dict(enumerate(axes[: tensor.ndim])) for tensor in example.values()),),
                 opset_version=opset,
                 verbose=False,
             )
@@ -324,10 +325,6 @@ def write_graph(
     if opset not in (None, written):
         raise ExportError(f"opset {opset} was asked for, but PyTorch's exporter gave {written}; leave --opset out.")
     return written
-
-
-def _dynamic(tensor: Tensor) -> dict[int, str]:
-    return dict(enumerate(("batch", "length")[: tensor.ndim]))
 
 
 @contextlib.contextmanager

@@ -161,9 +161,11 @@ class _TextEstimator(BaseEstimator):
         state = dict(super().__getstate__())
         run, _ = state.pop("run_", None), state.pop("_temporary", None)
         if run is not None:
+            # An ensemble has the folders of its members beside its own.
+            members = (run.folder / folder for member in getattr(run, "members", ()) for folder in member.folders)
             state["_files"] = {
                 path.relative_to(run.folder).as_posix(): path.read_bytes()
-                for folder in (run.folder, *_member_folders(run))
+                for folder in (run.folder, *members)
                 for path in sorted(folder.iterdir())
                 if path.is_file()
             }
@@ -393,12 +395,6 @@ def _space_of(classes: np.ndarray) -> LabelSpace:
     if len(set(names)) < len(names):
         raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
     return LabelSpace("classification", names)
-
-
-def _member_folders(run: Predictor) -> list[Path]:
-    """Return the folders of an ensemble's members; none for a single model."""
-    members = getattr(run, "members", ())
-    return [run.folder / folder for member in members for folder in member.folders]
 
 
 def labels_of(y: Any) -> np.ndarray:

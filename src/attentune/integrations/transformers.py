@@ -8,7 +8,6 @@ W2 tanh(W1 h + b1) + b2 with a pooler and W h + b without one. The first is thei
 where f(z) - f(-z) = z, as ReLU, GELU and SiLU have it: the dense layer gets the rows W and -W, the last one subtracts.
 """
 
-import ast
 import copy
 import json
 import re
@@ -193,32 +192,17 @@ def code_files() -> dict[str, str]:
     waiting = list(_ROOTS)
     while waiting:
         module = waiting.pop(0)
-        name = f"{_flat(module)}.py"
-        if name not in texts:
-            text = _source(module)
-            texts[name] = _HEADER + _REGISTERING.sub("", _IMPORT.sub(_relative_import, text))
-            waiting += _imported(text)
+        if (name := f"{_flat(module)}.py") not in texts:
+            path = PurePosixPath(*module.split(".")[1:]).with_suffix(".py")
+            text = (resources.files("attentune") / str(path)).read_text(encoding="utf-8")
+            waiting += sorted({found[2] for found in _IMPORT.finditer(text)})
+            text = _IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import ", text)
+            texts[name] = _HEADER + _REGISTERING.sub("", text)
     return texts
 
 
 def _flat(module: str) -> str:
     return _ROOTS.get(module, module.replace(".", "_"))
-
-
-def _relative_import(match: re.Match[str]) -> str:
-    return f"{match[1]}from .{_flat(match[2])} import "
-
-
-def _source(module: str) -> str:
-    path = PurePosixPath(*module.split(".")[1:]).with_suffix(".py")
-    return (resources.files("attentune") / str(path)).read_text(encoding="utf-8")
-
-
-def _imported(text: str) -> list[str]:
-    """Return the modules of Attentune that a module imports."""
-    nodes = ast.walk(ast.parse(text))
-    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None]
-    return sorted({name for name in names if name.split(".")[0] == "attentune"})
 
 
 # Activations with f(z) - f(-z) = z.
@@ -265,24 +249,20 @@ def unavailable_reason(model: AttentuneForSequenceClassification) -> str | None:
 
 
 def _differing_slot(model: AttentuneForSequenceClassification) -> str | None:
+    """Return what the model does up to its head that no class of transformers does."""
     config = model.config
-    head = config.head["kind"]
-    reasons = {"it encodes the texts of a pair separately": config.is_bi_encoder, **slot_reasons(config)}
-    reasons[f"its head is {head}, not cls"] = head != "cls"
-    return next((reason for reason, applies in reasons.items() if applies), None)
-
-
-def slot_reasons(config: AttentuneConfig) -> dict[str, bool]:
-    """Return what a model may do between its encoder and its head that other libraries do not, and whether it does."""
-    gate, mix = config.token_gate, config.layer_mix["kind"]
-    return {
+    gate, mix, head = config.token_gate, config.layer_mix["kind"], config.head["kind"]
+    reasons = {
+        "it encodes the texts of a pair separately": config.is_bi_encoder,
         "it reads long texts in windows": config.window is not None,
         "its weights contain adapters (export the finished run, not a checkpoint)": config.lora is not None,
         "it blurs attention": config.blur["where"] != "none",
         f"its head takes the layer mix {mix!r}, not the last layer": mix != "last",
         "it rescales the layers by squeeze-and-excitation": config.layer_mix["squeeze"],
         "its token gate changes the sentence vector": gate["kind"] != "none" and gate["beta"] < 1.0,
+        f"its head is {head}, not cls": head != "cls",
     }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def _differing_outputs(model: AttentuneForSequenceClassification) -> str | None:

@@ -5,8 +5,7 @@ import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -482,7 +481,8 @@ def _score_figures(verdicts: Verdicts) -> list[Figure]:
             points = [
                 (one["step"], points_factor(metric) * score)
                 for one in run.record.scored
-                if one.get("step") is not None and (score := _logged_score(one, run.record.split, metric)) is not None
+                if one.get("step") is not None
+                and (score := one.get(run.record.split or "", {}).get(metric)) is not None
             ]
             if len(points) > 1:
                 xs, ys = zip(*points, strict=True)
@@ -492,10 +492,3 @@ def _score_figures(verdicts: Verdicts) -> list[Figure]:
             draw = functools.partial(lines_figure, lines, x_label="step", y_label=axis_label(metric))
             figures.append(Figure(slug("validation", cells[0].task), title, "A line for each seed.", draw))
     return figures
-
-
-def _logged_score(entry: Mapping[str, Any], split: str | None, metric: str) -> float | None:
-    """Return a score of an entry of `scored`, whose scores are by split."""
-    found = entry.get(split or "")
-    value = found.get(metric) if isinstance(found, dict) else None
-    return float(value) if isinstance(value, (int, float)) else None

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -265,27 +265,21 @@ def _who(predicted: Mapping[str, Sequence[Predictions]], right_M: np.ndarray) ->
 
 def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section | None:
     """Show of the only model whether its probabilities can be trusted, and where it errs while sure."""
-    pooled = list(_with_probabilities(cell))
+    done = [run.predictions() for run in cell.recorded if run.record.is_done]
+    pooled = [one for one in done if one is not None and one.probabilities_NC.size and one.labels_N.ndim == 1]
     parts: list[Table | Figure | None] = [_calibration_figure(cell.task, pooled)]
     if len(cell.done) == 1 and pooled:
-        parts.append(_confident_errors(cell.task, *pooled[0], texts))
+        parts.append(_confident_errors(cell.task, pooled[0], texts))
     present = tuple(part for part in parts if part is not None)
     return Section(f"The model for {verdicts.title(cell)}", present, on_page_only=True) if present else None
 
 
-def _with_probabilities(cell: Cell) -> Iterator[tuple[Predictions, np.ndarray]]:
-    for run in cell.recorded:
-        predictions = run.predictions() if run.record.is_done else None
-        if predictions is not None and predictions.probabilities_NC.size and predictions.labels_N.ndim == 1:
-            yield predictions, predictions.probabilities_NC
-
-
-def _calibration_figure(task: str, pooled: Sequence[tuple[Predictions, np.ndarray]]) -> Figure | None:
+def _calibration_figure(task: str, pooled: Sequence[Predictions]) -> Figure | None:
     """Draw the share of right rows against the predicted probability, in bins of equal width."""
     if not pooled:
         return None
-    given_N = np.concatenate([p_NC[np.arange(len(p_NC)), one.predictions_N] for one, p_NC in pooled])
-    right_N = np.concatenate([one.predictions_N == one.labels_N for one, _ in pooled])
+    given_N = np.concatenate([one.probabilities_NC[np.arange(len(one.ids)), one.predictions_N] for one in pooled])
+    right_N = np.concatenate([one.predictions_N == one.labels_N for one in pooled])
     if np.ptp(given_N) == 0:
         return None
     bin_N = np.clip(np.ceil(given_N * _BINS).astype(int) - 1, 0, _BINS - 1)
@@ -304,8 +298,8 @@ def _calibration_figure(task: str, pooled: Sequence[tuple[Predictions, np.ndarra
     return Figure(slug("calibration", task), "Calibration", note, draw)
 
 
-def _confident_errors(task: str, one: Predictions, probabilities_NC: np.ndarray, texts: TaskTexts) -> Table | None:
-    given_N = probabilities_NC[np.arange(len(one.ids)), one.predictions_N]
+def _confident_errors(task: str, one: Predictions, texts: TaskTexts) -> Table | None:
+    given_N = one.probabilities_NC[np.arange(len(one.ids)), one.predictions_N]
     wrong = np.flatnonzero(one.labels_N != one.predictions_N)
     order = wrong[np.argsort(-given_N[wrong], kind="stable")][:MOST_ROWS]
     rows = [

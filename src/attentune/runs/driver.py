@@ -25,7 +25,7 @@ from attentune.errors import AttentuneError, CheckpointError, StorageError
 from attentune.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.io.files import FileLock
 from attentune.results import RunResult
-from attentune.runs.grid import LOCKS, MANIFEST_FILE, Run, RunGrid
+from attentune.runs.grid import LOCKS, MANIFEST_FILE, Run, RunGrid, run_config
 from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of
 from attentune.training.run_folder import Interrupted, Pruned, StopRequest
@@ -46,8 +46,8 @@ class RunTask:
 
     def config(self, *, resume: bool = False) -> Config:
         """Return the configuration of the run."""
-        grid = RunGrid((self.run,), {self.run.method: {self.run.task: self.settings}}, {})
-        return grid.config(self.run, RecordStore(Path(self.folder)).run_folder(self.run), resume=resume)
+        folder = RecordStore(Path(self.folder)).run_folder(self.run)
+        return run_config(self.run, self.settings, folder, resume=resume)
 
 
 def execute_run(task: RunTask, *, stop: StopRequest) -> RunRecord | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, flatten, load_config, load_preset, preset_names, to_flat
+from attentune.config import Config, flatten, load_config, preset_names, to_flat
 from attentune.config.load import read_yaml
 from attentune.config.parse import did_you_mean, mapping_from
 from attentune.data.builtin import load_spec
@@ -148,8 +148,8 @@ class RunGrid:
 
     runs: tuple[Run, ...]  # in the order of execution: all methods of a seed before the next seed
     configs: dict[str, dict[str, dict[str, Any]]]  # by method and task, all settings by dotted name, from `to_flat`
-    own: dict[str, tuple[str, ...]]  # by method, the settings in which it may differ from the others
-    of_tasks: tuple[str, ...] = ()  # the settings in which tasks may differ from each other
+    # What was given for all methods and tasks, by dotted name: methods and tasks that are added must have the same.
+    common: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def task_name(self, task: str) -> str:
         """Return the name of a task for people: for custom data, that of the file or data set."""
@@ -159,17 +159,25 @@ class RunGrid:
 
     def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
         """Return the configuration of a run that is trained in `folder`."""
-        folds = self.configs[run.method][run.task].get("data.folds")
-        changes: dict[str, Any] = {} if folds is None else fold_settings(run.seed, int(folds))
-        changes |= {"training.output_dir": str(folder), "training.seed": run.seed, "training.resume": resume}
-        return load_config(
-            overrides={
-                **self.configs[run.method][run.task],
-                "data.max_train_samples": run.train_size,
-                "training.overwrite_output_dir": False,
-                **changes,
-            }
-        )
+        return run_config(run, self.configs[run.method][run.task], folder, resume=resume)
+
+
+def run_config(run: Run, settings: Mapping[str, Any], folder: Path, *, resume: bool = False) -> Config:
+    """Return the configuration of a run of these settings that is trained in `folder`.
+
+    In cross-validation, seeds 1 to K are the K folds of the first partition.
+    """
+    changes = {
+        "data.max_train_samples": run.train_size,
+        "training.output_dir": str(folder),
+        "training.overwrite_output_dir": False,
+        "training.resume": resume,
+        "training.seed": run.seed,
+    }
+    if settings.get("data.folds") is not None:
+        partition, fold = divmod(run.seed - 1, int(settings["data.folds"]))
+        changes |= {"data.fold": fold + 1, "data.fold_seed": partition + 1}
+    return load_config(overrides={**settings, **changes})
 
 
 def plan_grid(
@@ -200,17 +208,21 @@ def plan_grid(
     runs = (
         Run(task, size, method.name, seed) for seed in seeds for size in sizes for task in first for method in methods
     )
-    return RunGrid(
-        tuple(runs),
-        configs,
-        {method.name: tuple(sorted(_own_names(method, common))) for method in methods},
-        tuple(sorted({name for part in by_task.values() for name in part})),
+
+    def typed(name: str) -> Any:
+        """Return the value of a setting for all, converted to its type."""
+        free = (
+            configs[method.name][task].get(name, common[name])
+            for method in methods
+            for task in first
+            if name not in {*method.settings, *method.by_task.get(task, {}), *by_task.get(task, {})}
+        )
+        return next(free, common[name])
+
+    given = (
+        {} if file is None else {name: value for name, value in flatten(read_yaml(file)).items() if name != "preset"}
     )
-
-
-def fold_settings(seed: int, folds: int) -> dict[str, int]:
-    """Return the fold settings of a cross-validated run; seeds 1 to K are the K folds of the first partition."""
-    return {"data.fold": (seed - 1) % folds + 1, "data.fold_seed": (seed - 1) // folds + 1}
+    return RunGrid(tuple(runs), configs, given | {name: typed(name) for name in common})
 
 
 def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:
@@ -271,14 +283,6 @@ def _with_places(problem: str, places: list[str], total: int) -> str:
     return f"{places[0]}{more}: {problem}"
 
 
-def _own_names(method: Method, common: Mapping[str, Any]) -> set[str]:
-    """Return the settings in which a method may differ: its preset's, unless set for all, and its own."""
-    content = {} if method.preset is None else load_preset(method.preset)
-    sections = {key: value for key, value in content.items() if key not in ("description", "source")}
-    names = {"preset", *flatten(sections)} - set(common)
-    return names.union(method.settings, *method.by_task.values())
-
-
 def _repeated(what: str, given: Sequence[Any]) -> list[str]:
     repeated = [str(value) for value in dict.fromkeys(given) if list(given).count(value) > 1]
     return [f"{what} {', '.join(repeated)}: is named more than once; name each once."] if repeated else []
@@ -290,7 +294,7 @@ def _repeated(what: str, given: Sequence[Any]) -> list[str]:
 DataFingerprints = dict[str, str]
 # Digits of a hash: enough to distinguish contents, and short enough for a message.
 _DIGITS = 16
-_FORMAT = 1
+_FORMAT = 2
 # Settings that may differ between two commands on one folder: they do not change what is computed.
 MAY_DIFFER = {
     *PER_RUN,
@@ -301,8 +305,6 @@ MAY_DIFFER = {
     "training.per_device_eval_batch_size",  # changes scores by rounding only
 }
 _SHOWN = 8
-
-Methods = dict[str, dict[str, Any]]
 
 
 def rows_of_task(config: Config) -> TaskData:
@@ -358,27 +360,23 @@ def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: st
         )
 
 
-def methods_of(grid: RunGrid) -> Methods:
-    """Return each method's settings by task, and those in which methods and tasks may differ."""
-    return {
-        name: {"own": list(grid.own[name]), "of_tasks": list(grid.of_tasks), "tasks": tasks}
-        for name, tasks in grid.configs.items()
-    }
-
-
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
     """Create a comparison in this folder, or continue the existing one."""
     make_folder(folder, MANIFEST_FILE, "comparison")
     before = read_manifest(folder)
-    methods = methods_of(grid)
-    check_same(before["methods"], methods, str(folder))
-    known = before.get("data_fingerprints", {})
+    check_same(before, grid, str(folder))
+    known = before["data_fingerprints"]
     check_unchanged(known, data_fingerprints or {}, str(folder))
+    methods = {
+        name: {"tasks": {**tasks, **before["methods"].get(name, {"tasks": {}})["tasks"]}}
+        for name, tasks in grid.configs.items()
+    }
     content = {
         "format": _FORMAT,
         "id": before["id"],
         "data_fingerprints": {**(data_fingerprints or {}), **known},
-        "methods": merge(before["methods"], methods),
+        "common": before["common"] if before["methods"] else dict(grid.common),
+        "methods": {**before["methods"], **methods},
     }
     if content != before:
         write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -386,16 +384,23 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
 
 def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
     """Return the grid with training settings that are left open as the folder's comparison has them."""
-    before, now = read_manifest(folder)["methods"], methods_of(grid)
-    configs: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, tasks in grid.configs.items():
-        configs[name] = {}
-        for task, flat in tasks.items():
-            old, _, ignored = _counterpart(before, now, name, task)
-            open_ones = [f"training.{setting}" for setting in RULED if flat[f"training.{setting}"] is None]
-            saved = {setting: (old or {}).get(setting) for setting in open_ones if setting not in ignored}
-            configs[name][task] = flat | saved
-    return dataclasses.replace(grid, configs=configs)
+    before, ruled = read_manifest(folder), [f"training.{setting}" for setting in RULED]
+    common = {name: value for name, value in before["common"].items() if name in ruled}
+
+    def filled(method: str, task: str, flat: dict[str, Any]) -> dict[str, Any]:
+        saved = _saved(before, method, task) or common
+        return flat | {name: saved.get(name) for name in ruled if flat[name] is None}
+
+    configs = {
+        method: {task: filled(method, task, flat) for task, flat in tasks.items()}
+        for method, tasks in grid.configs.items()
+    }
+    return replace(grid, configs=configs, common={**common, **grid.common})
+
+
+def _saved(manifest: Mapping[str, Any], method: str, task: str) -> dict[str, Any] | None:
+    """Return the settings of a method on a task in a manifest; None if it is new."""
+    return manifest["methods"].get(method, {"tasks": {}})["tasks"].get(task)
 
 
 def make_folder(folder: Path, file: str, what: str) -> None:
@@ -421,8 +426,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read `compare.json`; return the content of a new comparison if there is none."""
     file = folder / MANIFEST_FILE
     if not file.exists():
-        return {"format": _FORMAT, "id": uuid.uuid4().hex, "data_fingerprints": {}, "methods": {}}
-    return read_manifest_file(file, _FORMAT, lambda content: _are_methods(content["methods"]))
+        return {"format": _FORMAT, "id": uuid.uuid4().hex, "data_fingerprints": {}, "common": {}, "methods": {}}
+    return read_manifest_file(file, _FORMAT, _is_valid)
 
 
 def read_manifest_file(file: Path, version: int, is_valid: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -437,70 +442,43 @@ def read_manifest_file(file: Path, version: int, is_valid: Callable[[dict[str, A
     raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
 
 
-def _are_methods(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(part, dict)
-        and all(isinstance(name, str) for key in ("own", "of_tasks") for name in part[key])
-        and part["tasks"]
-        and all(isinstance(flat, dict) for flat in part["tasks"].values())
-        for part in value.values()
+def _is_valid(content: dict[str, Any]) -> bool:
+    return all(isinstance(content[name], dict) for name in ("data_fingerprints", "common", "methods")) and all(
+        part["tasks"] and all(isinstance(flat, dict) for flat in part["tasks"].values())
+        for part in content["methods"].values()
     )
 
 
-def merge(before: Methods, now: Methods) -> Methods:
-    """Return the stored methods with the new ones added."""
-    merged = dict(before)
-    for name, part in now.items():
-        old = before.get(name, {"own": [], "of_tasks": [], "tasks": {}})
-        merged[name] = {key: sorted({*old[key], *part[key]}) for key in ("own", "of_tasks")}
-        merged[name]["tasks"] = {**part["tasks"], **old["tasks"]}
-    return merged
-
-
-def check_same(before: Methods, now: Methods, where: str) -> None:
+def check_same(before: Mapping[str, Any], now: RunGrid, where: str) -> None:
     """Check that methods and tasks have the same settings as before, and new ones the same common settings."""
-    changes: dict[str, None] = {}
-    for name, part in now.items():
-        for task, flat in part["tasks"].items():
-            old, label, ignored = _counterpart(before, now, name, task)
-            compared = [] if old is None else [setting for setting in flat if setting not in MAY_DIFFER | ignored]
-            changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
+    changes: list[str] = []
+    for method, tasks in now.configs.items():
+        for task, flat in tasks.items():
+            label = f"{method}: " if task == CUSTOM_TASK else f"{method} on {task}: "
+            if (old := _saved(before, method, task)) is not None:
+                changes += [f"{label}{line}" for line in _differences(old, flat)]
+            elif before["methods"]:
+                changes += _differences(before["common"], now.common)
     if changes:
         raise CheckpointError(
-            f"{where}: was begun with other settings, so its runs could not be compared: {first_of(list(changes))}. Go"
-            " on with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be"
-            " added."
+            f"{where}: was begun with other settings, so its runs could not be compared:"
+            f" {first_of(list(dict.fromkeys(changes)))}. Go on with the settings it has, or name another --output_dir."
+            " More presets, tasks, sizes and seeds may be added."
         )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    # A setting that was not given, or did not exist yet when the comparison was created, had its default.
+    defaults = to_flat(Config())
+    pairs = {name: [part.get(name, defaults.get(name)) for part in (before, now)] for name in {**before, **now}}
+    return [
+        f"{name}: was {old!r}, now {new!r}"
+        for name, (old, new) in pairs.items()
+        if old != new and name not in MAY_DIFFER
+    ]
 
 
 def first_of(changes: Sequence[str]) -> str:
     """Return the first few of these changes, and how many more there are."""
     more = [f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
     return "; ".join([*changes[:_SHOWN], *more])
-
-
-def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[Mapping[str, Any] | None, str, set[str]]:
-    """Return the settings to compare with, the message's prefix, and the settings that may differ.
-
-    The same method on the same task must be equal; a new one must have the same common settings.
-    """
-    if task in before.get(name, {"tasks": {}})["tasks"]:
-        prefix = f"{name}: " if task == CUSTOM_TASK else f"{name} on {task}: "
-        return before[name]["tasks"][task], prefix, set()
-    for other in sorted(before, key=lambda known: known != name):
-        tasks = before[other]["tasks"]
-        nearest = min(tasks, key=lambda known: known != task)
-        method_settings = {*before[other]["own"], *now[name]["own"]}
-        of_tasks = {*before[other]["of_tasks"], *now[name]["of_tasks"]}
-        return tasks[nearest], "", method_settings if nearest == task else method_settings | of_tasks
-    return None, "", set()
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    # A setting that did not exist yet when the comparison was created had its default.
-    defaults = to_flat(Config())
-    return [
-        f"{name}: was {before.get(name, defaults.get(name))!r}, now {now[name]!r}"
-        for name in names
-        if before.get(name, defaults.get(name)) != now[name]
-    ]

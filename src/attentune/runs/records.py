@@ -310,7 +310,8 @@ class RecordStore:
         """Return whether a run has a better score than the kept best run of its task, size and method."""
         if (rank := self._rank(run)) is None:
             return False
-        others = [self._rank(dataclasses.replace(run, seed=_seed(folder))) for folder in self._kept_as_best(run)]
+        seeds = [int(folder.name.removeprefix("seed-")) for folder in self._kept_as_best(run)]
+        others = [self._rank(dataclasses.replace(run, seed=seed)) for seed in seeds]
         return all(other is None or rank > other for other in others)
 
     def _rank(self, run: Run) -> tuple[float, int] | None:
@@ -335,10 +336,6 @@ class RecordStore:
                 parent.rmdir()
             except OSError:
                 return
-
-
-def _seed(folder: Path) -> int:
-    return int(folder.name.removeprefix("seed-"))
 
 
 def record_file(folder: Path, run: Run) -> Path:

@@ -12,8 +12,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import AttentuneError, ConfigError
 from attentune.metrics.metrics import METRICS
-from attentune.runs.grid import RunGrid
-from attentune.runs.records import CUSTOM_TASK, Run
+from attentune.runs.records import CUSTOM_TASK
 from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import check_feasible
@@ -110,11 +109,6 @@ class Search:
     def seeds(self) -> range:
         return range(self.seed, self.seed + self.options.seeds)
 
-    def grid(self, name: str, settings: Mapping[str, Any]) -> RunGrid:
-        config, task = self.config(settings), self.task
-        runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in self.seeds)
-        return RunGrid(runs, {name: {task: to_flat(config)}}, {})
-
     @property
     def greater_is_better(self) -> bool:
         return METRICS[self.metric].greater_is_better
@@ -143,7 +137,10 @@ def _config(options: SearchSettings, common: Mapping[str, Any], changes: Mapping
 
 def check_search(options: SearchSettings) -> Search:
     """Check a search's space and settings."""
-    given = _named_space(options.space)
+    if isinstance(options.space, Mapping):
+        given = space_from(options.space if "space" in options.space else {"space": options.space}, "space")
+    else:
+        given = Space() if options.space is None else load_space(str(options.space))
     notes: list[str] = []
     overrides = dict(options.overrides or {})
     problems = [f"{name}: {why}." for name, why in _REFUSED.items() if overrides.get(name) not in (None, False)]
@@ -161,12 +158,6 @@ def check_search(options: SearchSettings) -> Search:
     seed = _config(options, common, {} if seed is None else {"training.seed": seed}).training.seed
     space = _check_space(space, options, common)
     return Search(_check_sampling(options, space), space, common, seed, (*notes, *more))
-
-
-def _named_space(space: str | Path | Mapping[str, Any] | None) -> Space:
-    if isinstance(space, Mapping):
-        return space_from(space if "space" in space else {"space": space}, "space")
-    return Space() if space is None else load_space(str(space))
 
 
 def _without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, list[str]]:

@@ -10,15 +10,12 @@ import json
 import math
 import statistics
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attentune.config import Config
+from attentune.config import Config, to_flat
 from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
 from attentune.data.splits import split_rows, stratified_folds, stratified_sample
@@ -26,7 +23,6 @@ from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import METRICS
 from attentune.results import SEARCH_FILE, RunResult
 from attentune.runs.driver import Plan, RunTask
-from attentune.runs.grid import RunGrid
 from attentune.runs.records import Predictions, RecordStore, Run, RunRecord, log_facts, read_predictions
 from attentune.runs.search_settings import Search
 from attentune.runs.space import Dimension
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 PARTS = 3
 # The minimum number of finished trials for an estimate of importance.
 MIN_FOR_IMPORTANCE = 10
-_SMALLEST = 1e-6  # probabilities are written with six decimals
 # By status, best first, the name of Optuna's state.
 _STATES = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING"}
 
@@ -252,25 +247,22 @@ class SearchPlan(Plan):
         self.folder, self.search, self.record_store = folder, search, RecordStore(folder)
         self._points, self._save = points, save
         self._task = search.task
-        self._grids: dict[str, RunGrid | str] = {}
+        # By trial, its settings by dotted name; or a message: each value is valid, but not their combination.
+        self._settings: dict[str, dict[str, Any] | str] = {}
         self._ended: dict[str, TrialOutcome] = {}
         self._given: set[Run] = set()
-        self._trials: list[TrialOutcome] = []
+        self.trials: list[TrialOutcome] = []
         self._update()
 
-    @property
-    def trials(self) -> list[TrialOutcome]:
-        return self._trials
-
     def _update(self) -> None:
-        self._trials = [self._outcome(f"trial-{number:04d}", point) for number, point in enumerate(self._points, 1)]
+        self.trials = [self._outcome(f"trial-{number:04d}", point) for number, point in enumerate(self._points, 1)]
 
     @property
     def runs(self) -> list[Run]:
         """The runs that may start now, and those that are recorded."""
         return [
             run
-            for trial in self._trials
+            for trial in self.trials
             for run in self._runs(trial)
             if run in self._wanted(trial) or self.record_store.has(run)
         ]
@@ -279,14 +271,14 @@ class SearchPlan(Plan):
     def later(self) -> Sequence[Run]:
         """Runs of trials that have not been sampled yet, and further seeds of running trials."""
         known = set(self.runs)
-        running = [trial for trial in self._trials if trial.status == "running"]
+        running = [trial for trial in self.trials if trial.status == "running"]
         further = [run for trial in running for run in self._runs(trial) if run not in known]
-        missing = range(max(0, self._total - len(self._trials)))
+        missing = range(max(0, self._total - len(self.trials)))
         return [*further, *(Run(self._task, None, "later", seed) for _ in missing for seed in self.search.seeds)]
 
     @property
     def is_complete(self) -> bool:
-        return len(self._ended) == len(self._trials) >= self._total
+        return len(self._ended) == len(self.trials) >= self._total
 
     @property
     def _total(self) -> int:
@@ -297,7 +289,7 @@ class SearchPlan(Plan):
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
         """Process new records, and start trials so that `free` more runs can start; return the new runs."""
         self._update()
-        while self._count_waiting(running) < free and (point := next_point(self.search, self._trials)) is not None:
+        while self._count_waiting(running) < free and (point := next_point(self.search, self.trials)) is not None:
             self._points.append(point)
             self._save()
             self._update()
@@ -307,14 +299,13 @@ class SearchPlan(Plan):
 
     def task(self, run: Run) -> RunTask:
         """Return what a worker needs to execute a run."""
-        folder, grid = str(self.folder.absolute()), self._grids[run.method]
-        assert isinstance(grid, RunGrid)
-        trainer = TrialTrainer(folder, self.search)
-        return RunTask(folder, SEARCH_FILE, run, grid.configs[run.method][run.task], trainer)
+        folder, settings = str(self.folder.absolute()), self._settings[run.method]
+        assert isinstance(settings, dict)
+        return RunTask(folder, SEARCH_FILE, run, settings, TrialTrainer(folder, self.search))
 
     def retry_failed(self) -> None:
         """Start failed trials again: the records of their failed runs are removed."""
-        for trial in self._trials:
+        for trial in self.trials:
             for run in self._runs(trial) if trial.status == "failed" else ():
                 if self.record_store.has(run) and self.record_store.load(run).status == "failed":
                     self.record_store.forget(run)
@@ -323,26 +314,20 @@ class SearchPlan(Plan):
 
     def describe(self, run: Run) -> str:
         """Return a description of a run: its trial, the trial's values, and the seed if there are several."""
-        point = next((trial.params for trial in self._trials if trial.name == run.method), {})
+        point = next((trial.params for trial in self.trials if trial.name == run.method), {})
         values = ", ".join(f"{name.split('.')[-1]} {value_text(value)}" for name, value in point.items())
         return f"{run.method}, {values}" + (f", seed {run.seed}" if len(self.search.seeds) > 1 else "")
 
     def ranked(self) -> list[TrialOutcome]:
-        """Return the trials, best first; of equal values the lowest loss first, those without a value last."""
-        return ranked(self._trials, greater_is_better=self.search.greater_is_better, loss=self._loss)
-
-    def _loss(self, trial: TrialOutcome) -> float | None:
-        """Return a finished trial's mean loss on the scored rows; None where predictions have no probabilities."""
-        losses = [prediction_loss(self._predictions(record)) for record in self.record_store.records(self._runs(trial))]
-        known = [loss for loss in losses if loss is not None]
-        return statistics.fmean(known) if known else None
+        """Return the trials, best first."""
+        return ranked(self.trials, greater_is_better=self.search.greater_is_better)
 
     def _outcome(self, name: str, point: dict[str, Any]) -> TrialOutcome:
         if name in self._ended:
             return self._ended[name]
         trial = TrialOutcome(name, point, self.search.space.settings_of(point))
         runs = self._runs(trial)
-        if isinstance(problem := self._grids[name], str):
+        if isinstance(problem := self._settings[name], str):
             ended = replace(trial, status="failed", message=problem)
         else:
             records = []
@@ -380,13 +365,14 @@ class SearchPlan(Plan):
         return read_predictions(self.record_store.file(record.run).with_name(record.predictions[record.split or ""]))
 
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
-        if trial.name not in self._grids:
+        if trial.name not in self._settings:
             try:
-                self._grids[trial.name] = self.search.grid(trial.name, trial.settings)
-            except ConfigError as error:  # each value is valid, but not their combination
-                self._grids[trial.name] = " ".join(error.problems)
-        grid = self._grids[trial.name]
-        return grid.runs if isinstance(grid, RunGrid) else ()
+                self._settings[trial.name] = to_flat(self.search.config(trial.settings))
+            except ConfigError as error:
+                self._settings[trial.name] = " ".join(error.problems)
+        if isinstance(flat := self._settings[trial.name], str):
+            return ()
+        return tuple(Run(self._task, flat["data.max_train_samples"], trial.name, seed) for seed in self.search.seeds)
 
     def _wanted(self, trial: TrialOutcome) -> Sequence[Run]:
         """Return the runs of a trial that may start: the first, and the others once it is done."""
@@ -402,20 +388,13 @@ class SearchPlan(Plan):
         )
 
 
-def ranked(
-    trials: Sequence[TrialOutcome],
-    *,
-    greater_is_better: bool,
-    loss: Callable[[TrialOutcome], float | None] = lambda trial: None,
-) -> list[TrialOutcome]:
-    """Sort trials: best first, of equal values the lowest loss first, those without a value last."""
-    times = Counter(trial.value for trial in trials)
+def ranked(trials: Sequence[TrialOutcome], *, greater_is_better: bool) -> list[TrialOutcome]:
+    """Sort trials: best first, of equal values the earlier first, those without a value last."""
 
-    def key(trial: TrialOutcome) -> tuple[Any, ...]:
+    def key(trial: TrialOutcome) -> tuple[bool, float]:
         if trial.value is None:
-            return (True, 0.0, math.inf, [*_STATES].index(trial.status))
-        known = loss(trial) if times[trial.value] > 1 else None
-        return (False, -trial.value if greater_is_better else trial.value, math.inf if known is None else known, 0)
+            return True, [*_STATES].index(trial.status)
+        return False, -trial.value if greater_is_better else trial.value
 
     return sorted(trials, key=key)
 
@@ -424,17 +403,6 @@ def part_scores(predictions: Predictions, metric: str, *key: int | str) -> list[
     """Return the metric on each of three stratified parts of the rows."""
     labels, predicted = predictions.labels_N, predictions.predictions_N
     return [METRICS[metric].score(labels[rows], predicted[rows]) for rows in stratified_folds(labels, PARTS, *key)]
-
-
-def prediction_loss(predictions: Predictions) -> float | None:
-    """Return the mean cross-entropy of a run's predictions; None without probabilities, as of scores."""
-    labels, probabilities_NC = predictions.labels_N, predictions.probabilities_NC
-    if not probabilities_NC.size:
-        return None
-    likely_NC = probabilities_NC.clip(_SMALLEST, 1 - _SMALLEST)
-    if labels.ndim == 1:
-        return float(-np.log(likely_NC[np.arange(len(labels)), labels]).mean())
-    return float(-np.log(np.where(labels == 1, likely_NC, 1 - likely_NC)).mean())
 
 
 def value_text(value: Any) -> str:

@@ -19,7 +19,7 @@ from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
 from attentune.data.files import read_table
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, ConfigError, DataError
-from attentune.explain.explainer import Answer, answer_masked, check_method, default_method
+from attentune.explain.explainer import Answer, answer_masked, default_method, method_of
 from attentune.explain.explanation import Subword
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
@@ -311,7 +311,7 @@ def _identity(saved: Predictor) -> tuple[str | None, str | None]:
 
 def _works(method: str, saved: Predictor) -> bool:
     try:
-        check_method(method, saved)
+        method_of(method, saved)
     except ConfigError:
         return False
     return True
