@@ -272,7 +272,8 @@ def measure(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     inside = [leaves(item, f"{path}/{key}".lstrip("/")) for key, item in pairs]
-    return {place: item for each in inside for place, item in each.items()} if inside else {path: value}
+    found = {place: item for each in inside for place, item in each.items()}
+    return found if inside or value in ([], {}) else {path: value}  # an empty list is none
 
 
 def differences(before: Any, now: Any) -> list[str]:
