@@ -121,3 +121,58 @@ def test_an_ensemble_reads_the_columns_that_auto_found(home, attentune, tmp_path
     status, out, err = attentune("predict", tmp_path / "best", "--input_file", home / "new.csv")
     assert (status, err.splitlines()[1]) == (0, NOTE)
     assert accuracy(out) == 1.0
+
+
+# Several columns as one text
+
+
+@pytest.fixture(scope="module")
+def joined(home: Path) -> Path:
+    """A run on the columns `title` and `the, body`, of which each row has one or both."""
+    from attentune.cli.main import main
+
+    texts = [row["text"] for row in csv.DictReader(io.StringIO(write_reviews(home / "r.csv", 60, seed=3).read_text()))]
+    labels = [row["label"] for row in csv.DictReader(io.StringIO((home / "r.csv").read_text()))]
+    rows = [
+        (text, "") if n % 3 == 0 else ("", text) if n % 3 == 1 else ("A film", text) for n, text in enumerate(texts)
+    ]
+    with (home / "joined.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [("title", "the, body", "label"), *((*r, y) for r, y in zip(rows, labels, strict=True))]
+        )
+    words = ["--text_column", "title,the, body", "--preset", "tfidf-linear", "--output_dir", str(home / "joined")]
+    assert main(["train", str(home / "joined.csv"), *words, "--quiet"]) == 0
+    return home
+
+
+def test_a_run_reads_the_same_columns_again_wherever_rows_are_read(joined: Path, attentune) -> None:
+    rows = list(csv.DictReader((joined / "joined.csv").open(newline="")))
+    texts = ["\n".join(f"{name}: {row[name]}" for name in ("title", "the, body") if row[name]) for row in rows]
+    expected = [one["prediction"] for one in library.predict(joined / "joined", texts)]
+    frame = pd.read_csv(joined / "joined.csv")
+    assert library.predict(joined / "joined", frame)["prediction"].tolist() == expected
+    (joined / "joined.jsonl").write_text("\n".join(json.dumps({k: v for k, v in row.items() if v}) for row in rows))
+    for name in ("joined.csv", "joined.jsonl"):
+        status, out, err = attentune("predict", joined / "joined", "--input_file", joined / name)
+        assert (status, "Columns read: text 'title', 'the, body'." in err) == (0, True), err
+        assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == expected
+    words = ("--input_file", joined / "joined.jsonl", "--output_dir", joined / "parts", "--format", "csv")
+    assert attentune("predict", joined / "joined", *words)[0] == 0
+    (part,) = (joined / "parts").glob("*.csv")
+    assert [row["prediction"] for row in csv.DictReader(part.open(newline=""))] == expected
+    status, out, err = attentune("evaluate", joined / "joined", "--validation_file", joined / "joined.csv")
+    assert status == 0, err
+    content = (joined / "joined.csv").read_bytes()
+    served = RunBackend.load(str(joined / "joined")).read_file(content, FileOptions("new.csv"), 100)
+    assert list(served.texts) == texts
+
+
+def test_a_column_that_is_missing_or_a_second_text_is_refused(joined: Path, attentune) -> None:
+    (joined / "no_title.csv").write_text("the, body,label\n".replace("the, body", '"the, body"') + "so good,good\n")
+    status, _, err = attentune("predict", joined / "joined", "--input_file", joined / "no_title.csv")
+    assert (status, "there is no column 'title,the, body'" in err) == (2, True)
+    with pytest.raises(DataError, match="no column 'title,the, body'"):
+        library.predict(joined / "joined", pd.DataFrame({"the, body": ["so good"]}))
+    words = ("--text_column", "title,the, body", "--text_pair_column", "label", "--output_dir", joined / "pair")
+    status, _, err = attentune("train", joined / "joined.csv", *words)
+    assert (status, "expected one column for each text of a pair" in err) == (2, True), err

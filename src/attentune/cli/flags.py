@@ -451,10 +451,6 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
         except ValueError as error:
             problems.append(f"--{name}: got {value!r}, expected {error}")
             return {}
-    if name == "text_column_names" and value.count(",") == 1:
-        # run_classification names two text columns in one flag.
-        first, second = (part.strip() for part in value.split(","))
-        return {"data.text_column": first, "data.text_pair_column": second}
     return {by_name[ALIASES[name]]: value}
 
 

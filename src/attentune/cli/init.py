@@ -94,7 +94,7 @@ def configuration(config: Any) -> str:
     lines += [f"  {name}: {_scalar(value)}" for name, value in given if value is not None]
     if config.data.validation_file is None and validation is not None:
         lines.append(f"  validation_share: {config.data.validation_share:g}  # {validation.rows:,} rows are held out")
-    others = [name for name in table.names if name not in (columns.text, columns.pair, *columns.labels)]
+    others = [name for name in table.names if name not in (*columns.texts, *columns.labels)]
     left = _comment(f"not used: {', '.join(others)}") if others else ""
     lines.append(f"  text_column: {_scalar(columns.text)}  {left}".rstrip())
     if columns.pair is not None:

@@ -374,7 +374,11 @@ class DataConfig:
     extra_train_weights: tuple[float, ...] | None = setting(
         None, "the loss weight of each extra file's rows (1 each if not given; 0: not used)", minimum=0
     )
-    text_column: str | None = setting(None, "the column of the (first) text")
+    text_column: str | None = setting(
+        None,
+        "the column of the (first) text; several, comma-separated, are joined with their names, a line each",
+        columns=True,
+    )
     text_pair_column: str | None = setting(None, "the column of the second text")
     label_column: str | None = setting(
         None,

@@ -17,18 +17,30 @@ from typing import Any
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.labels import NO_LABEL, LabelReader, find_label_columns, label_columns, label_setting, parse_number
-from attentune.data.tables import CONVENTIONAL, IDS, LABELS, TEXT_PAIRS, TEXTS, Table, no_content, quote
+from attentune.data.labels import NO_LABEL, LabelReader, parse_number
+from attentune.data.tables import (
+    CONVENTIONAL,
+    IDS,
+    LABELS,
+    TEXT_PAIRS,
+    TEXTS,
+    Table,
+    columns_of,
+    columns_setting,
+    find_columns,
+    no_content,
+    quote,
+)
 from attentune.data.text_files import separator_hint
 from attentune.data.text_formats import named_columns
-from attentune.errors import DataError
+from attentune.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
 class Columns:
     """The columns to read: `pair` None for single texts, `label` None without labels, `id` None for the default.
 
-    Several label columns are one JSON list in `label`.
+    Several columns of a text or of labels are one JSON list in `text` or `label`.
     """
 
     text: str
@@ -39,7 +51,12 @@ class Columns:
     @property
     def labels(self) -> tuple[str, ...]:
         """The label columns."""
-        return () if self.label is None else label_columns(self.label)
+        return () if self.label is None else columns_of(self.label)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of both texts."""
+        return (*columns_of(self.text), *(() if self.pair is None else (self.pair,)))
 
     def settings(self) -> dict[str, str]:
         """Return the settings of the columns that are read, except ids, as in `TaskData.columns`."""
@@ -69,16 +86,16 @@ def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
     if set(columns.values()) <= {"text", "label", "sentence", "sentence1", "sentence2"}:
         return ()
     what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
-    shown = {name: ", ".join(map(repr, label_columns(column))) for name, column in columns.items()}
+    shown = {name: ", ".join(map(repr, columns_of(column))) for name, column in columns.items()}
     return (f"Columns read: {', '.join(f'{what[name]} {column}' for name, column in shown.items())}.",)
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:
-    """Return the column if it exists; of `--label_column` several, as `label_columns` reads them, as a JSON list."""
-    found = find_label_columns(column, names) if setting == "--label_column" else None
+    """Return the column if it exists; of texts or labels several, as `columns_of` reads them, as a JSON list."""
+    found = find_columns(column, names) if setting in ("--text_column", "--label_column") else None
     if found is not None or column in names:
-        return column if found is None else label_setting(found)
-    parts = [part.strip() for part in column.split(",")] if "," in column else label_columns(column)
+        return column if found is None else columns_setting(found)
+    parts = [part.strip() for part in column.split(",")] if "," in column else columns_of(column)
     lacking = next((part for part in parts if part not in names), column) if set(parts) & set(names) else column
     near = did_you_mean(lacking, names)
     if not near:
@@ -100,6 +117,14 @@ def choose_columns(
     config = with_own_names(names, config)
     note = None if table is None else header_note(table, config)
     by_name, by_content = list[str](), list[str]()
+    texts = () if config.text_column is None else find_columns(config.text_column, names) or (config.text_column,)
+    given = (config.label_column, *texts, config.text_pair_column, config.id_column)
+    if len(texts) > 1 and config.text_pair_column is not None:
+        raise ConfigError(
+            f"data.text_column: got {' and '.join(map(repr, texts))} and the second text"
+            f" {config.text_pair_column!r}, expected one column for each text of a pair. Join the columns in the file,"
+            " or leave out --text_pair_column."
+        )
 
     def guess(what: str, taken: Collection[str | None]) -> str:
         column = _by_content(what, taken, names, source, table, note)
@@ -108,17 +133,17 @@ def choose_columns(
 
     label = config.label_column
     if label is not None:
-        is_there = find_label_columns(label, names) is not None
-        likely = [] if table is None or is_there else label_candidates(table, _given(config))
+        is_there = find_columns(label, names) is not None
+        likely = [] if table is None or is_there else label_candidates(table, given)
         label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:
-        label = _first(LABELS, [name for name in names if name not in (config.text_column, config.text_pair_column)])
+        label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column)])
         if label is None and want_label:
-            label = guess("label", _given(config))
+            label = guess("label", given)
         elif label is not None:
             by_name.append("label")
     parts = Columns("", label=label).labels
-    same = next((part for part in parts if part in (config.text_column, config.text_pair_column)), None)
+    same = next((part for part in parts if part in (*texts, config.text_pair_column)), None)
     if same is not None and want_label:
         raise DataError(
             f"column {same!r} is given as the text and as the label, so that the label would predict itself. Name"
@@ -130,22 +155,18 @@ def choose_columns(
             require(names, column, source, setting)
     pair = config.text_pair_column
     if config.text_column is not None:
-        is_lacking = table is not None and config.text_column not in names
-        likely = _candidates(table, _given(config), "text")[0] if table is not None and is_lacking else []
+        is_lacking = find_columns(config.text_column, names) is None
+        likely = _candidates(table, given, "text")[0] if table is not None and is_lacking else []
         text = require(names, config.text_column, source, "--text_column", likely)
     else:
         named, pair = _named_texts([name for name in names if name not in (*parts, pair, config.id_column)], pair)
-        text = guess("text", (*_given(config), *parts)) if named is None else named
+        text = guess("text", (*given, *parts)) if named is None else named
         by_name += [] if named is None else ["text"]
     columns = Columns(text, pair, label, config.id_column)
     cure = "If that is wrong, give --text_column or --label_column."
     held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
     notes = (_names_note(columns, by_name, names, config), held, note)
     return columns, tuple(one for one in notes if one is not None)
-
-
-def _given(config: DataConfig) -> tuple[str | None, ...]:
-    return config.label_column, config.text_column, config.text_pair_column, config.id_column
 
 
 def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str | None]:
@@ -163,7 +184,7 @@ def _named_texts(rest: Sequence[str], pair: str | None) -> tuple[str | None, str
 
 
 def _names_note(columns: Columns, by_name: Sequence[str], names: Sequence[str], config: DataConfig) -> str | None:
-    taken = (columns.text, columns.pair, columns.id, *columns.labels)
+    taken = (*columns.texts, columns.id, *columns.labels)
     others = [name for name in names if name not in taken]
     chosen, is_doubtful = [], False
     for what, column, usual in (("text", columns.text, TEXTS), ("label", columns.label, LABELS)):
@@ -283,7 +304,7 @@ def read_rows(
     if used is not table:
         ids = tuple(ids[row] for row in kept)
     pairs = None if columns.pair is None else used.texts(columns.pair)
-    dates = date_columns(used, but=(columns.text, columns.pair, *columns.labels))
+    dates = date_columns(used, but=(*columns.texts, *columns.labels))
     return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, dates=dates), notes
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows, shown_label, some_names
-from attentune.data.tables import Table, as_cell, quote
+from attentune.data.tables import Table, as_cell, columns_of, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
@@ -28,32 +28,6 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""", re.DOTALL)
 _ARRAY = re.compile(r"\[[\s0-9.eE+-]+\]|\[(\s*(True|False))+\s*\]")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
-
-
-def label_columns(setting: str) -> tuple[str, ...]:
-    """Return the columns that a setting names: one, or several in a JSON list."""
-    listed = as_list(setting) if setting.startswith("[") else None
-    return (setting,) if listed is None else tuple(map(str, listed))
-
-
-def find_label_columns(setting: str, names: Collection[str]) -> tuple[str, ...] | None:
-    """Return the columns of a file that a setting names: one, or several in a JSON list or with commas."""
-    if setting in names:
-        return (setting,)
-    listed = label_columns(setting)
-    if listed != (setting,):
-        return listed if set(listed) <= set(names) else None
-    parts = setting.split(",")
-    for count in range(len(parts) - 1, 0, -1):
-        first, rest = ",".join(parts[:count]).strip(), ",".join(parts[count:]).strip()
-        if first in names and (others := find_label_columns(rest, names)) is not None:
-            return (first, *others)
-    return None
-
-
-def label_setting(columns: Sequence[str]) -> str:
-    """Return the setting that names these columns and no others; the inverse of `label_columns`."""
-    return columns[0] if len(columns) == 1 else json.dumps(list(columns), ensure_ascii=False)
 
 
 def as_list(text: str) -> list[Any] | None:
@@ -137,7 +111,7 @@ class LabelLists:
 def label_lists(table: Table, column: str, separator: str | None, known: Sequence[str] = ()) -> LabelLists:
     r"""Read the labels of each row: those of its list, or the names of the ones in its vector."""
     cells = _cells(table, column)
-    columns = label_columns(column)
+    columns = columns_of(column)
     texts = {cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()}
     if texts and all(text[:1] == "[" and text[-1] == "]" and not as_list(text) for text in texts):
         cells = [str(cell).strip()[1:-1] if isinstance(cell, str) else cell for cell in cells]
@@ -202,7 +176,7 @@ def _names_in(table: Table, row: int, column: str, cell: Any, separator: str) ->
 
 def _cells(table: Table, column: str) -> Sequence[Any]:
     """The cells of a label column; of several columns of zeros and ones, the list of those that hold a one."""
-    columns = (column,) if column in table.columns else label_columns(column)
+    columns = (column,) if column in table.columns else columns_of(column)
     if len(columns) == 1:
         return table.columns[columns[0]]
     parts = {name: table.values(name) for name in columns}
@@ -602,7 +576,7 @@ def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
     more = f", and in {len(missing) - 1:,} more rows ({end})" if len(missing) > 1 else ""
     return table.error(
         missing[0],
-        f"column {', '.join(map(repr, label_columns(column)))} has no label here{more}, expected one in each row."
+        f"column {', '.join(map(repr, columns_of(column)))} has no label here{more}, expected one in each row."
         ' Add it, take the row out, or leave such rows out with --skip_broken_rows or --ignore_labels "".',
         LabelError,
     )

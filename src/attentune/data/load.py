@@ -356,7 +356,7 @@ def _label_space(
     is_settled = config.task_type or config.label_names or columns.label in table.class_names
     doubt = None if is_settled or task_type != "classification" else task_type_doubt(space.names, columns.label)
     if doubt is not None and config.label_column is None:
-        others = label_candidates(table, (columns.label, columns.text, columns.pair, columns.id))
+        others = label_candidates(table, (*columns.labels, *columns.texts, columns.id))
         named = f" Or name another column: {', '.join(f'--label_column {name}' for name in others)}." if others else ""
         doubt = doubt[0], f"{doubt[1]}{named}"
     return space, [note, *notes], doubt

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -65,6 +66,36 @@ def no_content(name: str) -> str | None:
     return "a count" if any(map(_COUNT_WORDS.fullmatch, words)) else None
 
 
+def columns_of(setting: str) -> tuple[str, ...]:
+    """Return the columns that a setting names: one, or several in a JSON list."""
+    if not setting.startswith("["):
+        return (setting,)
+    try:
+        return tuple(map(str, json.loads(setting)))
+    except ValueError:
+        return (setting,)
+
+
+def find_columns(setting: str, names: Collection[str]) -> tuple[str, ...] | None:
+    """Return the columns of a file that a setting names: one, or several in a JSON list or with commas."""
+    if setting in names:
+        return (setting,)
+    listed = columns_of(setting)
+    if listed != (setting,):
+        return listed if set(listed) <= set(names) else None
+    parts = setting.split(",")
+    for count in range(len(parts) - 1, 0, -1):
+        first, rest = ",".join(parts[:count]).strip(), ",".join(parts[count:]).strip()
+        if first in names and (others := find_columns(rest, names)) is not None:
+            return (first, *others)
+    return None
+
+
+def columns_setting(columns: Sequence[str]) -> str:
+    """Return the setting that names these columns and no others; the inverse of `columns_of`."""
+    return columns[0] if len(columns) == 1 else json.dumps(list(columns), ensure_ascii=False)
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns of the same length, in the file's order."""
@@ -120,7 +151,15 @@ class Table:
         return tuple(cells)
 
     def texts(self, column: str) -> tuple[str, ...]:
-        """Return a column whose cells must all be texts; they may be empty."""
+        """Return a column whose cells must all be texts; they may be empty.
+
+        Of several columns, each text has a line a cell, with the column's name; empty cells are left out.
+        """
+        names = (column,) if column in self.columns else columns_of(column)
+        if len(names) > 1:
+            columns = [[(name, cell) for cell in self.values(name)] for name in names]
+            rows = zip(*columns, strict=True)
+            return tuple("\n".join(f"{name}: {cell}" for name, cell in row if cell and cell.strip()) for row in rows)
         values = self.values(column)
         for row, value in enumerate(values):
             if value is None:

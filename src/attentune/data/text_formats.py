@@ -341,7 +341,7 @@ class FileOptions:
 def named_columns(config: DataConfig) -> set[str]:
     """Return the columns that the settings name."""
     names = (config.text_column, config.text_pair_column, config.label_column, config.id_column)
-    parts = (config.label_column or "").split(",")  # several columns
+    parts = f"{config.label_column or ''},{config.text_column or ''}".split(",")  # several columns
     return {name for name in (*names, *(part.strip(' []"') for part in parts)) if name}
 
 

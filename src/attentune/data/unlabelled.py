@@ -136,7 +136,7 @@ def _row_chunks(
     keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
     for name in keep:
         require(names, name, source, "--keep_columns")
-    needed = (columns.text, columns.pair, columns.id, *columns.labels, *keep)
+    needed = (*columns.texts, columns.id, *columns.labels, *keep)
     wanted = tuple(dict.fromkeys(name for name in needed if name is not None))
 
     def chunks() -> Iterator[Table]:
@@ -361,7 +361,7 @@ class InputRows:
     def read(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TextRows]:
         """Yield the rows of a part, block by block; without ids, rows are counted from 0."""
         columns, kept = self.columns, tuple(self.kept.values())
-        named = (columns.text, columns.pair, columns.id, *kept)
+        named = (*columns.texts, columns.id, *kept)
         wanted = tuple(dict.fromkeys(name for name in named if name is not None))
         for place, first, end in ranges:
             before = sum(one.rows for one in self.sources[:place])

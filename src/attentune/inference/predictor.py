@@ -21,7 +21,8 @@ from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
 from attentune.data.columns import with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
-from attentune.data.load import load_data
+from attentune.data.load import frame_table, load_data
+from attentune.data.tables import columns_of, find_columns
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
@@ -447,7 +448,8 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
         config = saved.with_columns(DataConfig())
-        for name in (config.text_column, config.text_pair_column if saved.is_pair else None):
+        first = find_columns(config.text_column or "", names) or columns_of(config.text_column or "")
+        for name in (*filter(None, first), config.text_pair_column if saved.is_pair else None):
             if name not in (None, *names):
                 raise DataError(
                     f"the data frame has no column {name!r}, which {saved.folder} was trained on."
@@ -455,7 +457,9 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
                     f" {name!r}, or give a list of texts."
                 )
         columns, _ = prediction_columns(names, "data frame", config, is_pair=saved.is_pair)
-        texts, pairs = list(texts[columns.text]), pairs if columns.pair is None else list(texts[columns.pair])
+        pairs = pairs if columns.pair is None else list(texts[columns.pair])
+        several = columns_of(columns.text)
+        texts = list(texts[columns.text]) if len(several) == 1 else frame_table(texts[[*several]]).texts(columns.text)
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")

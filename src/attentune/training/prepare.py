@@ -175,7 +175,7 @@ def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
 def frame_run(
     frame: Any,
     *,
-    text: str | None = None,
+    text: str | Sequence[str] | None = None,
     label: str | Sequence[str] | None = None,
     text_pair: str | None = None,
     output_dir: str | Path | None = None,
