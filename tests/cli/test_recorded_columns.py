@@ -154,7 +154,7 @@ def test_a_run_reads_the_same_columns_again_wherever_rows_are_read(joined: Path,
     (joined / "joined.jsonl").write_text("\n".join(json.dumps({k: v for k, v in row.items() if v}) for row in rows))
     for name in ("joined.csv", "joined.jsonl"):
         status, out, err = attentune("predict", joined / "joined", "--input_file", joined / name)
-        assert (status, "Columns read: text 'title', 'the, body'." in err) == (0, True), err
+        assert (status, "Columns read: text 'title', 'the, body', label 'label'." in err) == (0, True), err
         assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == expected
     words = ("--input_file", joined / "joined.jsonl", "--output_dir", joined / "parts", "--format", "csv")
     assert attentune("predict", joined / "joined", *words)[0] == 0
@@ -163,7 +163,8 @@ def test_a_run_reads_the_same_columns_again_wherever_rows_are_read(joined: Path,
     status, out, err = attentune("evaluate", joined / "joined", "--validation_file", joined / "joined.csv")
     assert status == 0, err
     content = (joined / "joined.csv").read_bytes()
-    served = RunBackend.load(str(joined / "joined")).read_file(content, FileOptions("new.csv"), 100)
+    backend = RunBackend(library.Predictor.load(joined / "joined"), name="run")
+    served = backend.read_file(content, FileOptions("new.csv"), 100)
     assert list(served.texts) == texts
 
 

@@ -131,6 +131,8 @@ def write_own(folder: Path) -> None:
         rows = [{"text": _text(draw), "topics": draw.sample(topics, k=draw.randint(0, 2))} for _ in range(60)]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     _labelled(folder / "topics.csv", 60, ["text", "topics"], lambda draw: ";".join(draw.sample(topics, k=1)))
+    votes = [[_text(draw), *(_sides(draw) for _ in range(3))] for _ in range(60)]
+    _write(folder / "votes.csv", ["text", "annotator1", "annotator2", "annotator3"], votes)
     _write(folder / "essays.csv", ["text", "label"], [[_text(draw, 300), _sides(draw)] for _ in range(24)])
 
 

@@ -382,7 +382,8 @@ class DataConfig:
     text_pair_column: str | None = setting(None, "the column of the second text")
     label_column: str | None = setting(
         None,
-        "the column of the label; several columns of 0 and 1, comma-separated, are a multi_label task",
+        "the column of the label; several, comma-separated, are labels of 0 and 1 (multi_label), probabilities of"
+        " classes, or classes that annotators chose",
         columns=True,
     )
     id_column: str | None = setting(None, "the column of the row's id (else id, idx or index, else the row's number)")

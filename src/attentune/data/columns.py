@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
@@ -296,27 +297,25 @@ def read_rows(
             f" means that there is none: {shown}, first {table.place(min(left_out))}.{cure}"
         )
     labels = None if columns.label is None else reader.read(used, columns.label, is_test=is_test)
-    if labels is not None and columns.label is not None and (note := reader.spellings(used, columns.label)) is not None:
-        notes.insert(0, note)
+    targets = None
+    if labels is not None and columns.label is not None:
+        notes[:0] = [note] if (note := reader.spellings(used, columns.label)) is not None else []
+        targets = reader.targets(used, columns.label)
+    if (
+        targets is not None
+        and (ties := np.flatnonzero((targets >= targets.max(axis=1, keepdims=True) - 1e-9).sum(axis=1) > 1)).size
+    ):
+        notes.append(
+            f"{used.source}: in {len(ties):,} of {len(used):,} rows classes tie for the most frequent one, first"
+            f" {used.place(int(ties[0]))}; the label of such a row is the first of them in the order of the classes."
+        )
     if ids is None:
         ids, note = row_ids(table, columns.id, strict=strict_ids)
         notes += [note] if note else []
     if used is not table:
         ids = tuple(ids[row] for row in kept)
     pairs = None if columns.pair is None else used.texts(columns.pair)
-    dates = date_columns(used, but=(*columns.texts, *columns.labels))
-    return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, dates=dates), notes
-
-
-def date_columns(table: Table, but: Collection[str | None]) -> dict[str, tuple[Any, ...]]:
-    """Return the columns that are dates by their names or first cells, except some."""
-    found = {}
-    for name in (name for name in table.columns if name not in but):
-        first = list(islice(filter(None, table.columns[name]), _DATES_TRIED))
-        has_name = no_content(name) == "a date" and any(any(map(str.isdigit, str(cell))) for cell in first)
-        if has_name or (first and all(_is_date(cell) for cell in first)):
-            found[name] = tuple(table.columns[name])
-    return found
+    return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines, targets=targets), notes
 
 
 def _is_date(cell: Any) -> bool:
@@ -326,8 +325,6 @@ def _is_date(cell: Any) -> bool:
     return isinstance(cell, datetime.date)
 
 
-# Cells that are tried before a column is taken for one of dates.
-_DATES_TRIED = 50
 # Rows that are looked at; with fewer than the second number nothing is guessed.
 _ROWS, _FEWEST_ROWS = 10_000, 10
 # Texts: nearly all differ, and have some words (or, in writing without spaces, characters).

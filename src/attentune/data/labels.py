@@ -193,11 +193,67 @@ def _ones(table: Table, row: int, cells: Mapping[str, str | None]) -> list[str] 
             raise table.error(
                 row,
                 f"column {name!r} holds {quote(cells[name] or '')}, expected 0 or 1, as --label_column names several"
-                " columns of one label each. If these are votes, decide from how many on a label counts, and write 1"
-                " for it and 0 below.",
+                " columns of one label each. If each holds the class that an annotator chose, use --task_type"
+                " classification; if these are counts of votes, write 1 from some count on and 0 below.",
                 LabelError,
             )
     return [name for name, bit in bits.items() if bit in _ONES]
+
+
+# Several columns are labels of 0 and 1 if more than this share of their cells is. Probabilities may be rounded.
+_MOST_CELLS, _SUM_TOLERANCE = 0.5, 0.02
+
+
+def label_reading(table: Table, columns: Sequence[str], task_type: str | None, known: Collection[str] = ()) -> str:
+    """Return what several label columns hold: "bits" (a label each), "probabilities" (a class each) or "votes"."""
+    rows = [[cell.strip() for cell in row if cell] for row in zip(*map(table.values, columns), strict=True)]
+    present = [cell for row in rows for cell in row if cell]
+    bits = sum(cell.lower() in _BITS or cell in _UNKNOWN_SCORES for cell in present)
+    if task_type == "multi_label" or (task_type is None and bits > _MOST_CELLS * len(present)):
+        return "bits"
+    numbers = [[parse_number(cell) for cell in row if cell] for row in rows]
+    if set(present) <= set(known) or any(None in row for row in numbers):
+        return "votes"
+    sums = [
+        (sum(number or 0 for number in row), min(number or 0 for number in row)) if row else (1, 0) for row in numbers
+    ]
+    wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]
+    if wrong and any((number or 0) % 1 for row in numbers for number in row):
+        raise table.error(
+            wrong[0],
+            f"the label columns {', '.join(map(repr, columns))} hold numbers that sum to {sums[wrong[0]][0]:g},"
+            " expected probabilities of classes, which sum to 1, or in each column the class that one annotator chose."
+            " Divide the numbers by their sum, or name one --label_column.",
+            LabelError,
+        )
+    if wrong:
+        return "bits" if task_type is None else "votes"  # whole numbers may be counts: only if it is said
+    return "probabilities"
+
+
+def label_shares(
+    table: Table, column: str, task_type: str, known: Sequence[str] = (), skipped: Collection[str] = ()
+) -> tuple[list[dict[str, float] | None], tuple[str, ...]]:
+    """Return each row's distribution over the classes, None without labels; and the classes that columns stand for."""
+    columns = columns_of(column)
+    rows = [
+        [cell.strip() for cell in row if cell and plain_label(cell)]
+        for row in zip(*map(table.values, columns), strict=True)
+    ]
+    if label_reading(table, columns, task_type, known) == "votes":
+        votes = [Counter(cell for cell in row if label_key(cell) not in skipped) for row in rows]
+        return [{name: count / own.total() for name, count in own.items()} or None for own in votes], ()
+    starts = [columns[0][: place + 1] for place, sign in enumerate(columns[0]) if sign in "_-. "]
+    start = max((len(one) for one in starts if all(name.startswith(one) for name in columns)), default=0)  # p_ of p_bad
+    names = tuple(name[start:].strip() or name for name in columns)
+    if len(known) == len(names) and not set(names) <= set(known):
+        names = tuple(known)
+    shares = list[dict[str, float] | None]()
+    for cells in zip(*map(table.values, columns), strict=True):
+        values = [float(cell) if cell and cell.strip() else 0.0 for cell in cells]
+        total = sum(values)
+        shares.append({name: value / total for name, value in zip(names, values, strict=True)} if total else None)
+    return shares, names
 
 
 # Up to this many rows, labels may all be different; above this many classes, rows of one each are pointed out.
@@ -241,17 +297,28 @@ def left_out_labels(names: Collection[str], given: Sequence[str] | None) -> tupl
     return (*(given or ()), *((_NO_AGREEMENT,) if {name.lower() for name in names} == _NLI else ()))
 
 
-def decide_task_type(config: DataConfig, default: str | None, *, columns: int = 1) -> tuple[str, str]:
-    """Decide the type of the labels, and explain it in a note."""
-    if columns > 1 and config.task_type not in (None, "multi_label"):
+def decide_task_type(
+    config: DataConfig, default: str | None, *, columns: int = 1, reading: str | None = None
+) -> tuple[str, str]:
+    """Decide the type of the labels, and explain it in a note; `reading` is that of several columns."""
+    if columns > 1 and config.task_type == "regression":
         raise ConfigError(
-            f"data.task_type: got {config.task_type} and {columns} label columns, which hold one label each of a"
-            " multi_label task. Name one --label_column, or leave --task_type out."
+            f"data.task_type: got regression and {columns} label columns, expected one column of scores. Name one"
+            " --label_column, or write the mean of the scores in one."
+        )
+    if columns > 1 and reading != "bits":
+        what = "the probabilities of the classes" if reading == "probabilities" else "the classes that annotators chose"
+        return config.task_type or "classification", (
+            f"Task type: {config.task_type or 'classification'} with soft labels: the {columns} label columns hold"
+            f" {what}; the label is the most frequent class (labels of 0 and 1 would be --task_type multi_label)."
         )
     if config.task_type is not None:
         return config.task_type, f"Task type: {config.task_type}, as set by task_type."
     if columns > 1:
-        return "multi_label", f"Task type: multi_label, as there are {columns} label columns."
+        return "multi_label", (
+            f"Task type: multi_label, as there are {columns} label columns of 0 and 1 (--task_type classification reads"
+            " them as probabilities of classes or votes of annotators)."
+        )
     if default is not None:
         return default, f"Task type: {default}, the task's own."
     return (
@@ -273,6 +340,9 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         counts = Counter(label for names in lists.sets for label in names or ())
         order = lists.names
         notes += _set_notes(lists, table, column, config)
+    elif column not in table.columns and len(columns_of(column)) > 1:
+        shares, order = label_shares(table, column, task_type, config.label_names or ())
+        counts = Counter(label for own in shares for label in own or ())
     else:
         labels = label_values(table, column)
         counts = Counter(label for label in labels if label is not None and plain_label(label))
@@ -426,14 +496,42 @@ class LabelReader:
         """Read class ids (int64), scores (float64), or of several labels a row (N, C) int64, 1 for each."""
         if self.space.is_multilabel:
             return self._sets(table, column, is_test=is_test)
-        labels = label_values(table, column)
+        shares = self._shares(table, column, self.left_out)
+        if shares is None:
+            labels = label_values(table, column)
+        else:
+            labels = tuple(None if own is None else next(iter(own)) for own in shares)
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):
             return None
         if any(self._is_missing(label, is_test=False) for label in labels):
             present = [None if self._is_missing(label, is_test=False) else label for label in labels]
             raise _no_label(present, table, column)
+        if (targets_NC := self.targets(table, column)) is not None:
+            return targets_NC.argmax(axis=1)
         named = [label or "" for label in labels]
         return self._scores(named, table) if self.space.task_type == "regression" else self._classes(named, table)
+
+    def _shares(self, table: Table, column: str, left_out: Sequence[str]) -> list[dict[str, float] | None] | None:
+        """Return the distribution of each row over the classes, where several columns hold it; otherwise None."""
+        if self.space.is_multilabel or column in table.columns or len(columns_of(column)) == 1:
+            return None
+        skipped = set(map(label_key, left_out))
+        return label_shares(table, column, self.space.task_type, self.space.names, skipped)[0]
+
+    def targets(self, table: Table, column: str) -> np.ndarray | None:
+        """Read several columns of probabilities or votes as (N, C) float64; None for one label a row."""
+        shares = self._shares(table, column, self.left_out)
+        if shares is None:
+            return None
+        ids = self._ids({name for own in shares for name in own or ()})
+        unknown = {name: row for row, own in reversed(list(enumerate(shares))) for name in own or () if name not in ids}
+        if unknown:
+            raise _unknown_labels(unknown, table, self.space.names)
+        targets_NC = np.zeros((len(shares), self.space.num_labels))
+        for row, own in enumerate(shares):
+            for name, share in (own or {}).items():
+                targets_NC[row, ids[name]] += share
+        return targets_NC
 
     def _sets(self, table: Table, column: str, *, is_test: bool) -> np.ndarray | None:
         sets = label_lists(table, column, self.separator, self.space.names).sets
@@ -455,6 +553,8 @@ class LabelReader:
         """Return the labels of each row, one or several; None for missing ones."""
         if self.space.is_multilabel:
             return label_lists(table, column, self.separator, self.space.names).sets
+        if (shares := self._shares(table, column, ())) is not None:
+            return [None if own is None else tuple(own) for own in shares]
         return [None if label is None else (label,) for label in label_values(table, column)]
 
     def rows_left_out(self, table: Table, column: str) -> dict[int, str]:

@@ -31,7 +31,7 @@ from attentune.data.columns import (
 )
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, is_missing, some_names
 from attentune.data.files import holds_sheets, read_table
-from attentune.data.labels import decide_task_type, find_space, left_out_labels, task_type_doubt
+from attentune.data.labels import decide_task_type, find_space, label_reading, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.data.tables import Table, as_cell
 from attentune.data.text_formats import FileOptions
@@ -341,7 +341,9 @@ def _label_space(
                 f"data.task_type: got {config.task_type}, but the model was trained for {label_space.task_type}."
             )
         return label_space, [], None
-    task_type, note = decide_task_type(config, None, columns=len(columns.labels))
+    several = len(columns.labels) > 1 and config.task_type != "regression"
+    reading = label_reading(next(iter(tables.values())), columns.labels, config.task_type) if several else None
+    task_type, note = decide_task_type(config, None, columns=len(columns.labels), reading=reading)
     if columns.label is None:
         if task_type != "regression" and not config.label_names:
             raise LabelError("there are no labels to find the classes in. Give a train_file, or label_names.")
@@ -353,7 +355,7 @@ def _label_space(
         where = "" if split == "train" else f" (found in {split}, as there is no train)"
         what = "labels" if space.is_multilabel else "classes"
         notes = (f"{len(space.names)} {what} in the order of their ids: {some_names(space.names)}{where}.", *notes)
-    is_settled = config.task_type or config.label_names or columns.label in table.class_names
+    is_settled = config.task_type or config.label_names or reading or columns.label in table.class_names
     doubt = None if is_settled or task_type != "classification" else task_type_doubt(space.names, columns.label)
     if doubt is not None and config.label_column is None:
         others = label_candidates(table, (*columns.labels, *columns.texts, columns.id))
@@ -534,7 +536,7 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
         return data
     if train.targets is not None:
         raise DataError(
-            f"got soft targets and data.extra_train_files, whose rows have labels only; expected one of them. Leave out"
+            f"got soft labels and data.extra_train_files, whose rows have labels only; expected one of them. Leave out"
             f" {', '.join(file for file, _ in config.extra_train)}.",
             path=train.source,
         )
@@ -600,8 +602,4 @@ def _concatenated(train: TextRows, extra: Sequence[tuple[TextRows, float]]) -> T
         lines=tuple(line for part in lines for line in part or ()) if None not in lines else None,
         weights=None if (weights == 1).all() else weights,
         sources=tuple(rows.source for rows in every for _ in range(len(rows))),
-        dates={
-            name: tuple(cell for rows in every for cell in rows.dates.get(name, (None,) * len(rows)))
-            for name in train.dates
-        },
     )

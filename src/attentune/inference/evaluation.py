@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import DataError
-from attentune.metrics.calibration import error_of
+from attentune.metrics.calibration import error_of, soft_cross_entropy
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
@@ -96,6 +96,10 @@ def evaluate_split(
             resamples=_RESAMPLES if len(rows) <= _MANY_ROWS else _FEWER_RESAMPLES,
         )
         scored.append(ScoredMetric(name, value, low, high))
+    if rows.targets is not None:
+        entropy_N = soft_cross_entropy(logits_NC, rows.targets, label_space)
+        value, half = float(entropy_N.mean()), 1.96 * float(entropy_N.std()) / len(rows) ** 0.5
+        scored.append(ScoredMetric("soft_cross_entropy", value, value - half, value + half))
     is_regression = label_space.task_type == "regression"
     single = not is_regression and not label_space.is_multilabel
     ids = np.arange(label_space.num_labels)

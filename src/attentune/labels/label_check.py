@@ -201,7 +201,7 @@ def _content(
         table = read_table(data.train_file, options=FileOptions.of(data))
         columns, _ = choose_columns(table.names, data, table.source, table=table)
         places = _places(rows, table)
-        if places is not None and columns.label is not None:
+        if places is not None and columns.label in table.names:
             is_json = data.train_file.removesuffix(".gz").lower().endswith((".jsonl", ".ndjson"))
             if is_json and table.lines is not None:
                 return table.names, _objects(data.train_file, table.lines), columns.label, places

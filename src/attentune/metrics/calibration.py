@@ -132,6 +132,12 @@ def fit(
     return Calibration(len(labels), fitted_temperature, chosen)
 
 
+def soft_cross_entropy(logits_NC: np.ndarray, targets_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """Compute the cross-entropy (N,) of the predicted probabilities with target probabilities, in nats."""
+    shares_NC = np.maximum(probabilities_of(logits_NC, label_space), np.finfo(np.float64).tiny)
+    return -(targets_NC * np.log(shares_NC)).sum(axis=1)
+
+
 def error_of(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> float:
     """Compute the expected calibration error: of the most likely class, or over all labels of all rows."""
     shares_NC = probabilities_of(logits_NC, label_space)

@@ -15,7 +15,7 @@ from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import MANIFEST, read_json, write_text
-from attentune.metrics.calibration import Calibration, error_of, fit
+from attentune.metrics.calibration import Calibration, error_of, fit, soft_cross_entropy
 from attentune.results import to_json
 from attentune.training.card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
 from attentune.training.prepare import check_calibration
@@ -54,7 +54,13 @@ def calibration_sentence(calibration: Calibration | None, evaluator: Evaluator, 
         for split in splits
         if (labels := evaluator.splits[split].labels) is not None and len(labels)
     ]
-    return f"Expected calibration error: {', '.join(errors)}." if errors else None
+    soft = [
+        f"{split} {soft_cross_entropy(evaluator.logits[split], targets, evaluator.label_space).mean():.4f}"
+        for split in splits
+        if (targets := evaluator.splits[split].targets) is not None
+    ]
+    more = f" Cross-entropy with the soft labels: {', '.join(soft)}." if soft else ""
+    return f"Expected calibration error: {', '.join(errors)}.{more}" if errors else None
 
 
 CALIBRATION_FILE = "calibration.json"
