@@ -304,9 +304,8 @@ def lines_figure(
     ticks: Sequence[float] = (),
     log_x: bool = False,
     log_y: bool = False,
-    right: float | None = None,
 ) -> Any:
-    """Draw lines with one legend; `right` is the largest x that is shown."""
+    """Draw lines with one legend."""
     names = [short(name) for name in lines]
     figure, (axis,), columns = _panels([""], 6.2, 3.6, names)
     step = min(0.014, 0.08 / len(lines)) if ticks else 0.0
@@ -324,8 +323,6 @@ def lines_figure(
     if ticks:
         axis.set_xticks(list(ticks), [f"{tick:,g}" for tick in ticks])
         axis.minorticks_off()
-    if right is not None:
-        axis.set_xlim(0, min(right, axis.get_xlim()[1]))
     _add_legend(figure, handles, names, columns)
     return figure
 

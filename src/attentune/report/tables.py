@@ -382,12 +382,6 @@ def total_seconds(cost: Mapping[str, Any]) -> float | None:
     return None if seconds is None else float(seconds) + float(cost.get("label_seconds") or 0.0)
 
 
-def _settings_of(cell: Cell) -> dict[str, Any]:
-    """Return the settings of a cell's runs by dotted name, without those that differ between runs of one method."""
-    settings = flatten(cell.recorded[0].record.config)
-    return {name: value for name, value in settings.items() if name not in _RUN_SETTINGS}
-
-
 def settings_tables(verdicts: Verdicts) -> list[Table]:
     """Make the tables of the settings in which methods differ, and of those that they share.
 
@@ -395,7 +389,9 @@ def settings_tables(verdicts: Verdicts) -> list[Table]:
     """
     by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in verdicts.cells:
-        by_method.setdefault(cell.method, []).append(_settings_of(cell))
+        settings = flatten(cell.recorded[0].record.config)
+        own = {name: value for name, value in settings.items() if name not in _RUN_SETTINGS}
+        by_method.setdefault(cell.method, []).append(own)
     defaults = to_flat(Config())
     differing, common = [], []
     for name in dict.fromkeys(name for cells in by_method.values() for settings in cells for name in settings):
