@@ -7,8 +7,6 @@ import pytest
 
 from attentune.automl.budget import (
     FIRST,
-    HOLDOUT_ROWS,
-    MAX_HELD_ROWS,
     BudgetPlan,
     EncoderSpeed,
     LoadMeter,
@@ -36,8 +34,8 @@ def _speed(train=3000.0, predict=12000.0):
     return SpeedModel({"embedded": EncoderSpeed(train, predict, overhead_s=3.0)})
 
 
-def _plan(rows, seconds, *, tokens=20.0, jobs=2, **options):
-    return make_plan(PlanRequest(rows, tokens, MEMBERS, _speed(), seconds, jobs, **options))
+def _plan(rows, seconds, *, tokens=20.0, jobs=2, members=MEMBERS, **options):
+    return make_plan(PlanRequest(rows, tokens, members, _speed(), seconds, jobs, **options))
 
 
 def _member(name):
@@ -157,29 +155,12 @@ def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():
     assert (plan.folds, plan.train_rows, plan.held_rows, plan.updates, plan.batch_size) == (5, 240, 60, 600, 16)
     assert plan.notes == ()
     # Less time means fewer updates then fewer folds then a held out part.
-    plans = [_plan(1000, seconds) for seconds in (3600, 200, 100, 50, 30)]
-    assert [plan.folds for plan in plans] == sorted((plan.folds for plan in plans), reverse=True)
-    assert [plan.updates for plan in plans] == sorted((plan.updates for plan in plans), reverse=True)
-    assert (plans[0].folds, plans[-1].folds) == (5, 1)
-    assert any("instead of 5" in note for note in plans[-1].notes)
-    assert any("updates instead of 600" in note for note in plans[-1].notes)
-    # Many rows are held out and as many are used as updates read.
-    plan = _plan(100_000, 300)
-    assert plan.folds == 1
-    assert plan.held_rows == MAX_HELD_ROWS
-    assert (
-        plan.train_rows == max(HOLDOUT_ROWS - MAX_HELD_ROWS, plan.updates * plan.batch_size) < 100_000 - plan.held_rows
-    )
-    assert any("of the other 96,000 rows are trained on" in note for note in plan.notes)
-    # Baselines have folds if no fine tuned member fits.
-    plan = make_plan(PlanRequest(300, 20, MEMBERS, _speed(100.0, 3000.0), seconds=40, jobs=1))
-    assert plan.folds == 5
-    assert "only baselines are tried" in plan.notes[0]
-    # Given folds and epochs are kept and few rows have few folds.
-    assert _plan(1000, 30, folds=4).folds == 4
-    plan = _plan(1000, 30, epochs=2.0, batch_size=8)
-    assert (plan.updates, plan.batch_size) == (2 * plan.train_rows // 8, 8)
-    assert [_plan(rows, 3600).folds for rows in (12, 8)] == [3, 2]
+    from_scratch = [replace(_member("bert-mean"), probed=False)]
+    for members, folds in ((MEMBERS, [5, 5, 3, 1]), (from_scratch, [5, 5, 2, 1])):
+        plans = [_plan(1000, seconds, members=members) for seconds in (3600, 100, 40, 20)]
+        assert [plan.folds for plan in plans] == folds
+        assert any("instead of 5" in note for note in plans[-1].notes)
+        assert any("updates instead of 600" in note for note in plans[-1].notes)
 
 
 @pytest.mark.parametrize("rows", [100, 300, 1000, 5000, 20_000, 20_001, 100_000, 1_000_000])
@@ -227,7 +208,7 @@ def finish(state: MemberState, *numbers: int) -> None:
 
 def begin(state: MemberState, number: int) -> None:
     state.waiting.remove(number)
-    state.running.add(number)
+    state.running[number] = 0.0
 
 
 def adapted(state: MemberState) -> MemberState:
@@ -361,8 +342,30 @@ def test_the_first_fine_tuned_member_may_have_few_updates(schedule):
     assert schedule.next_member(35, 1) is bert
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 35 / 50 * 100, abs=1)
     finish(bert)
-    assert schedule.next_member(35, 1) is None
+    assert schedule.next_member(59, 1) is None
     assert schedule.updates_of(sesame) == 100
+    # With fewer than half of the updates only if it starts at a linear probe; here 50 updates need 50 s of 59.
+    sesame.member = replace(sesame.member, probed=True)
+    schedule.plan = replace(schedule.plan, updates=200)
+    assert schedule.next_member(59, 1) is None
+    schedule.speed.observe(bert.member, schedule.plan, seconds=20.0)
+    assert schedule.next_member(59, 1) is sesame
+    assert schedule.updates_of(sesame) == pytest.approx(0.95 * 59, abs=2)
+
+
+def test_the_preferred_encoder_goes_first_even_with_fewer_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    schedule.speed.encoders["slow"] = replace(schedule.speed.encoders["tiny"], train_tokens_per_s=200.0)
+    bert.member = replace(bert.member, encoder="slow", probed=True)
+    sesame.member = replace(sesame.member, cost=1.0)
+    finish(tfidf)
+    # All updates of it need 200 of 150 seconds, those of the other encoder 50.
+    assert schedule.next_member(150, 1) is sesame
+    schedule.preferred = "slow"
+    assert schedule.next_member(150, 1) is bert
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 150 / 2, abs=1)
+    finish(bert)
+    assert schedule.next_member(60, 1) is sesame
 
 
 def test_a_late_fold_may_end_early_and_what_follows_is_saving_and_predicting(schedule):

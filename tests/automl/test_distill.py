@@ -18,7 +18,6 @@ from attentune.automl import members
 from attentune.automl.auto import _Training
 from attentune.automl.budget import BudgetPlan, Schedule, SpeedModel
 from attentune.automl.distill import (
-    Alternative,
     Distillation,
     OutOfTime,
     predicted_targets,
@@ -145,20 +144,15 @@ def test_the_student_has_the_ensembles_decision_thresholds(ensemble, task, tmp_p
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["right", "wrong"])
-def test_the_estimate_out_of_fold_and_an_alternative_on_the_same_fold(ensemble, task, tmp_path, kind):
+def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
     config, data, out_of_fold = task
     data = replace(data, splits={"train": data.splits["train"]})
     out_of_fold[0] = np.nan  # never scored
     out_of_fold[4] *= -1  # the ensemble is wrong here
-    single, folds, labels = tmp_path / "single", np.arange(48) % 4, data.splits["train"].labels
-    other = Alternative(kind, np.eye(2)[labels if kind == "right" else 1 - labels], data.label_space)
-    options: dict[str, Any] = {"out_of_fold": out_of_fold, "folds": folds, "alternative": other}
-    result = distil(ensemble, data, config, output_dir=single, **options)
+    single, folds = tmp_path / "single", np.arange(48) % 4
+    result = distil(ensemble, data, config, out_of_fold=out_of_fold, folds=folds, output_dir=single)
     facts = result.train["distillation"]
     assert (facts["rows"], facts["ensemble"]) == (11, pytest.approx(10 / 11))
-    assert (facts["alternative"], facts["alternative_score"]) == (kind, float(kind == "right"))
-    assert facts["alternative_is_better"] is (kind == "right")
     without = RunResult.load(single / "estimate" / "run.json")
     assert without.data_fingerprint != result.data_fingerprint
     scored = data.splits["train"].take(np.arange(4, 48, 4))

@@ -20,6 +20,7 @@ from sklearn.metrics import (
     mean_absolute_error,
 )
 
+from attentune.automl.auto import rank_encoders
 from attentune.automl.delivery import AutoResult, LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
 from attentune.automl.folds import make_folds
 from attentune.automl.thresholds import (
@@ -31,7 +32,8 @@ from attentune.automl.thresholds import (
     paired_gain,
     utility,
 )
-from attentune.automl.work import AutoProgress
+from attentune.automl.work import AutoProgress, AutoSettings, AutoWork
+from attentune.config import Config
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import row_groups
 from attentune.errors import DataError
@@ -453,3 +455,22 @@ def test_the_limit_counts_from_the_command_and_each_step_has_its_seconds(capsys)
     assert seconds["starting"] == pytest.approx(60, abs=1)
     assert sum(seconds.values()) == pytest.approx(60, abs=1)
     assert "training bert (needs about 9 s, about 30 s left)" in capsys.readouterr().err
+
+
+def test_training_is_divided_into_members_and_idle_workers():
+    work = AutoWork(Config(), AutoSettings(), AutoProgress(), workers=2, busy_s={"bert": 30.0, "sesame": 6.0})
+    work.display.step_seconds = lambda: {"starting": 2.0, "training": 20.0, "fusing": 1.0}
+    members = {"training bert": 15.0, "training sesame": 3.0}
+    assert work.step_seconds() == {"starting": 2.0, **members, "waiting": 2.0, "fusing": 1.0}
+
+
+def test_encoders_are_ranked_by_their_losses_and_of_equals_by_speed():
+    generator = np.random.default_rng(0)
+    base = generator.random(200)
+    noise = [0.1 * generator.normal(size=200) for _ in range(3)]
+    losses = {"small": base + 0.5, "base": base + 0.3 + noise[0], "other": base + 0.29 + noise[1], "bad": base + 2.0}
+    speeds = {"small": 3000.0, "base": 400.0, "other": 500.0, "bad": 9000.0}
+    # Without pairing, the spread of the rows would hide the differences.
+    assert rank_encoders(losses, speeds) == ["other", "base", "small", "bad"]
+    # A lead that is no larger than its error leaves the faster one first.
+    assert rank_encoders({"base": base + noise[2] - 0.001, "small": base}, speeds) == ["small", "base"]

@@ -124,7 +124,7 @@ def test_members_are_saved_relative_and_only_those_of_the_fusion(folder, tmp_pat
     save_ensemble(
         folder,
         {"bert": ["members/bert/fold-1"], "roberta": ["members/roberta/fold-1"]},
-        Fusion.weighted("greedy", {"bert": 3, "roberta": 1}, "classification"),
+        Fusion.weighted("weights", {"bert": 3, "roberta": 1}, "classification"),
         SPACES["classification"],
         False,
     )
@@ -243,7 +243,7 @@ def test_certain_members_leave_finite_logits_and_inputs_of_a_linear_fusion_are_c
     assert fusion_features(logits, ("a",), "multi_label").tolist() == [[0.0, 14.0]]
     assert fusion_features(logits, ("a",), "regression").tolist() == [[0.0, 800.0]]
     # Weights of members.
-    assert Fusion.weighted("greedy", {"a": 3, "b": 1, "c": 0}, "ordinal").member_weights() == {"a": 0.75, "b": 0.25}
+    assert Fusion.weighted("weights", {"a": 3, "b": 1, "c": 0}, "ordinal").member_weights() == {"a": 0.75, "b": 0.25}
     linear = Fusion.linear(("a", "b"), "regression", np.array([[-3.0], [1.0]]), np.array([0.0]))
     assert linear.member_weights() == {"a": 0.75, "b": 0.25}
 

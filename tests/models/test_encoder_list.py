@@ -51,10 +51,14 @@ def test_each_has_its_facts() -> None:
     assert KNOWN.keys() == CONFIGURATIONS.keys()
     for facts in KNOWN.values():
         assert None not in (facts.languages, facts.license, facts.family, facts.tried), facts.name
-        assert facts.tried in ("trained", "family")
+        assert facts.tried in ("trained", "frozen", "family")
+        assert (facts.frozen is None) == (facts.seconds is None) == (facts.tried == "family"), facts.name
         assert facts.family in FAMILIES
-    sizes = [facts.parameters or 0 for facts in KNOWN.values()]
+    measured = [facts.frozen for facts in KNOWN.values() if facts.frozen is not None]
+    sizes = [facts.parameters or 0 for facts in KNOWN.values() if facts.frozen is None]
+    assert [facts.frozen for facts in KNOWN.values()][: len(measured)] == sorted(measured, reverse=True)
     assert sizes == sorted(sizes)
+    assert len([facts.first for facts in KNOWN.values() if facts.first]) == 3
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from attentune.config import Config, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace, TaskData, data_name
 from attentune.data.doctor import examine
-from attentune.metrics.metrics import METRICS, score_predictions
+from attentune.metrics.metrics import METRICS, predictions_of, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval
 from attentune.training.card import CardFacts, front_matter, metric_interval, model_card, one_line, plain
@@ -150,7 +150,8 @@ def test_every_preset_is_told_with_its_source(preset: str) -> None:
 )
 def test_other_metrics_have_an_interval_around_the_score(space: LabelSpace, metric: str) -> None:
     made = facts(space, metric=metric, pair=True)
-    low, high = metric_interval(made, made.data.splits["validation"], made.logits["validation"])
+    predictions = predictions_of(made.logits["validation"], space)
+    low, high = metric_interval(made.metric, made.data.splits["validation"].labels, predictions, made.result.seed)
     score = made.result.scores["validation"][metric]
     assert low < score < high
     card = model_card(made)

@@ -16,7 +16,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from attentune.automl.budget import (
 from attentune.automl.delivery import AutoResult, Delivery, clear_folder
 from attentune.automl.distill import TIME_MARGIN, training_runs
 from attentune.automl.folds import PLAN_FILE, WORK_FOLDER, fold_numbers, load_folds, save_folds
+from attentune.automl.fusion import calibrated_losses
 from attentune.automl.members import MemberTrainer, WorkerSetup, hold, probe, settings_of
 from attentune.automl.portfolio import Member, choose_members
 from attentune.automl.work import AutoProgress, AutoSettings, AutoWork
@@ -72,13 +73,15 @@ _FORMAT = 1
 _NAMED = ("rows", "labels", "metric", "settings")
 _POLL_S = 0.2
 # Workers have so long to save when the time is up or a stop is requested: the best is delivered within two seconds.
-_SAVE_S = 1.0
+_SAVE_S = 0.8
 # Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
 _DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
 # The most that is kept for scoring validation and test rows.
 _SCORING_SHARE = 0.1
 # The share of the time that the probes of all encoders may take.
 _PROBE_SHARE = 0.1
+# A further encoder is tried after all others if its frozen vectors, by which it is ranked, take more than this share.
+_RANKING_SHARE = 0.2
 # A checkpoint of a fold is written about this often.
 _CHECKPOINT_S = 120.0
 # The share of the free disk space that folds may take; the rest is for checkpoints, the delivery and others.
@@ -150,12 +153,12 @@ class _Training(AutoWork, Plan):
     """Trains the members; as a `driver.Plan`, it starts their runs while time is left."""
 
     executor: LocalExecutor | None = None
-    workers: int = 1  # runs at a time, for which memory suffices
     end_s: float = 0.0  # the seconds of fusing and estimating, by a trial
     timed_members: int = 1  # the members of that trial
     tokens_per_row: float = 0.0
     is_ordered: bool = False
     is_complete: bool = False
+    late: Collection[str] = ()  # encoders that are tried after all others
     setup: WorkerSetup = field(init=False)
     schedule: Schedule = field(init=False)
 
@@ -232,12 +235,15 @@ class _Training(AutoWork, Plan):
         self.workers = slots.count
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
         needed = dict.fromkeys(one.encoder for one in members if one.encoder is not None and one.encoder not in known)
+        most_s = _RANKING_SHARE * self.options.time_limit_s
         limit_s = max(3.0, _PROBE_SHARE * self.options.time_limit_s / max(1, len(needed)))
         # One after the other, so that they do not disturb each other.
         encoders = {name: self._probe(name, limit_s, self.executor, stop) for name in needed}
         self._examine()
         load = load_now() if not encoders else [*encoders.values()][-1].load
         speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels, load=load)
+        self.late = {name for name in self.encoders[1:] if self._frozen_seconds(speed.encoders.get(name)) > most_s}
+        members = sorted(members, key=lambda member: member.encoder in self.late)
         plan = self._plan(members, speed, saved)
         is_fixed = self.config.training.num_train_epochs is not None
         weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
@@ -274,6 +280,12 @@ class _Training(AutoWork, Plan):
             " smaller encoder or a shorter --max_length"
         )
 
+    def _frozen_seconds(self, speed: EncoderSpeed | None) -> float:
+        """Predict the seconds that the frozen vectors of all rows take, as the probe ran."""
+        if speed is None:  # no member has this encoder
+            return 0.0
+        return (speed.frozen_rows or len(self.rows)) * self.tokens_per_row / speed.predict_tokens_per_s
+
     def _examine(self) -> None:
         """Count tokens and print the notes on the rows, once."""
         if self.tokens_per_row:
@@ -295,7 +307,7 @@ class _Training(AutoWork, Plan):
         request = PlanRequest(
             rows=len(self.rows),
             tokens_per_row=self.tokens_per_row,
-            members=members,
+            members=[member for member in members if member.encoder not in self.late],
             speed=speed,
             seconds=max(1.0, self._before_delivery_s),
             jobs=self.workers,
@@ -319,9 +331,11 @@ class _Training(AutoWork, Plan):
         seed = self.config.training.seed + 1000 * member.seed
         folds = tuple(range(1, max(1, int(self.folds_N.max())) + 1))
         state = MemberState(member, self.store, seed, folds)
-        for number in sorted({*state.parts, *([FIRST] if member.adapted else [])}):
+        for number in sorted({*state.parts, state.whole, *([FIRST] if member.adapted else [])}):
             run = state.run(number)
             record = self.store.load(run) if self.store.has(run) else None
+            if record is None and number == state.whole:
+                continue
             if record is not None and record.is_done:
                 state.records[number] = record
                 updates = record.config["training"]["max_steps"] if number in folds else 0
@@ -387,6 +401,7 @@ class _Training(AutoWork, Plan):
         assert self.executor is not None
         self.display.short = self.display.long = self._name
         self._put_similarity_first()
+        self._rank_encoders()
         try:
             Driver(self, self.store, self.executor, self.display, keep_runs=True).run(stop)
         except ComparisonStopped as stopped:
@@ -396,6 +411,8 @@ class _Training(AutoWork, Plan):
         if not stop.requested and not any(state.is_complete for state in self.states):
             self._fit_fastest_here()
         for state in self.states:
+            for began in state.running.values():
+                self._count_busy(state, began)
             if state.note or state.is_complete:
                 continue
             if state.has_predictions:
@@ -439,10 +456,23 @@ class _Training(AutoWork, Plan):
             if self.later and not self.is_over:
                 self.schedule.speed.load = load_now()  # none fits by the load that was measured before
             left_s = self.training_left_s
-            state = self.schedule.next_member(left_s, self.workers) or self.schedule.last_try(left_s)
+            state = self.schedule.next_member(left_s, self.workers) or self._with_whole_model(left_s)
+            state = state or self.schedule.last_try(left_s)
             runs += [] if state is None else [self._start(state)]
             self.is_complete = not runs
         return runs
+
+    def _with_whole_model(self, left_s: float) -> MemberState | None:
+        """Let the best fine-tuned member train on all rows, if nothing else fits into the time left."""
+        plan, states = self.schedule.plan, []
+        if self.options.deliver == "best" and plan.train_rows + plan.held_rows >= len(self.rows):
+            states = [one for one in self.states if not one.member.is_baseline and one.is_complete and not one.note]
+            states = [one for one in states if one.whole not in one.records and self.schedule.seconds(one) <= left_s]
+        best = max(states, key=self.quality, default=None)
+        if best is not None:
+            best.waiting.append(best.whole)
+            self.display.doing("training", f"{best.member.name} on all rows")
+        return best
 
     def _start(self, state: MemberState) -> Run:
         if not state.is_started:
@@ -459,7 +489,8 @@ class _Training(AutoWork, Plan):
         state, number = self._of(run)
         if state.member.is_baseline:
             return state.member.name
-        return f"{state.member.name}, " + (f"fold {number}" if number else "adapting its encoder")
+        others = {FIRST: "adapting its encoder", state.whole: "all rows"}
+        return f"{state.member.name}, {others.get(number, f'fold {number}')}"
 
     def task(self, run: Run) -> RunTask:
         """Return what a worker needs to execute a run."""
@@ -496,8 +527,12 @@ class _Training(AutoWork, Plan):
         for state in self.states:
             for number in sorted(state.running):
                 if self.store.has(state.run(number)):
-                    state.running.discard(number)
+                    self._count_busy(state, state.running.pop(number))
                     self._ended(state, number, self.store.load(state.run(number)))
+
+    def _count_busy(self, state: MemberState, began: float) -> None:
+        name = state.member.name
+        self.busy_s[name] = self.busy_s.get(name, 0.0) + time.monotonic() - began
 
     def _ended(self, state: MemberState, number: int, record: RunRecord) -> None:
         if not record.is_done:
@@ -528,6 +563,8 @@ class _Training(AutoWork, Plan):
         shown = "undefined" if math.isnan(score) else f"{score:.4f}"
         self.display.say(f"{state.member.name}: {self.metric.name} {shown} out of fold", f"{state.seconds:.0f} s; ")
         self._put_similarity_first()
+        if state.member.method == "frozen-linear":
+            self._rank_encoders()
         # Predict how long fusing and estimating take, to keep time for it; again for twice as many members.
         complete = [state for state in self.states if state.is_complete]
         if len(complete) >= 2 * self.timed_members:
@@ -546,13 +583,31 @@ class _Training(AutoWork, Plan):
         if cosine > tfidf:
             self.states.sort(key=lambda state: not state.member.is_baseline and state.member.name != _SIMILARITY_MEMBER)
 
+    def _rank_encoders(self) -> None:
+        """Fine-tune the encoder first whose frozen vectors predict best; docs/auto.md has the rule."""
+        frozen = [state for state in self.states if state.member.method == "frozen-linear"]
+        frozen = [state for state in frozen if state.member.encoder not in self.late]
+        if len(frozen) < 2 or not all(state.is_complete for state in frozen):
+            return
+        losses = {
+            str(state.member.encoder): calibrated_losses(self.out_of_fold(state), self.labels, self.space)
+            for state in frozen
+        }
+        speeds = {name: speed.train_tokens_per_s * speed.load for name, speed in self.schedule.speed.encoders.items()}
+        ranked = rank_encoders(losses, speeds)
+        self.schedule.preferred = ranked[0]
+        places = {name: place for place, name in enumerate([*ranked, *self.late])}
+        self.states.sort(key=lambda one: -1 if one.member.is_baseline else places[str(one.member.encoder)])
+        shown = ", ".join(f"{Path(name).name} {losses[name].mean():.4f}" for name in ranked)
+        self._say_notes([f"Encoders are fine-tuned in this order, by the loss of their frozen vectors: {shown}."])
+
     def _fit_fastest_here(self) -> None:
         """Fit the fastest baseline in this process: time is up and no member is ready, but there has to be a model."""
         baselines = [state for state in self.states if state.member.is_baseline and not state.note.startswith("failed")]
         if not baselines:
             return
         state = min(baselines, key=self.schedule.seconds)
-        state.note, state.waiting, state.running = "", [], {FIRST}
+        state.note, state.waiting, state.running = "", [], {FIRST: time.monotonic()}
         hold(self.setup)
         task = self.task(state.run(FIRST))
         assert isinstance(task.trainer, MemberTrainer)
@@ -591,6 +646,21 @@ class _Training(AutoWork, Plan):
         self.display.stop()
         if self.executor is not None:
             self.executor.shutdown(wait_s=0.0)
+
+
+def rank_encoders(losses: Mapping[str, np.ndarray], tokens_per_s: Mapping[str, float]) -> list[str]:
+    """Rank encoders by the (N,) losses of their frozen vectors on rows that the linear model was not fitted on.
+
+    Of those that the best one does not beat by more than a standard error of the paired differences, the fastest is
+    first; so again for the next place.
+    """
+    ranked: list[str] = []
+    while rest := [name for name in losses if name not in ranked]:
+        best = losses[min(rest, key=lambda name: losses[name].mean())]
+        behind = {name: losses[name] - best for name in rest}
+        equal = [name for name, lag_N in behind.items() if lag_N.mean() <= lag_N.std(ddof=1) / math.sqrt(len(lag_N))]
+        ranked.append(max(equal, key=lambda name: tokens_per_s[name]))
+    return ranked
 
 
 def _load_rows(config: Config, data: TaskData | None) -> TaskData:

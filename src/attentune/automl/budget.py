@@ -197,14 +197,20 @@ class PlanRequest:
     def options(self) -> list[tuple[int, float]]:
         """Return numbers of folds and shares of the updates, best first."""
         if self.rows > HOLDOUT_ROWS and self.folds is None:
-            options = [(1, 1.0)]
+            counts, options = [], [(1, 1.0)]
         else:
             counts = [count for count in FOLD_CHOICES if self.rows >= 4 * count] if self.folds is None else [self.folds]
             options = [(counts[0], 1.0), *itertools.product(counts, _SHARES)]
         if self.epochs is not None:
             return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
         last, share = options[-1]
-        return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
+        lower = [share * 0.8**power for power in range(1, 60)]
+        if next((member.probed for member in self.members if not member.is_baseline), False):
+            # What starts at a linear probe needs rows more than updates: three folds before two or a held-out part.
+            many = [(count, part) for part in lower[:9] for count in counts if count > 2]
+            place = next((place for place, (count, _) in enumerate(options) if count < 3), len(options))
+            options = [*options[:place], *many, *options[place:]]
+        return [*options, *((last, part) for part in lower)]
 
 
 def make_plan(request: PlanRequest) -> BudgetPlan:
@@ -212,9 +218,10 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
 
     The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
     and together with the first member whose encoder is adapted at most 115 % (if the adaptation takes at most 20 %):
-    five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with fewer
-    and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
-    rows one part is held out from the start, and no more rows are used than the updates read.
+    five folds; five with half or a third of the updates; so three folds; five and three with fewer and fewer, at
+    least 50, if the member starts at a linear probe; two folds and one held-out part, at last with fewer updates
+    too. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000 rows one part is held out
+    from the start, and no more rows are used than the updates read.
     """
     fine_tuned = [member for member in request.members if not member.is_baseline][:1]
     core = [member for member in request.members if member.is_baseline] + fine_tuned
@@ -339,14 +346,17 @@ WEIGHTS_FILE = "model.safetensors"
 
 @dataclass
 class MemberState:
-    """A member and its runs: one for each fold, from 1; a baseline has one, number 0, for all of them."""
+    """A member and its runs: one for each fold, from 1; a baseline has one, number 0, for all of them.
+
+    If time is left at the end, one more run, with the next number, trains on the rows of all folds.
+    """
 
     member: Member
     store: RecordStore
     seed: int  # that of its run 0
     folds: tuple[int, ...]
     waiting: list[int] = field(default_factory=list)  # runs that have not started; 0 first
-    running: set[int] = field(default_factory=set)
+    running: dict[int, float] = field(default_factory=dict)  # running ones, with when they began (time.monotonic)
     records: dict[int, RunRecord] = field(default_factory=dict)  # of finished runs
     updates: int = 0  # the updates of its next folds, if they are fewer than the plan's; else 0
     note: str = ""  # why the member was left out; empty if it was not
@@ -355,6 +365,11 @@ class MemberState:
     def parts(self) -> tuple[int, ...]:
         """The runs whose models are delivered."""
         return (FIRST,) if self.member.is_baseline else self.folds
+
+    @property
+    def whole(self) -> int:
+        """The run on the rows of all folds."""
+        return len(self.folds) + 1
 
     @property
     def done(self) -> list[int]:
@@ -390,7 +405,7 @@ class MemberState:
     def start(self) -> Run:
         """Return the next waiting run, which is running from now on."""
         number = self.waiting.pop(0)
-        self.running.add(number)
+        self.running[number] = time.monotonic()
         return self.run(number)
 
     def run_folders(self) -> list[Path]:
@@ -398,9 +413,10 @@ class MemberState:
         return [self.store.run_folder(self.run(part)) for part in self.done]
 
     def folders(self) -> list[Path]:
-        """Return the folders to deliver: the baseline fitted on all rows, if it is, else the models of all folds."""
+        """Return the folders to deliver: the baseline fitted on all rows, if it is, else the models of all runs."""
         if not self.member.is_baseline:
-            return self.run_folders()
+            on_all = [self.store.run_folder(self.run(self.whole))] if self.whole in self.records else []
+            return [*self.run_folders(), *on_all]
         folder = self.store.run_folder(self.run(FIRST))
         whole = folder / REFIT_FOLDER
         return [whole] if whole.is_dir() else [folder / f"fold-{fold}" for fold in self.folds]
@@ -415,6 +431,7 @@ class Schedule:
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
     free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
+    preferred: str | None = None  # the encoder of the first fine-tuned member, if it may have fewer updates for that
 
     def updates_of(self, state: MemberState) -> int:
         """Return the updates of a member's next fold."""
@@ -440,8 +457,9 @@ class Schedule:
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.
 
-        Members that are begun come first, then the first one that fits, then the first that fits with fewer updates. A
-        member whose encoder is adapted, for which the plan keeps time, may have fewer updates at its turn.
+        Members that are begun come first, then the first one that fits, then the first that fits with fewer updates: at
+        least 50 if it starts at a linear probe, then half of the plan's. A member whose encoder is adapted, for which
+        the plan keeps time, and the first one of the preferred encoder may have fewer updates at their turn.
         """
         begun = [state for state in self.states if state.is_started and not state.note]
         waiting = [state for state in begun if state.is_ready]
@@ -452,10 +470,12 @@ class Schedule:
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
-            if state.member.adapted and self._lower_updates(state, left_s, workers, others):
+            is_first = state.member.encoder == self.preferred and state.member.probed and not self._fine_tuned()
+            if (state.member.adapted or is_first) and self._lower_updates(state, left_s, workers, others):
                 return state
         # Asked again later: the prediction may change.
-        return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
+        tries = sorted(((one, 0.0 if one.member.probed else _FEWEST_SHARE) for one in new), key=lambda pair: pair[1])
+        return next((one for one, share in tries if self._lower_updates(one, left_s, workers, others, share)), None)
 
     def last_try(self, left_s: float) -> MemberState | None:
         """Return the cheapest baseline that has not begun, where nothing seems to fit into the time left.
@@ -477,8 +497,7 @@ class Schedule:
         """Whether the disk has room for a new member's folds, beside those that are begun; if not, leave it out."""
         if self.free_bytes is None or state.member.is_baseline:
             return True
-        begun = [one for one in self.states if one.is_started and not one.member.is_baseline]
-        needed = [self._disk_bytes(one) for one in (*begun, state)]
+        needed = [self._disk_bytes(one) for one in (*self._fine_tuned(), state)]
         if sum(needed) <= self.free_bytes:
             return True
         state.note = (
@@ -504,10 +523,21 @@ class Schedule:
                     f"given up: its other folds need about {needed_s:.0f} s, {max(left_s, 0.0):.0f} s were left"
                 )
 
-    def _lower_updates(self, state: MemberState, left_s: float, workers: int, others: Sequence[float] = ()) -> bool:
+    def _fine_tuned(self) -> list[MemberState]:
+        """Return the fine-tuned members that are begun."""
+        return [one for one in self.states if one.is_started and not one.member.is_baseline]
+
+    def _lower_updates(
+        self,
+        state: MemberState,
+        left_s: float,
+        workers: int,
+        others: Sequence[float] = (),
+        share: float = _FEWEST_SHARE,
+    ) -> bool:
         """Lower the updates of a fine-tuned member so that its waiting folds fit into the time left, if they can.
 
-        The first fine-tuned member may have as few as 50; later ones are worth their time with half of the plan's.
+        The first fine-tuned member may have as few as 50, later ones the given share of the plan's; with share 0, 50.
         """
         planned = self.updates_of(state)
         if state.member.is_baseline or self.has_fixed_updates:
@@ -516,9 +546,8 @@ class Schedule:
         def needed_s(updates: int) -> float:
             return time_needed([*others, *self.remaining(state, updates)], workers)
 
-        fine_tuned = [one for one in self.states if one.is_started and not one.member.is_baseline]
-        share = _EARLIEST_SHARE if state.done else _FEWEST_SHARE  # folds that are finished would be lost
-        fewest = math.ceil(share * self.plan.updates) if fine_tuned else FEWEST_UPDATES
+        share = _EARLIEST_SHARE if state.done else share  # folds that are finished would be lost
+        fewest = math.ceil(share * self.plan.updates) if self._fine_tuned() and share else FEWEST_UPDATES
         updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
         if updates is None or updates >= planned:
             return False

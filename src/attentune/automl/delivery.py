@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, MemberState
-from attentune.automl.distill import TIME_MARGIN, Alternative, Distillation, OutOfTime, training_runs
+from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, LoadMeter, MemberState
+from attentune.automl.distill import TIME_MARGIN, Distillation, OutOfTime, training_runs
 from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, label_note, save_out_of_fold
 from attentune.automl.fusion import (
     PARTS,
@@ -47,7 +47,7 @@ END_SHARE = 0.05
 # Rows of other splits are scored until the limit is exceeded by this share.
 _LATE_SHARE = 0.03
 # Seconds for both after a requested stop.
-_STOPPED_S = 0.8
+_STOPPED_S = 0.5
 # Files of a fold that are not those of a run: what it predicted, that it is kept, and its own records.
 _FOLD_FILES = {HELD_OUT_FILE, ".kept", ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
 LEADERBOARD_FILE = "leaderboard.json"
@@ -114,12 +114,6 @@ class _Fused:
     label_space: LabelSpace  # with its decision thresholds
     reason: str
 
-    @property
-    def name(self) -> str:
-        """Its members, as in a sentence."""
-        names = self.fusion.members
-        return f"the fusion of {', '.join(names)}" if len(names) > 1 else names[0]
-
 
 class Delivery:
     """Delivers the best model of the finished members (at least one)."""
@@ -157,7 +151,7 @@ class Delivery:
             estimate=estimate,
             scores=scores,
             seconds=auto.spent_s,
-            step_seconds=auto.display.step_seconds(),
+            step_seconds=auto.step_seconds(),
             stopped=self.stop.requested,
             notes=tuple(notes),
         )
@@ -165,7 +159,7 @@ class Delivery:
         # The weights of finished members that are not delivered are removed; their predictions are kept.
         for state in () if self.stop.requested else auto.states:
             if state.member.name not in best.fusion.members and not state.member.is_baseline:
-                for folder in state.run_folders():
+                for folder in state.folders():
                     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         return result
 
@@ -175,10 +169,8 @@ class Delivery:
         """Fuse members, estimate the score, and rank them: in about a second if a stop is or was requested."""
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
-                # At least what was kept for it; more if nothing else needs the time.
                 kept_s = END_SHARE * self.auto.options.time_limit_s
-                left_s = max(self.auto.left_s, 0.0) * (1.0 if self.auto.options.deliver == "best" else 0.5)
-                return self._chosen_within(states, max(kept_s, 0.2 * left_s), max(kept_s, 0.6 * left_s))
+                return self._chosen_within(states, kept_s, kept_s)
         return self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S)
 
     def _chosen_within(
@@ -214,13 +206,14 @@ class Delivery:
 
     def _effort(self, problem: FusionProblem, fuse_s: float, estimate_s: float) -> Effort:
         """Choose how much of fusing and estimating fits into the time, timed on small pieces of the rows."""
+        meter = LoadMeter()  # so that a moment in which others work does not count
 
         def seconds_of(kinds: tuple[str, ...], rows: int) -> float:
             piece = problem.part(stratified_sample(problem.labels, rows, problem.seed, "auto timing"))
-            began = time.perf_counter()
+            began = time.thread_time()
             fused = fit_fusion(replace(piece, seed=0), kinds)
             fit_thresholds(fused.logits, piece.labels, piece.space, metric=piece.metric, folds=piece.folds)
-            return time.perf_counter() - began
+            return meter.load() * (time.thread_time() - began)
 
         folds = len(np.unique(problem.folds))
         return choose_effort(seconds_of, rows=len(problem.labels), folds=folds, fuse_s=fuse_s, estimate_s=estimate_s)
@@ -232,9 +225,8 @@ class Delivery:
         parts = effort.parts or max(PARTS, len(np.unique(problem.folds)))
         return min(kept_s, effort.seconds) + min(kept_s, parts * effort.seconds)
 
-    def _fuse(self, problem: FusionProblem, effort: Effort | None = None) -> _Fused:
+    def _fuse(self, problem: FusionProblem, effort: Effort) -> _Fused:
         """Fuse members by their out-of-fold predictions, and choose decision thresholds."""
-        effort = effort or Effort()
         result = fit_fusion(problem, effort.kinds, effort.max_rows)
         decided = fit_thresholds(
             result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
@@ -355,49 +347,25 @@ class Delivery:
     def _write_single(self, best: _Fused) -> str:
         """Write a model that needs one encoder, and return a sentence on what that costs.
 
-        It is an encoder that learns what the ensemble predicts, unless the fused baselines, which share one frozen
-        encoder, have a lower loss on the fold that both are scored on, or the ensemble has only baselines.
+        It is an encoder that learns what the ensemble predicts, unless that has only baselines of one frozen encoder.
         """
         if self._only_run(best) is not None:
             self._write_fused(best)
             return "It is a single model already."
         members = [state.member for state in self.auto.states if state.member.name in best.fusion.members]
-        baselines = self._fused_baselines()
-        if baselines is not None and all(member.is_baseline for member in members):
-            self._write_fused(baselines)
-            return f"All its members are baselines, which share one encoder: {baselines.name} is delivered."
+        if all(one.is_baseline for one in members) and len({one.encoder for one in members} - {None}) <= 1:
+            self._write_fused(best)
+            return "All its members are baselines, which share one encoder."
         self._save_ensemble(self.auto.work, best)
         folder = self.auto.work / SINGLE_FOLDER
-        result = self._distill(best, folder, baselines)
-        facts = result.train.get("distillation", {})
-        if baselines is None or not facts.get("alternative_is_better"):
-            self._write_run(folder)
-            return result.notes[-1]
-        self._write_fused(baselines)
-        return (
-            f"A model distilled from the ensemble has a higher loss than {baselines.name}, which needs no more than one"
-            f" encoder and is delivered: {facts['metric']} {facts['single']:.4f} against"
-            f" {facts['alternative_score']:.4f}, the ensemble {facts['ensemble']:.4f}, on {facts['rows']:,} training"
-            f" rows of one fold. The distilled model is in {WORK_FOLDER}/{SINGLE_FOLDER}, for export."
-        )
+        result = self._distill(best, folder)
+        self._write_run(folder)
+        return result.notes[-1]
 
-    def _fused_baselines(self) -> _Fused | None:
-        """Fuse the complete baselines that need no encoder, or the one that the best baseline needs."""
-        complete = [one for one in self.auto.states if one.is_complete and one.member.is_baseline]
-        if all(one.member.method == "majority" for one in complete):
-            return None
-        best = max((one for one in complete if one.member.encoder is not None), key=self.auto.quality, default=None)
-        encoders = {None} if best is None else {None, best.member.encoder}
-        return self._fuse(self._problem([one for one in complete if one.member.encoder in encoders]))
-
-    def _distill(self, fused: _Fused, folder: Path, baselines: _Fused | None) -> RunResult:
+    def _distill(self, fused: _Fused, folder: Path) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
         auto = self.auto
         used = np.flatnonzero(auto.folds_N >= 0)
-        alternative = None
-        if baselines is not None:
-            logits_NC = self._on_all_rows(baselines.logits)[used]
-            alternative = Alternative(baselines.name, logits_NC, baselines.label_space)
         shutil.rmtree(folder, ignore_errors=True)
         training = replace(auto.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
         return Distillation(
@@ -406,7 +374,6 @@ class Delivery:
             config=replace(auto.config, training=training),
             out_of_fold=self._on_all_rows(fused.logits)[used],
             folds=auto.folds_N[used] - 1,
-            alternative=alternative,
             unlabeled=auto.unlabeled,
             max_steps=self._distillation_updates(fused),
             left_s=lambda: auto.left_s,

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.fusion import calibrated_losses
 from attentune.config import Config, ObjectiveConfig
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.inference.ensemble import EnsemblePredictor
@@ -58,15 +57,6 @@ class _TimeLimitCallback(TrainingCallback):
             raise OutOfTime
 
 
-@dataclass(frozen=True)
-class Alternative:
-    """What could be delivered in the place of a distilled encoder."""
-
-    name: str  # as it is called in sentences
-    logits: np.ndarray  # (N, C) its out-of-fold logits of the rows of train
-    label_space: LabelSpace  # the labels, with its decision thresholds
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
     """What an encoder learns from, and how it is compared with the ensemble."""
@@ -77,7 +67,6 @@ class Distillation:
     out_of_fold: np.ndarray  # (N, C) the ensemble's out-of-fold logits of the training rows
     folds: np.ndarray  # (N,) their folds, from 0
     unlabeled: TextRows | None = None  # further texts, whose targets are the ensemble's predictions
-    alternative: Alternative | None = None
     max_steps: int | None = None  # the updates, if not those of the best neural member
     left_s: Callable[[], float] | None = None  # returns the seconds that are left
 
@@ -140,17 +129,7 @@ class Distillation:
         single, rows = _with_thresholds(folder, space), self.data.splits["train"].take(scored)
         labels, single_MC = np.asarray(rows.labels), predict_rows(single, replace(rows, labels=None))
         logits = {"ensemble": (self.out_of_fold[scored], space), "single": (single_MC, single.label_space)}
-        facts = {**self._scores(labels, **logits), "scored": _FOLD}
-        if self.alternative is not None:
-            other_MC = self.alternative.logits[scored]
-            losses = [calibrated_losses(one_MC, labels, plain).mean() for one_MC in (single_MC, other_MC)]
-            score = self._scores(labels, alternative=(other_MC, self.alternative.label_space))["alternative"]
-            facts |= {
-                "alternative": self.alternative.name,
-                "alternative_score": score,
-                "alternative_is_better": bool(losses[1] < losses[0]),  # than the distilled model
-            }
-        return facts
+        return {**self._scores(labels, **logits), "scored": _FOLD}
 
 
 def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Fits a `Fusion` of several models on their out-of-fold logits, and estimates its score on new rows.
 
-Four kinds, from simple to flexible: one member alone, greedy ensemble selection, non-negative weights, and a linear
-model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds. The loss of
-these predictions chooses the kind: it needs far fewer rows than accuracy to tell two models apart (results/auto).
+Three kinds, from simple to flexible: one member alone, non-negative weights, and a linear model on top. Each is scored
+by cross-fitting: its predictions of a fold come from a fit on the other folds. The loss of these predictions chooses
+the kind: it needs far fewer rows than accuracy to tell two models apart (results/auto).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy import optimize, special
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
-from attentune.automl.thresholds import can_have_thresholds, choose_simplest, fit_thresholds, paired_gain, utility
+from attentune.automl.thresholds import can_have_thresholds, choose_simplest, fit_thresholds, paired_gain
 from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_folds, stratified_sample
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
@@ -26,7 +26,6 @@ from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
-from attentune.stats.verdict import predict_labels
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
 _MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
@@ -36,7 +35,6 @@ _OF_MANY_LABELS = ("single", "weights")
 # Of many labels: numbers of all members that are fitted on (160 MB), but at least so many rows; and the rows that
 # determine a temperature.
 _MAX_FITTED_VALUES, _FEWEST_FITTED_ROWS, _CALIBRATION_ROWS = 20_000_000, 500, 500
-_GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
 _EM_STEPS = 300
 _SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
 _SHOWN_WEIGHT = 0.005  # a member of a linear model below this would be shown as one of weight 0.00
@@ -53,7 +51,7 @@ _FOLDS_OF_LINEAR = 3
 # better (measured: results/auto).
 _FEW_ROWS, _CLEARLY_OF_FEW = 150, 1.0
 # Fusions of several members; of equally good ones the first is delivered.
-_BY_FREEDOM = ("weights", "greedy", "linear")
+_BY_FREEDOM = ("weights", "linear")
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,6 @@ class FusionProblem:
             folds[rows] = fold
         return replace(self, folds=folds)
 
-    def probabilities(self) -> np.ndarray:
-        """(M, N, C) probabilities, or scores."""
-        if self.space.task_type == "regression":
-            return np.stack(list(self.logits.values()))
-        return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
-
 
 @dataclass(frozen=True)
 class FusionResult:
@@ -145,7 +137,7 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
     kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
-    if len(fusion.members) == 1 and fusion.kind in ("greedy", "weights"):
+    if len(fusion.members) == 1 and fusion.kind == "weights":
         fusion = _only(fusion.members[0], problem)
     if len(members) == 1:
         reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
@@ -268,10 +260,9 @@ def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
 def _fit(kind: str, problem: FusionProblem) -> Fusion:
     if kind == "single":
         return _fit_single(problem)
-    fits = {"greedy": _fit_greedy, "weights": _fit_weights, "linear": _fit_linear}
     if len(problem.labels) > _MAX_FITTED_ROWS:
         problem = problem.take(stratified_sample(problem.labels, _MAX_FITTED_ROWS, problem.seed, "auto fusion"))
-    return fits[kind](problem)
+    return _fit_weights(problem) if kind == "weights" else _fit_linear(problem)
 
 
 def _only(name: str, problem: FusionProblem) -> Fusion:
@@ -284,41 +275,6 @@ def _fit_single(problem: FusionProblem) -> Fusion:
         problem.metric, problem.labels, problem.predictions, standard_errors=problem.standard_errors
     )
     return _only(list(problem.logits)[place], problem)
-
-
-def _fit_greedy(problem: FusionProblem) -> Fusion:
-    """Add members with replacement, each time the one that most improves the metric of the mean probabilities.
-
-    Source:
-        Caruana et al., "Ensemble selection from libraries of models", ICML 2004. Without its bags of members: among few
-        members a bag that lacks the best one is noise.
-    """
-    shares_MNC = problem.probabilities()
-    total_NC = np.zeros(shares_MNC.shape[1:])
-    chosen: list[int] = []
-    best, best_size = (-math.inf, -math.inf), 0
-    for size in range(1, _GREEDY_ROUNDS + 1):
-        options = []
-        for member, shares_NC in enumerate(shares_MNC):
-            mean_NC = (total_NC + shares_NC) / size
-            score = utility(problem.metric, problem.labels, _predict(mean_NC, problem.space))
-            # Of equal scores the lower loss decides, then the cheaper member.
-            options.append((score, -_loss(mean_NC, problem.labels, problem.space), -member))
-        score, fit, negated = max(options)
-        chosen.append(-negated)
-        total_NC += shares_MNC[-negated]
-        if best_size == 0 or (score, fit) > best:
-            best, best_size = (score, fit), size
-        elif size - best_size >= _GREEDY_PATIENCE:
-            break
-    counts_M = np.bincount(chosen[:best_size], minlength=len(shares_MNC)).astype(np.float64)
-    return _weighted("greedy", problem, counts_M)
-
-
-def _predict(shares_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
-    if space.task_type == "regression":
-        return shares_NC[:, 0]
-    return predict_labels(shares_NC, task_type=space.task_type, ordinal_prediction=space.ordinal_prediction)
 
 
 def _loss(shares_NC: np.ndarray, labels: np.ndarray, space: LabelSpace) -> float:
@@ -345,14 +301,14 @@ def _fit_weights(problem: FusionProblem) -> Fusion:
         Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
     """
     count, is_regression = len(problem.logits), problem.space.task_type == "regression"
+    scores_NM = np.column_stack([values[:, 0] for values in problem.logits.values()])
     if problem.metric.name in ("pearson", "spearmanr") and is_regression:
         # The scale does not matter; with sum 1, noise members would serve to shrink the good ones.
-        scores_NM = problem.probabilities()[:, :, 0].T
         weights_M, _ = optimize.nnls(scores_NM - scores_NM.mean(axis=0), problem.labels - problem.labels.mean())
         return _weighted("weights", problem, weights_M)
     if is_regression:
         # For weights w = t v with sum(v) = 1, |errors w|^2 + s^2 (t - 1)^2 is least at the v of the least |errors v|^2.
-        errors_NM = problem.probabilities()[:, :, 0].T - problem.labels[:, None]
+        errors_NM = scores_NM - problem.labels[:, None]
         size = float(np.linalg.norm(errors_NM)) or 1.0
         target = np.append(np.zeros(len(errors_NM)), size)
         weights_M, _ = optimize.nnls(np.vstack([errors_NM, np.full((1, count), size)]), target)

@@ -185,10 +185,11 @@ class MemberTrainer:
         folds_N = load_folds(Path(self.folds_file))
         result = _train(config, (folds_N != self.folds[0]) & (folds_N >= 0), [deadline])
         held = np.flatnonzero(folds_N == self.folds[0])
-        logits_MC = predict_rows(folder, replace(_SETUP.rows.take(held), labels=None, weights=None))
+        if len(held):  # the model on all rows has none
+            logits_MC = predict_rows(folder, replace(_SETUP.rows.take(held), labels=None, weights=None))
+            _save_held_out(folder, logits_MC, held)
         for checkpoint in checkpoint_folders(folder):  # the run is finished
             shutil.rmtree(checkpoint, ignore_errors=True)
-        _save_held_out(folder, logits_MC, held)
         return result
 
     def _fit_baseline(self, config: Config, check_time: Callable[[], None]) -> RunResult:

@@ -98,6 +98,8 @@ class AutoWork:
     data: TaskData = field(init=False)
     metric: Metric = field(init=False)  # what decides
     folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `members.save_folds`
+    workers: int = 1  # runs at a time, for which memory suffices
+    busy_s: dict[str, float] = field(default_factory=dict)  # the seconds of workers that each member took, in this call
 
     @property
     def folder(self) -> Path:
@@ -142,6 +144,17 @@ class AutoWork:
     @property
     def left_s(self) -> float:
         return self.options.time_limit_s - self.spent_s
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return what the seconds of this call went to: the steps, training divided into members and idle workers."""
+        seconds: dict[str, float] = {}
+        for step, spent_s in self.display.step_seconds().items():
+            if step == "training":
+                shares = {f"training {name}": busy_s / self.workers for name, busy_s in self.busy_s.items()}
+                seconds |= shares | {"waiting": max(0.0, spent_s - sum(shares.values()))}
+            else:
+                seconds[step] = spent_s
+        return seconds
 
 
 class AutoProgress(ComparisonProgress):

@@ -106,5 +106,6 @@ def _text(result: Any) -> str:
     parts.append(estimate_sentence(result.estimate))
     if result.scores:
         parts += ["", "Rows that chose nothing:", scores_table(result.scores)]
-    spent = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in result.step_seconds.items())
-    return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s: {spent}).", ""])
+    spent = [(step, f"{seconds:.1f}") for step, seconds in result.step_seconds.items()]
+    parts += ["", table(("the time went to", "seconds"), spent, right=(1,))]
+    return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s).", ""])

@@ -17,7 +17,7 @@ import torch
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
-from attentune.explain.fast_shap import LEAST_EXPLAINED
+from attentune.explain.fast_shap import LEAST_EXPLAINED, explains_enough
 from attentune.explain.gradient import PassCounter
 from attentune.explain.methods import (
     METHODS,
@@ -349,8 +349,7 @@ def default_method(saved: Predictor) -> str:
     """Return the method that is used if none is named: fast-shap if the run has a head that explains enough, else
     leave-one-out, which works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
     """
-    share = _share(saved)
-    return "leave-one-out" if share is None or share < LEAST_EXPLAINED else "fast-shap"
+    return "fast-shap" if explains_enough(_share(saved)) else "leave-one-out"
 
 
 def _share(saved: Predictor) -> float | None:
@@ -362,7 +361,7 @@ def _share(saved: Predictor) -> float | None:
 def weak_head_note(saved: Predictor) -> str | None:
     """Say that the fitted head of a run is not used, if that is so."""
     share = _share(saved)
-    if share is None or share >= LEAST_EXPLAINED:
+    if share is None or explains_enough(share):
         return None
     return (
         f"The head that was fitted to {saved.folder} explains {max(0.0, share):.0%} of how"

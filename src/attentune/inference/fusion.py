@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-FUSION_KINDS = ("single", "greedy", "weights", "linear")
+FUSION_KINDS = ("single", "weights", "linear")
 
 # Log-probabilities and logits are clipped here before a linear fusion: a member that is certain and wrong in one new
 # row would otherwise outvote all others. exp(-14) is about one in a million.
@@ -21,8 +21,8 @@ _VALUES_AT_ONCE = 4_000_000
 class Fusion:
     """How the logits of the members of an ensemble become its own.
 
-    "single", "greedy" and "weights" are the weighted mean of the members' probabilities (regression: scores); they
-    differ in how the weights were fitted. "linear" is a linear function of `fusion_features`.
+    "single" and "weights" are the weighted mean of the members' probabilities (regression: scores), "linear" is a
+    linear function of `fusion_features`.
     """
 
     kind: str  # one of `FUSION_KINDS`

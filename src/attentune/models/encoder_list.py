@@ -33,7 +33,10 @@ class EncoderFacts:
     width: int | None = None  # the size of the hidden states
     longest: int | None = None  # the most tokens of a text
     license: str | None = None  # the license's SPDX name
-    tried: str | None = None  # "trained" (with its weights, in results/), "family" (its architecture, in the tests)
+    tried: str | None = None  # "trained" or "frozen" (with its weights, in results/), "family" (in the tests)
+    frozen: float | None = None  # the measured accuracy of a linear model of its frozen vectors; see encoders.yaml
+    seconds: float | None = None  # the measured seconds of 1,000 tokens
+    first: str | None = None  # the rows for which it is to be tried first by those who can download it
     folder: str | None = None  # where it is on this machine; None if it is not
 
     @property
@@ -76,11 +79,12 @@ def embedded_folder() -> Path | None:
 
 
 def known_encoders() -> list[EncoderFacts]:
-    """Return the encoders of the table, smallest first."""
+    """Return the encoders of the table: those that were measured, best first, then the others, smallest first."""
     import yaml
 
     with _FACTS.open(encoding="utf-8") as file:
-        return [EncoderFacts(**one, folder=_folder_of(one["name"])) for one in yaml.safe_load(file)]
+        known = [EncoderFacts(**one, folder=_folder_of(one["name"])) for one in yaml.safe_load(file)]
+    return sorted(known, key=lambda one: -(one.frozen or 0.0))
 
 
 def encoder_facts(names: list[str]) -> list[EncoderFacts]:

@@ -22,9 +22,9 @@ from attentune.metrics.metrics import METRICS, predictions_of, score_predictions
 from attentune.nn.compiled.memory import peak_memory_bytes
 from attentune.results import RunResult, versions
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import bootstrap_mean, wilson_interval
+from attentune.stats.estimate import bootstrap_mean
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.card import write_results
+from attentune.training.card import metric_interval, write_results
 from attentune.training.prepare import RunInputs, row_facts
 from attentune.training.run_folder import TEMPORARY
 
@@ -169,11 +169,7 @@ def _scored(name: str, metric: str, labels: np.ndarray, predictions: np.ndarray)
 def _entry(
     one: _Scored, metric: str, labels: np.ndarray, seed: int, *, seconds: float, notes: list[str]
 ) -> dict[str, Any]:
-    low = high = math.nan
-    if metric == "accuracy":
-        low, high = wilson_interval(int(np.sum(one.predictions == labels)), len(labels))
-    elif math.isfinite(one.score):
-        low, high = _mean_interval(one.values_N, seed)
+    low, high = metric_interval(METRICS[metric], labels, one.predictions, seed)
     numbers = {"score": one.score, "low": low, "high": high}
     return {
         "name": one.name,
@@ -181,12 +177,6 @@ def _entry(
         "seconds": round(seconds, 3),
         "notes": notes,
     }
-
-
-def _mean_interval(values_N: np.ndarray, seed: int) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of a mean over rows; all methods see the same resamples."""
-    generator = numpy_generator("baseline comparison", seed)
-    return bootstrap_mean(values_N, generator=generator, resamples=_RESAMPLES)
 
 
 def find_failures(
@@ -212,7 +202,8 @@ def find_failures(
         if len(labels) < 2:
             break
         difference_N = sign * (model.values_N - baseline.values_N)
-        low, high = _mean_interval(difference_N, seed)
+        generator = numpy_generator("baseline comparison", seed)
+        low, high = bootstrap_mean(difference_N, generator=generator, resamples=_RESAMPLES)
         numbers = f"{metric} {_number(model.score)} and {_number(baseline.score)} on {len(labels):,} validation rows"
         interval = f"95 % interval of the advantage {low:.4f} to {high:.4f}"
         if high < 0:

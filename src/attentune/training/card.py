@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.dataset import Finding, TaskData, TextRows
+from attentune.data.dataset import Finding, TaskData
 from attentune.data.doctor import sentences_without_texts
 from attentune.inference.predictions import predictions_csv
 from attentune.io.files import write_text
@@ -221,16 +221,16 @@ def _interval(facts: CardFacts, split: str, name: str) -> str:
     rows = facts.data.splits[split]
     if name != facts.metric.name or rows.labels is None or split not in facts.logits:
         return ""
-    low, high = metric_interval(facts, rows, facts.logits[split])
+    predictions = predictions_of(facts.logits[split], facts.data.label_space)
+    low, high = metric_interval(facts.metric, np.asarray(rows.labels), predictions, facts.result.seed)
     return f"{low:.4f} to {high:.4f}" if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def metric_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the chosen metric over these labelled rows; NaN if there is none."""
-    labels, predicted = np.asarray(rows.labels), predictions_of(logits_NC, facts.data.label_space)
-    generator = numpy_generator("model card", facts.result.seed)
-    _, low, high = score_interval(facts.metric, labels, predicted, generator=generator, resamples=_RESAMPLES)
-    return low, high
+def metric_interval(metric: Metric, labels: np.ndarray, predictions: np.ndarray, seed: int) -> tuple[float, float]:
+    """Return the 95 % interval of a score over rows; NaN if there is none."""
+    generator = numpy_generator("model card", seed)
+    value, low, high = score_interval(metric, labels, predictions, generator=generator, resamples=_RESAMPLES)
+    return (low, high) if math.isfinite(value) else (math.nan, math.nan)
 
 
 def _settings(facts: CardFacts) -> list[tuple[str, Any]]:
