@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.inference.scoring import classifier_features
+from attentune.inference.scoring import score_rows
 from attentune.nn.classifiers import CosineSimilarity
 from attentune.training.linear_probe import Solution, fit_classifier
 from attentune.training.objective import build_objective
@@ -70,7 +70,9 @@ def built(folder: Path, encoder: Path, **changes: Any) -> TaskTrainer:
 def features_of(parts: TaskTrainer) -> np.ndarray:
     inputs = parts.inputs
     options = {"pad_token_id": inputs.tokenizer.pad_token_id, "accelerator": inputs.accelerator}
-    return classifier_features(parts.model, inputs.features["train"], rows=np.arange(ROWS), **options)
+    return score_rows(
+        parts.model, inputs.features["train"], rows=np.arange(ROWS), with_vectors=True, **options
+    ).vectors_NF
 
 
 def logits_of(parts: TaskTrainer) -> np.ndarray:

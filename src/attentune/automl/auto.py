@@ -64,7 +64,7 @@ from attentune.results import to_json
 from attentune.runs.driver import ComparisonStopped, Driver, Plan, RunTask, execute_run
 from attentune.runs.progress import as_duration
 from attentune.runs.records import RecordStore, Run, RunRecord
-from attentune.training.prepare import ADAPTATION_UPDATES
+from attentune.training.prepare import ADAPTATION_UPDATES, check_rejection
 from attentune.training.run_folder import StopRequest, check_own_folder, locked_folder, stop_on_signal
 
 FOLDS_FILE = "folds.safetensors"
@@ -204,6 +204,7 @@ class _Training(AutoWork, Plan):
     def read(self, data: TaskData | None) -> tuple[Member, ...]:
         """Read and check the rows; return the members to try."""
         self.data = _load_rows(self.config, data)
+        check_rejection(self.space, self.config.training.reject)
         self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
         if self.options.unlabeled_file is not None:
             self.unlabeled = read_unlabelled(

@@ -36,6 +36,7 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, score_predictions
+from attentune.metrics.rejection import fit_rejection, maximum_probability
 from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
 from attentune.training.prepare import row_facts
@@ -92,6 +93,7 @@ class AutoResult:
     step_seconds: dict[str, float] = field(default_factory=dict)  # what the seconds of this call went to
     stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
     notes: tuple[str, ...] = ()  # sentences on the rows and on what was limited
+    rejection: str | None = None  # which texts are rejected, as of no class
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -121,6 +123,7 @@ class Delivery:
     def __init__(self, auto: AutoWork, stop: StopRequest) -> None:
         self.auto = auto
         self.stop = stop  # whether a stop was requested, before or meanwhile
+        self.delivered: _Fused | None = None  # None until it is written, and if it is a distilled encoder
         self.labels, self.seed = auto.labels, auto.config.training.seed
 
     def run(self) -> AutoResult:
@@ -132,7 +135,8 @@ class Delivery:
         complete = [state for state in auto.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
         single = self._write_model(best, wants_single=auto.options.deliver == "single" and not self.stop.requested)
-        notes = list(auto.notes)
+        rejection = self._reject(best)
+        notes = [*auto.notes, *([] if rejection is None else [rejection])]
         scores = self._score(notes)
         save_out_of_fold(auto.work, self._on_all_rows(best.logits))
         if best.fusion.members != ("majority",):  # whose certainty says nothing about rows
@@ -154,6 +158,7 @@ class Delivery:
             step_seconds=auto.step_seconds(),
             stopped=self.stop.requested,
             notes=tuple(notes),
+            rejection=rejection,
         )
         self._write_records(result)
         # The weights of finished members that are not delivered are removed; their predictions are kept.
@@ -304,12 +309,25 @@ class Delivery:
 
     def _write_fused(self, fused: _Fused) -> None:
         """Write the run itself if it is one, else an ensemble."""
-        run = self._only_run(fused)
+        self.delivered, run = fused, self._only_run(fused)
         if run is None:
             self._save_ensemble(self.auto.folder, fused)
             self._write_config(self.auto.config)
         else:
             self._write_run(run)
+
+    def _reject(self, best: _Fused) -> str | None:
+        """Choose by out-of-fold predictions which texts are rejected, save it, and return a sentence.
+
+        An encoder that learned from the ensemble has its probabilities, and so its threshold.
+        """
+        share, fused = self.auto.config.training.reject, self.delivered or best
+        is_right_N = fused.predictions == self.labels
+        if share is None or not is_right_N.any():
+            return None
+        rejection = fit_rejection({"probability": maximum_probability(fused.logits)}, is_right_N, share)
+        rejection.save(self.auto.folder)
+        return rejection.sentence()
 
     def _write_run(self, run: Path) -> None:
         """Copy the files of a run or baseline, by hard links where the file system has them."""

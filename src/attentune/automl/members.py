@@ -48,7 +48,8 @@ _DATA_SETTINGS = (
     "max_windows",
 )
 # Settings of the whole command, not of a member's runs.
-_NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.overwrite_output_dir")
+_NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.overwrite_output_dir",
+                  "training.reject")  # fmt: skip
 
 
 @dataclass(frozen=True)

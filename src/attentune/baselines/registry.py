@@ -219,6 +219,7 @@ class BaselinePredictor(Predictor):
             splits=data.splits,
             label_space=self.label_space,
             metrics=data.metrics,
+            rejection=self.rejection,
             baseline=self.baseline,
             read=self.read,
         )

@@ -47,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.automl.budget import parse_duration, worker_slots
     from attentune.automl.portfolio import unknown_members
     from attentune.execution.local import start_server
+    from attentune.training.prepare import check_rejection
 
     began = time.monotonic()
     parsed, problems = parser().parse(arguments)
@@ -57,7 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     problems += unknown_members(parsed.portfolio or (), parsed.exclude or ())
     config = config_from(parsed, problems)
     check_command_folder(config, "auto", "auto", "the run folder: --output_dir best")
-    check_data(config.data, seed=config.training.seed)
+    rows = check_data(config.data, seed=config.training.seed)
+    check_rejection(None if rows is None else rows.label_space, config.training.reject)
     check_files_of_rows({"unlabeled_file": parsed.unlabeled_file})
     encoders = parsed.encoders or [config.model.name_or_path]
     for name in encoders:
@@ -104,6 +106,7 @@ def _text(result: Any) -> str:
     header = (LEADERBOARD_HEADER[0], result.metric, *LEADERBOARD_HEADER[2:])
     parts = [table(header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", result.reason]
     parts.append(estimate_sentence(result.estimate))
+    parts += [] if result.rejection is None else [result.rejection]
     if result.scores:
         parts += ["", "Rows that chose nothing:", scores_table(result.scores)]
     spent = [(step, f"{seconds:.1f}") for step, seconds in result.step_seconds.items()]

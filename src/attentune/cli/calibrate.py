@@ -1,18 +1,22 @@
-"""`attentune calibrate`: fit the temperature and thresholds of a finished run."""
+"""`attentune calibrate`: fit the temperature and thresholds of a finished run, and which texts it rejects."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, data_from, parser_of
-from attentune.cli.inputs import check_named
+from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, config_from, overrides_of, parser_of
+from attentune.cli.inputs import check_columns, check_named, read_file_rows
+from attentune.errors import ConfigError
 
 _HELP = f"""
 attentune calibrate RUN [flags]
 
-Fit a softmax temperature and decision thresholds on held-out rows, and save them in a run.
+Fit a softmax temperature, decision thresholds, or which texts are rejected as of no class, on held-out rows.
 
 RUN  a run folder
---calibrate temperature|none  temperature: fit a softmax temperature; none: remove it (default: temperature)
+--calibrate temperature|none  temperature: fit a softmax temperature; none: remove it (temperature if neither it
+    nor --reject is given)
 --thresholds f1|none  f1: fit decision thresholds that maximise F1, for binary and multi-label tasks (default: none)
+--out_of_scope_file FILE  with --reject: texts of no class, which then choose the score
 --split NAME  split: validation or test (default: validation)
 {PRECISION}
 {FORMAT}
@@ -20,27 +24,52 @@ RUN  a run folder
 examples:
   attentune calibrate runs/reviews --validation_file kept.csv
   attentune calibrate runs/topics --validation_file kept.jsonl --thresholds f1
-  attentune calibrate runs/reviews --calibrate none     (remove it again)"""
+  attentune calibrate runs/reviews --calibrate none     (remove it again)
+  attentune calibrate runs/intents --reject             (reject texts of no class: at most 5 % of the right ones)
+  attentune calibrate runs/intents --reject 0.02 --out_of_scope_file other.csv
 
-parser = parser_of("calibrate", _HELP, ROW_SETTINGS)
+--reject alone leaves temperature and thresholds as they are; it works on every kind of run. What is fitted is saved in
+the run folder, and replaces what was fitted before."""
+
+parser = parser_of("calibrate", _HELP, (*ROW_SETTINGS, "training.reject"))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    data_config = data_from(parsed, problems)
+    config = config_from(parsed, problems)
+    share, given = config.training.reject, {*overrides_of(parsed, [])} - {"training.reject"}
+    if parsed.out_of_scope_file is not None and share is None:
+        raise ConfigError("--out_of_scope_file: goes with --reject.")
+    recalibrates = share is None or parsed.calibrate is not None or parsed.thresholds != "none"
+    data_config = config.data if given else None
     check_named(parsed)
+    check_columns(parsed.out_of_scope_file, config.data)
 
+    from attentune.inference.predictor import Predictor
     from attentune.results import to_json
-    from attentune.training.calibration import calibrate_run
+    from attentune.training.calibration import calibrate_run, reject_run
 
-    done = calibrate_run(
-        parsed.run,
-        data_config,
-        temperature=parsed.calibrate == "temperature",
-        thresholds=parsed.thresholds == "f1",
-        split=parsed.split,
-        precision=parsed.precision,
-    )
-    print(to_json(done.facts()) if parsed.format == "json" else f"{done.folder}: {done.sentence()}\n", end="")
+    found: dict[str, Any] = {}
+    sentences = []
+    if recalibrates:
+        done = calibrate_run(
+            parsed.run,
+            data_config,
+            temperature=parsed.calibrate != "none" and (share is None or parsed.calibrate is not None),
+            thresholds=parsed.thresholds == "f1",
+            split=parsed.split,
+            precision=parsed.precision,
+        )
+        found |= done.facts()
+        sentences.append(done.sentence())
+    if share is not None:
+        saved = Predictor.load(parsed.run, config.data.task)
+        file = parsed.out_of_scope_file
+        outside = None if file is None else read_file_rows(file, config.data, saved, quiet=True)
+        options = {"outside": outside, "split": parsed.split, "precision": parsed.precision}
+        fitted = reject_run(saved, share, data_config, **options)
+        found["rejection"] = fitted.facts()
+        sentences.append(fitted.sentence())
+    print(to_json(found) if parsed.format == "json" else f"{parsed.run}: {' '.join(sentences)}\n", end="")
     return 0

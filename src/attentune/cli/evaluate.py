@@ -17,8 +17,9 @@ from attentune.cli.flags import (
     has_flag,
     overrides_of,
 )
-from attentune.cli.inputs import check_columns, check_named, tell, tell_cut_texts, use_best
+from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts, use_best
 from attentune.cli.output import csv_text, number, progress_lines, short, table
+from attentune.config import DataConfig
 from attentune.errors import ConfigError
 
 _HELP = f"""
@@ -32,6 +33,7 @@ RUN  a run folder or checkpoint
 {BEST}
 --split NAME  split: validation, test or train (default: validation; test with --test_file)
 --show_errors N>=0  worst errors to print (default: 10)
+--out_of_scope_file FILE  texts of no class: how well they are told apart, and what the threshold of --reject loses
 --errors_file FILE  write all wrong rows to this CSV file, worst first
 --details  with --format json: also intervals, classes, confusions
 {PRECISION}
@@ -42,6 +44,7 @@ examples:
   attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
   attentune evaluate runs/mine --split test --errors_file errors.csv
   attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json
+  attentune evaluate runs/intents --out_of_scope_file other.csv
   attentune evaluate runs/mnli --suite hans                      (HANS, by heuristic: evaluate --suite hans --help)"""
 
 _HANS_HELP = f"""
@@ -94,17 +97,27 @@ def run(arguments: Sequence[str]) -> int:
     check_named(parsed)
     for file in () if data_config is None else (data_config.validation_file, data_config.test_file):
         check_columns(file, data_config, with_label=True)
+    settings = data_config or DataConfig()
+    check_columns(parsed.out_of_scope_file, settings)
 
     from attentune.data.columns import columns_notes
     from attentune.inference.predictor import Predictor, evaluate_in_detail
     from attentune.results import to_json
+    from attentune.training.prepare import check_rejection
 
     saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
-    found, data = evaluate_in_detail(saved, data_config, splits=(split,), precision=parsed.precision)
+    outside = None
+    if parsed.out_of_scope_file is not None:
+        check_rejection(saved.label_space, 0.0, "--out_of_scope_file")
+        outside = read_file_rows(parsed.out_of_scope_file, settings, saved, quiet=True)
+    options = {"splits": (split,), "precision": parsed.precision, "out_of_scope": outside}
+    found, data = evaluate_in_detail(saved, data_config, **options)
     tell_cut_texts(saved)
     tell((*columns_notes(data.columns), *data.notes))
     if parsed.format == "json":
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
+        if outside is not None:
+            content["out_of_scope"] = {split: one.out_of_scope for split, one in found.items()}
         if parsed.details:
             content["details"] = {split: one.to_dict() for split, one in found.items()}
             if by_phenomenon := _phenomena(found, data):
@@ -151,6 +164,8 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
             yield f"\n{table(('true class, predicted as', *names), rows, right=range(1, len(names) + 1))}"
         if one.calibration_error is not None:
             yield f"\nExpected calibration error {one.calibration_error:.4f}."
+        if one.out_of_scope is not None:
+            yield f"\n{_out_of_scope_lines(one.out_of_scope)}"
         yield from _error_lines(one, data.splits[split], shown)
     if by_phenomenon := _phenomena(found, data):
         lines = [
@@ -159,6 +174,23 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
         ]
         shown_table = table(("category", "phenomenon", "rows", "value", "95 % interval"), lines, right=(2, 3))
         yield f"\nMatthews correlation by phenomenon; a row may have several\n\n{shown_table}"
+
+
+def _out_of_scope_lines(facts: Mapping[str, Any]) -> str:
+    names = {
+        "auroc": "AUROC",
+        "false_positives_at_95_recall": "false positives at 95 % recall",
+        "kept": "rows kept",
+        "right_lost": "right predictions lost",
+        "accuracy": "accuracy of all rows",
+        "accuracy_of_kept": "accuracy of the rows kept",
+        "out_of_scope_rejected": "texts of no class rejected",
+    }
+    values = [(text, number(facts[name])) for name, text in names.items() if name in facts]
+    lines = table(("texts of no class", "value"), values, right=(1,))
+    end = "" if "kept" in facts else " The run has no threshold; attentune calibrate RUN --reject chooses one."
+    rows = f"{facts['rows']:,} rows and {facts['out_of_scope_rows']:,} texts of no class, by {facts['score']}."
+    return f"{lines}\n{rows}{end}"
 
 
 def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:

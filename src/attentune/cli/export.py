@@ -124,6 +124,8 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
 
         options = {name: getattr(parsed, name) for name in ("opset", "quantize", "check_rows")}
         yield from _onnx_lines(export_run(parsed.run, output_dir, say=say, **options))
+    if (Path(parsed.run) / "rejection.json").is_file():
+        yield "note: the run rejects texts of no class; what was exported rejects none"
 
 
 def _onnx_lines(export: Export) -> Iterator[str]:

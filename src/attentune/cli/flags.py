@@ -394,7 +394,7 @@ def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, fir
 def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> argparse.Action:
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
-    is_switch = field.type in (bool, bool | None)  # its flag may stand without a value
+    bare = "true" if field.type in (bool, bool | None) else facts.get("bare")  # the value of a flag without one
     shown = "" if default is None else f" (default: {default})"
     also = [f"--{short}" for short in _SHORT if ALIASES[short] == field.name]
     shown = f"; also {', '.join(also)}{shown}" if also else shown
@@ -402,9 +402,9 @@ def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.F
     return group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
-        nargs="?" if is_switch else None,
-        const="true" if is_switch else None,
-        metavar="true|false" if is_switch else "|".join(choices),
+        nargs=None if bare is None else "?",
+        const=bare,
+        metavar="true|false" if bare == "true" else "|".join(choices),
         help=(facts["help"] + shown).replace("%", "%%"),
     )
 

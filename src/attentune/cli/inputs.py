@@ -16,7 +16,16 @@ from attentune.execution.executor import ExecutorOptions
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
 # Flags that name files of rows, and files to write.
-_INPUTS = ("file", "input_file", "fix", "unlabeled_file", "data.train_file", "data.validation_file", "data.test_file")
+_INPUTS = (
+    "file",
+    "input_file",
+    "fix",
+    "unlabeled_file",
+    "out_of_scope_file",
+    "data.train_file",
+    "data.validation_file",
+    "data.test_file",
+)
 _OUTPUTS = ("output_file", "errors_file")
 
 
@@ -143,8 +152,8 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
     check_own_folder(folder, command, is_own=is_own, resume=settings.resume, overwrite=settings.overwrite_output_dir)
 
 
-def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
-    """Read files that are small, and check that the others are there; data sets of the hub are left to the run.
+def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> Any:
+    """Read files that are small, and return their rows; check that the others exist. Data sets are left to the run.
 
     `allow_doubt` is that of `load_data`.
     """
@@ -154,12 +163,13 @@ def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> None:
     named = [name for name in files if name is not None]
     check_dataset_folder(data)
     if data.dataset_name is not None or "-" in named:  # standard input is read once
-        return
+        return None
     found = _files(named)
     if data.task is not None:
-        load_data(data, seed=seed, splits=("validation",))
-    elif len(found) == len(named) and sum(path.stat().st_size for path in found) <= _READ_BYTES:
-        load_data(data, seed=seed, allow_doubt=allow_doubt)
+        return load_data(data, seed=seed, splits=("validation",))
+    if len(found) == len(named) and sum(path.stat().st_size for path in found) <= _READ_BYTES:
+        return load_data(data, seed=seed, allow_doubt=allow_doubt)
+    return None
 
 
 def check_dataset_folder(data: Any) -> None:
@@ -191,14 +201,14 @@ def check_text_flags(parsed: Any, problems: list[str]) -> Any:
     return data
 
 
-def read_file_rows(path: str, data: Any, saved: Any) -> Any:
+def read_file_rows(path: str, data: Any, saved: Any, *, quiet: bool = False) -> Any:
     """Read the rows to predict of a file, all at once, and tell how it was read."""
     from attentune.data.tables import WHOLE
     from attentune.data.unlabelled import unlabelled_chunks
 
     config = saved.with_columns(data)
     chunks = unlabelled_chunks(path, label_space=saved.label_space, is_pair=saved.is_pair, config=config, limit=WHOLE)
-    tell(chunks.notes)
+    tell(() if quiet else chunks.notes)
     (rows,) = chunks.read()
     return rows
 

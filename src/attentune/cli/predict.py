@@ -90,9 +90,9 @@ def run(arguments: Sequence[str]) -> int:
         destination(parsed.output_file) as put,
         row_bar(chunks.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,
     ):
-        options = _explaining(saved, parsed, progress) if parsed.explain else {}
-        options["as_json"] = parsed.format == "json" or (parsed.format is None and ending == ".jsonl")
-        for text in predictions_in_chunks(saved, chunks, precision=parsed.precision, progress=progress, **options):
+        options = _options(saved, parsed, progress)
+        as_json = parsed.format == "json" or (parsed.format is None and ending == ".jsonl")
+        for text in predictions_in_chunks(saved, chunks, as_json=as_json, **options):
             put(text)
     tell_cut_texts(saved)
     if parsed.output_file is not None:
@@ -163,8 +163,7 @@ def _predict_part(
     check_same_parts(folder, request, record=True)
     try:
         with row_bar(count, least=1 << 16) as progress:
-            options = _explaining(saved, parsed, progress) if parsed.explain else {}
-            write_part(saved, place, rows, ranges, precision=parsed.precision, progress=progress, **options)
+            write_part(saved, place, rows, ranges, **_options(saved, parsed, progress))
     except KeyboardInterrupt:
         return stopped("stopped, and this part is not written.", "predict", arguments)
     tell_cut_texts(saved)
@@ -174,22 +173,22 @@ def _predict_part(
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:
     """Check that no column to keep has the name of one that is computed."""
-    from attentune.explain.texts import EXPLANATION
     from attentune.inference.predictions import output_names
+    from attentune.inference.streaming import further_columns
 
-    if same := [name for name in kept if name in output_names(saved.label_space, (EXPLANATION,))]:
+    more = further_columns(saved, with_explanation=True)
+    if same := [name for name in kept if name in output_names(saved.label_space, tuple(more))]:
         raise ConfigError(
             f"--keep_columns: the input has {', '.join(map(repr, same))}, as the output has. List the columns to keep"
             " without it, or rename it in the input."
         )
 
 
-def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
-    """Return options of `predictions_in_chunks` that add the importance of each word."""
-    from attentune.explain.texts import EXPLANATION, predict_explained
+def _options(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
+    """Return how to predict; with --explain what adds the importance of each word."""
+    options = {"precision": parsed.precision, "progress": progress}
+    if not parsed.explain:
+        return options
+    from attentune.explain.texts import predict_explained
 
-    def predict(rows: Any) -> Any:
-        logits_NC, column = predict_explained(saved, rows, precision=parsed.precision, progress=progress)
-        return logits_NC, [column]
-
-    return {"more": (EXPLANATION,), "predict": predict}
+    return {**options, "explain": lambda rows: predict_explained(saved, rows, **options)}

@@ -337,6 +337,14 @@ class TrainingConfig:
         "fit decision thresholds that maximise F1 on the same rows (several labels per row, or two classes)",
         choices="none f1",
     )
+    reject: float | None = setting(
+        None,
+        "reject texts of no class: below a score that loses at most this share of right predictions on held-out rows"
+        " (0.05 if it stands without a value)",
+        minimum=0.0001,
+        maximum=0.5,
+        bare="0.05",
+    )
     baselines: str = setting(
         "auto",
         "baselines to fit on the same rows after training and to compare with: auto (all that fit the rows), none, or"

@@ -72,6 +72,7 @@ def _baselines(config: Config) -> Iterator[str]:
         "training.multi_task": training.multi_task,
         "training.calibrate": training.calibrate != "none",
         "training.thresholds": training.thresholds != "none",
+        "training.reject": training.reject is not None,
         "labels.generator": config.labels.generator != "none",
     }
     for name in (name for name, is_set in unfit.items() if is_set and config.baseline is not None):
@@ -149,8 +150,11 @@ def _calibration(config: Config) -> Iterator[str]:
         )
     if len(rows) == 2:
         yield "data.calibration_share and data.calibration_file: choose one."
-    if rows and not wanted:
-        yield f"data.{rows[0]}: goes with --calibrate temperature or --thresholds f1, which are fitted on these rows."
+    if rows and not wanted and config.training.reject is None:
+        yield (
+            f"data.{rows[0]}: goes with --calibrate temperature, --thresholds f1 or --reject, which are fitted on these"
+            " rows."
+        )
 
 
 def _data(config: Config) -> Iterator[str]:

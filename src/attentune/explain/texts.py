@@ -286,10 +286,6 @@ def _check_numbers(name: str, numbers: Sequence[int], most: int, word: str) -> N
         raise ConfigError(f"{name}: got {got}, expected numbers from 1 to {most}, or {word}.")
 
 
-# Name of the output column.
-EXPLANATION = "explanation"
-
-
 def predict_explained(
     saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, list[str]]:

@@ -149,7 +149,12 @@ class EnsemblePredictor(Predictor):
     def _evaluator(self, data: TaskData, make: Callable[[Predictor, TaskData], Evaluator]) -> EnsembleEvaluator:
         self._check_pairs(data)
         return EnsembleEvaluator(
-            splits=data.splits, label_space=self.label_space, metrics=data.metrics, ensemble=self, make=make
+            splits=data.splits,
+            label_space=self.label_space,
+            metrics=data.metrics,
+            rejection=self.rejection,
+            ensemble=self,
+            make=make,
         )
 
     def single_model(self, purpose: str) -> ModelPredictor:

@@ -9,9 +9,11 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import DataError
+from attentune.inference.scoring import Evaluator
 from attentune.metrics.calibration import error_of, soft_cross_entropy
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
+from attentune.metrics.rejection import IN_SCOPE_SCORE, is_right, maximum_probability, rejection_scores, separation
 from attentune.seeding import numpy_generator
 
 # Bootstrap resamples; fewer for many rows, whose intervals are narrow and whose scores take long.
@@ -65,6 +67,7 @@ class SplitEvaluation:
     calibration_error: float | None  # the expected calibration error; None for scores
     errors: tuple[RowError, ...]  # the wrong rows, worst first; for scores all rows
     predictions: np.ndarray  # (N,) class ids or scores, or (N, C) ones and zeros
+    out_of_scope: dict[str, Any] | None = None  # how well texts of no class are told apart, where there are some
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the errors and predictions, ready for JSON."""
@@ -113,6 +116,29 @@ def evaluate_split(
         errors=row_errors(rows, predictions, probabilities_of(logits_NC, label_space), label_space),
         predictions=predictions,
     )
+
+
+def evaluate_out_of_scope(evaluator: Evaluator, split: str, outside: Evaluator) -> dict[str, Any]:
+    """Say how well the rows of a split that was predicted are told from the texts of no class of another evaluator.
+
+    By the score of the run, and what its threshold keeps and loses; without one by the maximum probability.
+    """
+    rejection = evaluator.rejection
+    known_N, unknown_N = (
+        np.array(one.rejection_columns(name)[IN_SCOPE_SCORE]) if rejection else maximum_probability(one.logits[name])
+        for one, name in ((evaluator, split), (outside, "input"))
+    )
+    found = {
+        "score": "probability" if rejection is None else rejection.score,
+        "rows": len(known_N),
+        "out_of_scope_rows": len(unknown_N),
+        **separation(known_N, unknown_N),
+    }
+    if rejection is not None:
+        right_N = is_right(evaluator.logits[split], np.asarray(evaluator.splits[split].labels), evaluator.label_space)
+        found |= {"accuracy": float(right_N.mean())}
+        found |= rejection_scores(known_N, unknown_N, right_N, rejection.threshold)
+    return found
 
 
 def _by_class(labels: np.ndarray, predictions: np.ndarray, label_space: LabelSpace) -> tuple[ClassScores, ...]:

@@ -28,6 +28,7 @@ from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED, Rejection
 from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use_own_attention
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import Tokenizer, label_space_of, load_attribution_head, load_model
@@ -140,6 +141,11 @@ class Predictor(ABC):
         """What was read so far."""
         return TextsRead()
 
+    @functools.cached_property
+    def rejection(self) -> Rejection | None:
+        """Which texts the run rejects, as of no class; None if it rejects none."""
+        return Rejection.load(self.folder)
+
     def with_columns(self, config: DataConfig) -> DataConfig:
         """Return settings of custom data with the columns that the run was trained on, where none are given."""
         if config.task is not None:
@@ -247,6 +253,7 @@ class ModelPredictor(Predictor):
             metrics=data.metrics,
             pad_token_id=self.tokenizer.pad_token_id,
             batch_size=settings.per_device_eval_batch_size,
+            rejection=self.rejection,
         )
 
     def prepared(self, *, precision: str | None) -> Callable[[TaskData], ModelEvaluator]:
@@ -257,7 +264,13 @@ class ModelPredictor(Predictor):
             self._check_pairs(data)
             features = self._features(data, encode_rows)
             return replace(
-                made, splits=data.splits, features=features, metrics=data.metrics, batch_size=None, logits={}
+                made,
+                splits=data.splits,
+                features=features,
+                metrics=data.metrics,
+                batch_size=None,
+                logits={},
+                vectors={},
             )
 
         return evaluator
@@ -375,15 +388,28 @@ def evaluate_in_detail(
     splits: Sequence[str] = ("validation",),
     precision: str | None = None,
     progress: Progress | None = None,
+    out_of_scope: TextRows | None = None,
 ) -> tuple[dict[str, SplitEvaluation], TaskData]:
-    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`."""
-    from attentune.inference.evaluation import evaluate_split  # imports scikit-learn
+    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`.
 
-    rows, evaluator, scores = _scored(run, data, splits, precision, progress)
+    `out_of_scope` are texts of no class, which are to be told from the rows.
+    """
+    from attentune.inference.evaluation import evaluate_out_of_scope, evaluate_split  # imports scikit-learn
+
+    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    rows, evaluator, scores = _scored(saved, data, splits, precision, progress)
     space, metrics = evaluator.label_space, evaluator.metrics
-    return {
+    found = {
         split: evaluate_split(split, rows.splits[split], evaluator.logits[split], space, metrics) for split in scores
-    }, rows
+    }
+    if out_of_scope is not None:
+        outside = saved.evaluator(TaskData("out of scope", space, (), {"input": out_of_scope}), precision=precision)
+        outside.predict("input", progress)
+        found = {
+            split: replace(one, out_of_scope=evaluate_out_of_scope(evaluator, split, outside))
+            for split, one in found.items()
+        }
+    return found, rows
 
 
 def predict_rows(
@@ -413,8 +439,9 @@ def predict(
     Returns:
         For each text {"prediction": label name or score, "probabilities": {label: probability}}, and "truncated": True
         if the text is longer than the model reads. The prediction of a multi-label run is a list of names; regression
-        has no probabilities. For a data frame of pandas a data frame with its index, and the columns prediction and
-        p_LABEL.
+        has no probabilities. A run that rejects texts of no class (`--reject`) adds "rejected", True or False, and
+        "in_scope_score". For a data frame of pandas a data frame with its index, and the columns prediction, p_LABEL
+        and those of rejection.
 
     Raises:
         InputError: a text is none, such as None or NaN.
@@ -426,14 +453,16 @@ def predict(
     if len(rows):
         data = TaskData("input", saved.label_space, (), {"input": rows})
         answers = predictions_of_input(saved.evaluator(data, precision=precision))
-    return _as_frame(answers, saved.label_space, texts.index) if hasattr(texts, "iloc") else answers
+    return _as_frame(answers, saved, texts.index) if hasattr(texts, "iloc") else answers
 
 
-def _as_frame(answers: list[dict[str, Any]], space: LabelSpace, index: Any) -> Any:
+def _as_frame(answers: list[dict[str, Any]], saved: Predictor, index: Any) -> Any:
     import pandas
 
     columns = {"prediction": [one["prediction"] for one in answers]}
-    columns |= {f"p_{name}": [one["probabilities"][name] for one in answers] for name in space.names}
+    columns |= {f"p_{name}": [one["probabilities"][name] for one in answers] for name in saved.label_space.names}
+    names = () if saved.rejection is None else (REJECTED, IN_SCOPE_SCORE)
+    columns |= {name: [one[name] for one in answers] for name in names}
     return pandas.DataFrame(columns, index=index)
 
 
@@ -470,6 +499,9 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
 def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
     """Predict the split "input" of an evaluator; return for each row what `predict` does."""
     answers = prediction_dicts(evaluator.predict("input"), evaluator.label_space)
+    for name, values in evaluator.rejection_columns("input").items():
+        for answer, value in zip(answers, values, strict=True):
+            answer[name] = value
     for row in np.flatnonzero(evaluator.cut_lengths("input")).tolist():
         answers[row]["truncated"] = True
     return answers

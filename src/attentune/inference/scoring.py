@@ -18,6 +18,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features, budget_order, pad_batch, sorted_order
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import score_predictions
+from attentune.metrics.rejection import Rejection
 from attentune.models.cpu_layers import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
@@ -35,6 +36,8 @@ class Evaluator(ABC):
     label_space: LabelSpace
     metrics: Sequence[str]  # the names of the metrics, in order
     logits: dict[str, np.ndarray] = field(default_factory=dict)  # the latest logits (N, C) of each split
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)  # with them, the (N, F) inputs of a model's classifier
+    rejection: Rejection | None = None  # which texts are rejected, as of no class
 
     @abstractmethod
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
@@ -56,6 +59,13 @@ class Evaluator(ABC):
     def logits_of(self, split: str, *, reuse: bool, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the (N, C) logits of a split; with `reuse` those of the last call, if they exist."""
         return self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
+
+    def rejection_columns(self, split: str) -> dict[str, list[Any]]:
+        """Return, of the rows that were predicted last, which are rejected, and the score; nothing if none can be."""
+        if self.rejection is None:
+            return {}
+        scores_N = self.rejection.scores(self.logits[split], self.vectors.get(split))
+        return self.rejection.columns(scores_N)
 
     def _check_finite(self, split: str) -> None:
         """Refuse logits with NaN or infinity."""
@@ -92,6 +102,7 @@ class ModelEvaluator(Evaluator):
     batch_size: int | None  # rows per batch; None for batches by number of tokens
     encoded: Mapping[str, dict[int, Tensor]] = field(default_factory=dict)  # of a frozen encoder
     in_float32: bool = False  # whatever the precision of the accelerator
+    keep_vectors: bool = False  # also where no class means need them
 
     def cut_lengths(self, split: str) -> np.ndarray:
         """Return (N,) the maximum length of the model for longer rows, else 0."""
@@ -100,6 +111,20 @@ class ModelEvaluator(Evaluator):
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Run the model over a split."""
+        needs_vectors = self.rejection is not None and self.rejection.means is not None
+        encoded = self.encoded.get(split)
+        scored = self._run(split, encoded=encoded, with_vectors=self.keep_vectors or needs_vectors, progress=progress)
+        if scored.vectors_NF is not None:
+            self.vectors[split] = scored.vectors_NF
+        return scored.logits_NC
+
+    def vectors_of(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Compute the (N, F) inputs of the classifier for some rows of a split."""
+        vectors_NF = self._run(split, rows=rows, with_vectors=True).vectors_NF
+        assert vectors_NF is not None  # there are rows
+        return vectors_NF
+
+    def _run(self, split: str, **options: Any) -> "RowScores":
         with kept_memory():
             return score_rows(
                 self.model,
@@ -107,10 +132,9 @@ class ModelEvaluator(Evaluator):
                 pad_token_id=self.pad_token_id,
                 batch_size=self.batch_size,
                 accelerator=self.accelerator,
-                encoded=self.encoded.get(split),
                 in_float32=self.in_float32,
-                progress=progress,
-            ).logits_NC
+                **options,
+            )
 
 
 # Large enough for efficient matrix products, small enough for activations to stay in a CPU's cache.
@@ -179,6 +203,7 @@ class RowScores:
     token_scores: tuple[np.ndarray, ...] | None = None  # the importance of the tokens of each row,
     layer_weights_NL: np.ndarray | None = None  # (N, L) float32 excitation of the layers; None if the model has none
     attributions: tuple[np.ndarray, ...] | None = None  # what the attribution head estimates for the tokens of each row
+    vectors_NF: np.ndarray | None = None  # the inputs of the classifier
 
 
 class _OutputCollector:
@@ -191,6 +216,7 @@ class _OutputCollector:
         self._tokens: dict[int, np.ndarray] = {}
         self._layers: dict[int, np.ndarray] = {}
         self._attributions: dict[int, np.ndarray] = {}
+        self.vectors_NF: np.ndarray | None = None
 
     def add(self, places: np.ndarray, output: Any, attributions_BTO: torch.Tensor | None = None) -> None:
         self.logits_NC[places] = _numpy(output.logits)
@@ -201,17 +227,23 @@ class _OutputCollector:
         if self._with_details and output.layer_weights is not None:
             self._layers |= dict(zip(places.tolist(), _numpy(output.layer_weights), strict=True))
 
+    def add_vectors(self, places: np.ndarray, vectors_BF: np.ndarray) -> None:
+        if self.vectors_NF is None:
+            self.vectors_NF = np.zeros((len(self._lengths), vectors_BF.shape[1]), dtype=np.float32)
+        self.vectors_NF[places] = vectors_BF[: len(places)]
+
     def _cut(self, places: np.ndarray, values_BT: np.ndarray) -> dict[int, np.ndarray]:
         """Cut padded values to the lengths of their rows."""
         return {int(place): values_BT[n, : self._lengths[place]] for n, place in enumerate(places)}
 
-    def scores(self, logits_NC: np.ndarray) -> RowScores:
+    def scores(self, logits_NC: np.ndarray, vectors_NF: np.ndarray | None) -> RowScores:
         count = len(self._lengths)
         return RowScores(
             logits_NC,
             tuple(self._tokens[place] for place in range(count)) if self._tokens else None,
             np.stack([self._layers[place] for place in range(count)]) if self._layers else None,
             tuple(self._attributions[place] for place in range(count)) if self._attributions else None,
+            vectors_NF,
         )
 
 
@@ -236,6 +268,7 @@ def score_rows(
     attribution_head: AttributionHead | None = None,
     encoded: dict[int, torch.Tensor] | None = None,
     in_float32: bool = False,
+    with_vectors: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
     """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
@@ -248,11 +281,17 @@ def score_rows(
         batches = budget_order(padded_lengths, batch_tokens or default_batch_tokens(accelerator.device))
     else:
         batches = sorted_order(padded_lengths, batch_size)
-    collected = _OutputCollector(lengths, _inner(model, accelerator).config, with_details=with_details)
+    inner = _inner(model, accelerator)
+    collected = _OutputCollector(lengths, inner.config, with_details=with_details)
     # One autocast around all batches casts the weights only once.
     precision = _own_forward(model) if in_float32 else accelerator.autocast()
-    with _evaluating(model), frozen_weights(model), precision:
-        for number in range(accelerator.process_index, len(batches), accelerator.num_processes):
+    # For vectors, a process without a batch also runs the first one, which has their width.
+    numbers = range(accelerator.process_index, len(batches), accelerator.num_processes)
+    idle = with_vectors and not numbers and len(batches) > 0
+    seen_by: contextlib.AbstractContextManager[list[Tensor]] = contextlib.nullcontext([])
+    seen_by = _classifier_inputs(inner) if with_vectors else seen_by
+    with _evaluating(model), frozen_weights(model), precision, seen_by as seen:
+        for number in [0] if idle else numbers:
             places = batches[number]
             batch = pad_batch(
                 features,
@@ -267,54 +306,37 @@ def score_rows(
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
             if encoded is not None:
                 if number not in encoded:
-                    encoded[number] = _inner(model, accelerator).encode(**inputs).last_hidden_state.cpu()
+                    encoded[number] = inner.encode(**inputs).last_hidden_state.cpu()
                 inputs["encoded_BTD"] = encoded[number].to(accelerator.device)
-            if attribution_head is None:
+            if idle:
+                model(**inputs)
+                places = places[:0]
+            elif attribution_head is None:
                 collected.add(places, model(**inputs))
             else:
                 output = model(**inputs, output_hidden_states=True)
                 states = [output.hidden_states[layer] for layer in attribution_head.layers]
                 collected.add(places, output, attribution_head(states))
+            if seen:
+                collected.add_vectors(places, _numpy(seen.pop()))
             if progress is not None:
                 progress(len(places))
-    return collected.scores(summed_over_processes(collected.logits_NC, accelerator))
+    vectors_NF = collected.vectors_NF
+    if vectors_NF is not None:
+        vectors_NF = summed_over_processes(vectors_NF, accelerator)
+    return collected.scores(summed_over_processes(collected.logits_NC, accelerator), vectors_NF)
 
 
-@torch.inference_mode()
-def classifier_features(
-    model: Any,
-    features: Features,
-    *,
-    pad_token_id: int,
-    accelerator: Accelerator,
-    rows: np.ndarray,
-) -> np.ndarray:
-    """Compute what the classifier's last layer is applied to, in evaluation mode: (N, F) float32.
-
-    Several processes share the batches, and all get all rows.
-    """
-    classifier, collected = model.classifier, None
-    read = getattr(classifier, "features", lambda vectors: vectors)
-    seen: list[torch.Tensor] = []
-    handle = classifier.register_forward_pre_hook(lambda module, inputs: seen.append(read(inputs[0])))
-    batches = budget_order(features.padded_lengths[rows], default_batch_tokens(accelerator.device))
+@contextlib.contextmanager
+def _classifier_inputs(model: Any) -> Iterator[list[Tensor]]:
+    """Collect what the classifier's last layer is applied to in each pass while the block runs."""
+    read = getattr(model.classifier, "features", lambda vectors: vectors)
+    seen: list[Tensor] = []
+    handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(read(inputs[0])))
     try:
-        with _evaluating(model), frozen_weights(model), accelerator.autocast():
-            # Also the first batch by every process: it has the number of features.
-            for number, places in enumerate(batches):
-                if number > 0 and number % accelerator.num_processes != accelerator.process_index:
-                    continue
-                batch = pad_batch(features, rows[places], pad_token_id=pad_token_id)
-                model(**{name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()})
-                vectors_BF = _numpy(seen.pop())
-                if collected is None:
-                    collected = np.zeros((len(rows), vectors_BF.shape[1]), dtype=np.float32)
-                if number % accelerator.num_processes == accelerator.process_index:
-                    collected[places] = vectors_BF
+        yield seen
     finally:
         handle.remove()
-    assert collected is not None  # there are rows
-    return summed_over_processes(collected, accelerator)
 
 
 @contextlib.contextmanager

@@ -11,19 +11,22 @@ from typing import IO, Any
 
 import numpy as np
 
-from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
+from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
 from attentune.data.unlabelled import InputRows, RowChunks
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictions import csv_rows, csv_text, output_names
-from attentune.inference.predictor import Predictor, Progress, predict_rows
+from attentune.inference.predictor import Predictor, Progress
+from attentune.inference.scoring import Evaluator
 from attentune.io.files import parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
 from attentune.results import to_json
 
-# The logits (N, C) of some rows, and the entries of further columns, one per row.
-Predicted = tuple[np.ndarray, Sequence[Sequence[str]]]
+# Computes the logits (N, C) of some rows, and an explanation of each, the last column of predictions.
+Explain = Callable[[TextRows], tuple[np.ndarray, Sequence[str]]]
+EXPLANATION = "explanation"
 # What the parts of a folder are of.
 PARTS_FILE = "parts.json"
 # Files of a run folder that do not change what the run predicts.
@@ -44,8 +47,7 @@ def predictions_in_chunks(
     *,
     precision: str | None = None,
     progress: Progress | None = None,
-    more: Sequence[str] = (),
-    predict: Callable[[TextRows], Predicted] | None = None,
+    explain: Explain | None = None,
     as_json: bool = False,
 ) -> Iterator[str]:
     """Yield `predictions_csv`, or JSON lines with the same columns, one piece per chunk; kept columns stand behind.
@@ -53,27 +55,55 @@ def predictions_in_chunks(
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
     """
-    if predict is None:
-        predict = partial(_only_logits, saved, precision=precision, progress=progress)
-    names, is_first = (*more, *chunks.kept), True
+    space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
+    evaluator, is_first = partial(saved.evaluator, precision=precision), True
     for rows in chunks.read():
-        logits_NC, entries = predict(rows)
+        logits_NC, columns = predicted(saved, rows, evaluator, explain, progress)
+        kept = dict(zip(chunks.kept, rows.kept, strict=True))
         if as_json:
-            space = saved.label_space
             label = next(iter(_prediction_kinds(space))).replace("prediction", "label")
             known = {} if rows.labels is None else {label: [_label_value(space, one) for one in rows.labels]}
-            columns = {"id": rows.ids, **known, **_prediction_values(space, logits_NC)}
-            columns |= dict(zip(names, (*entries, *rows.kept), strict=True))
-            yield _json_lines(columns, {**dict.fromkeys(columns, "text"), **_prediction_kinds(space)})
+            columns = {"id": rows.ids, **known, **_prediction_values(space, logits_NC), **columns, **kept}
+            yield _json_lines(columns, {**dict.fromkeys(columns, "text"), **_prediction_kinds(space), **more})
             continue
-        text = csv_rows(rows, logits_NC, saved.label_space, (*entries, *rows.kept))
-        is_labelled = rows.labels is not None  # in all chunks or none
-        yield csv_text([output_names(saved.label_space, names, is_labelled=is_labelled)]) * is_first + text
+        text = csv_rows(rows, logits_NC, space, (*column_texts(columns).values(), *rows.kept))
+        header = output_names(space, (*more, *chunks.kept), is_labelled=rows.labels is not None)  # as in all chunks
+        yield csv_text([header]) * is_first + text
         is_first = False
 
 
-def _only_logits(saved: Predictor, rows: TextRows, **options: Any) -> Predicted:
-    return predict_rows(saved, rows, **options), ()
+# The kinds of the columns behind the probabilities.
+_FURTHER = {REJECTED: "flag", IN_SCOPE_SCORE: "number", EXPLANATION: "text"}
+
+
+def further_columns(saved: Predictor, *, with_explanation: bool) -> dict[str, str]:
+    """Return the kind of each column that stands behind the probabilities."""
+    left_out = {*(() if saved.rejection else (REJECTED, IN_SCOPE_SCORE)), *(() if with_explanation else (EXPLANATION,))}
+    return {name: kind for name, kind in _FURTHER.items() if name not in left_out}
+
+
+def column_texts(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+    """Format `further_columns` for CSV."""
+    return {name: [_field(value, _FURTHER[name]) for value in values] for name, values in columns.items()}
+
+
+def predicted(
+    saved: Predictor,
+    rows: TextRows,
+    make_evaluator: Callable[[TaskData], Evaluator],
+    explain: Explain | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:
+    """Return the logits of rows and their `further_columns`; of explained rows a second pass tells the rejected."""
+    explained: dict[str, Sequence[Any]] = {}
+    if explain is not None:
+        logits_NC, texts = explain(rows)
+        explained = {EXPLANATION: texts}
+        if saved.rejection is None:
+            return logits_NC, explained
+    evaluator = make_evaluator(TaskData("input", saved.label_space, (), {"input": rows}))
+    logits_NC = evaluator.predict("input", progress if explain is None else None)
+    return logits_NC, {**evaluator.rejection_columns("input"), **explained}
 
 
 def write_part(
@@ -84,14 +114,12 @@ def write_part(
     *,
     precision: str | None = None,
     progress: Progress | None = None,
-    more: Sequence[str] = (),
-    predict: Callable[[TextRows], Predicted] | None = None,
+    explain: Explain | None = None,
 ) -> None:
     """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
-    if predict is None:
-        predict = partial(_only_logits, saved, precision=precision, progress=progress)
-    space, names = saved.label_space, ("id", *rows.kept, *more)
-    kinds = {**dict.fromkeys(names, "text"), **_prediction_kinds(space)}
+    space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
+    evaluator = partial(saved.evaluator, precision=precision)
+    kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **_prediction_kinds(space), **more}
     # A copied column of labels stands behind the id, as in `predictions_csv`.
     labels = [name for name in rows.kept if name in ("label", "labels")]
     order = ["id", *labels, *_prediction_kinds(space), *more, *(name for name in rows.kept if name not in labels)]
@@ -100,9 +128,9 @@ def write_part(
         row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
     ):
         for block in rows.read(ranges):
-            logits_NC, entries = predict(block)
-            columns = dict(zip(names, (block.ids, *block.kept, *entries), strict=True))
-            write({**columns, **_prediction_values(space, logits_NC)})
+            logits_NC, columns = predicted(saved, block, evaluator, explain, progress)
+            kept = dict(zip(rows.kept, block.kept, strict=True))
+            write({"id": block.ids, **kept, **columns, **_prediction_values(space, logits_NC)})
 
 
 def _prediction_kinds(space: LabelSpace) -> dict[str, str]:
@@ -136,13 +164,15 @@ def row_writer(
 ) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
     """Yield what writes columns to a stream as Parquet, JSON lines or CSV.
 
-    The kinds of columns are "text", "texts" (a list), "number" and "share" (a probability, six digits in text formats).
+    The kinds of columns are "text", "texts" (a list), "flag" (true or false), "number" and "share" (a probability, six
+    digits in text formats).
     """
     if file_format == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         types = {"text": pa.string(), "number": pa.float64(), "share": pa.float32(), "texts": pa.list_(pa.string())}
+        types["flag"] = pa.bool_()
         schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
         with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
 
@@ -178,6 +208,8 @@ def _field(value: Any, kind: str) -> str:
         return f"{value:.6f}"
     if kind == "number":
         return LabelSpace("regression").text_of(value)
+    if kind == "flag":
+        return str(value).lower()
     return SEPARATOR.join(value) if kind == "texts" else str(value)
 
 

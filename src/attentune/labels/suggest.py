@@ -1,8 +1,7 @@
 """Which texts to label next: those of which a run is least certain, which differ, or about which models disagree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-from attentune.inference.scoring import classifier_features
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
 
@@ -117,14 +115,10 @@ def last_features(saved: Predictor, rows: TextRows) -> np.ndarray:
         assert isinstance(saved.baseline, FrozenLinear)
         return saved.baseline.frozen.features(rows)
     model_run = saved.single_model("suggest")
-    evaluator: Any = model_run.evaluator(TaskData("input", saved.label_space, (), {"input": rows}))
-    return classifier_features(
-        evaluator.model,
-        evaluator.features["input"],
-        pad_token_id=evaluator.pad_token_id,
-        accelerator=evaluator.accelerator,
-        rows=np.arange(len(rows)),
-    )
+    data = TaskData("input", saved.label_space, (), {"input": rows})
+    evaluator = replace(model_run.evaluator(data), keep_vectors=True)
+    evaluator.predict("input")
+    return evaluator.vectors["input"]
 
 
 def margins(probabilities_NC: np.ndarray) -> np.ndarray:

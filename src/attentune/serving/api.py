@@ -78,6 +78,8 @@ class Prediction(BaseModel):
     prediction: str | list[str] | float = Field(description="A label, several labels (multi-label), or a score.")
     probabilities: dict[str, float] | None = Field(None, description="By label; absent for regression.")
     truncated: bool | None = Field(None, description="True if the text is longer than the run reads; else absent.")
+    rejected: bool | None = Field(None, description="Whether it may belong to no class; absent if none is rejected.")
+    in_scope_score: float | None = Field(None, description="Rejected if below the threshold of the run; with rejected.")
 
 
 class Predictions(BaseModel):

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import io
 import itertools
 import re
@@ -23,13 +24,14 @@ from attentune.explain.explainer import Answer, answer_masked, default_method, m
 from attentune.explain.explanation import Subword
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
-from attentune.explain.texts import EXPLANATION, explain_rows, predict_explained, scores_words
+from attentune.explain.texts import explain_rows, predict_explained, scores_words
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.evaluation import row_errors
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
-from attentune.inference.streaming import run_fingerprint
+from attentune.inference.streaming import column_texts, predicted, run_fingerprint
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.metrics.rejection import IN_SCOPE_SCORE
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import read_predictions
 from attentune.serving.limits import LIME_SAMPLES
@@ -174,19 +176,20 @@ class RunBackend:
             )
         return rows
 
-    def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, list[str]]:
-        """Compute the (N, C) logits of rows and, if asked for, the scores of their words."""
-        if words:
-            return predict_explained(self._saved, rows, precision=self._precision)
-        data = TaskData("input", self._saved.label_space, (), {"input": rows})
-        return self._evaluator(data).predict("input"), []
+    def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, dict[str, list[str]]]:
+        """Compute the (N, C) logits of rows and further columns, such as, if asked for, the scores of words."""
+        explain = functools.partial(predict_explained, self._saved, precision=self._precision) if words else None
+        logits_NC, columns = predicted(self._saved, rows, self._evaluator, explain)
+        return logits_NC, column_texts(columns)
 
-    def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, list[str]]]) -> dict[str, Any]:
+    def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, dict[str, list[str]]]]) -> dict[str, Any]:
         """Return the predictions of a file as CSV, its first lines with their texts, and the rows that are wrong."""
         space = self._saved.label_space
         logits_NC = np.concatenate([logits for logits, _ in scored]) if scored else np.zeros((0, len(space.names) or 1))
-        column = list(itertools.chain.from_iterable(words for _, words in scored))
-        text = predictions_csv(rows, logits_NC, space, {EXPLANATION: column} if column else None)
+        columns: dict[str, list[str]] = {}
+        for name, values in itertools.chain.from_iterable(part.items() for _, part in scored):
+            columns.setdefault(name, []).extend(values)
+        text = predictions_csv(rows, logits_NC, space, columns)
         header, *lines = itertools.islice(csv.reader(io.StringIO(text)), _SHOWN_ROWS + 1)
         texts = {"text": rows.texts} | ({"pair": rows.pairs} if rows.pairs else {})
         first = [[*(cells[number] for cells in texts.values()), *line] for number, line in enumerate(lines)]
@@ -270,6 +273,8 @@ def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
     """Round to six digits, or four behind the point: the last ones depend on what else is in the batch."""
     if "probabilities" not in answer:
         return {**answer, "prediction": float(LabelSpace("regression").text_of(answer["prediction"]))}
+    if IN_SCOPE_SCORE in answer:
+        answer = {**answer, IN_SCOPE_SCORE: float(LabelSpace("regression").text_of(answer[IN_SCOPE_SCORE]))}
     return {**answer, "probabilities": {name: round(share, 6) for name, share in answer["probabilities"].items()}}
 
 

@@ -77,6 +77,9 @@ function showPrediction(answer, before = null) {
   box.replaceChildren(sentence, bars);
   const rest = Object.keys(shares).length - likeliest.length;
   if (rest) box.append(make("p", {class: "soft"}, `and ${rest} less likely classes`));
+  if (answer.rejected) {
+    box.append(make("p", {class: "said"}, "This text may belong to none of the classes."));
+  }
   if (answer.truncated) {
     box.append(make("p", {class: "soft"}, "The text is longer than the model reads; the rest was not read."));
   }

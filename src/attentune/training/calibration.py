@@ -1,5 +1,6 @@
 """Calibrates a finished run on given rows: saves temperature and thresholds, and leaves the weights unchanged."""
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,25 @@ from typing import Any
 import numpy as np
 
 from attentune.config import DataConfig, TrainingConfig
-from attentune.data.dataset import CALIBRATION, LabelSpace
+from attentune.data.dataset import CALIBRATION, LabelSpace, TextRows
+from attentune.data.splits import stratified_sample
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictor import Predictor
-from attentune.inference.scoring import Evaluator
+from attentune.inference.scoring import Evaluator, ModelEvaluator
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit, soft_cross_entropy
+from attentune.metrics.rejection import (
+    ClassMeans,
+    Rejection,
+    energy,
+    fit_rejection,
+    is_right,
+    maximum_probability,
+    remove_rejection,
+)
 from attentune.results import to_json
-from attentune.training.card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
-from attentune.training.prepare import check_calibration
+from attentune.training.card import CARD_FILE, LIMIT_OF_CALIBRATION, LIMIT_OF_REJECTION, NO_REJECTION, plain
+from attentune.training.prepare import check_calibration, check_rejection, held_out_splits
 from attentune.training.run_folder import locked_folder
 
 
@@ -75,6 +86,7 @@ class Recalibration:
     label_space: LabelSpace  # the run's, with the new thresholds
     before: Mapping[str, Any]  # the temperature and thresholds that the run had
     data_fingerprint: Mapping[str, str]  # the SHA-256 of each split that it was fitted on
+    ends_rejection: bool = False  # whether texts were rejected by a score that changes with the temperature
 
     def facts(self) -> dict[str, Any]:
         """Return the content of `calibration.json`."""
@@ -83,9 +95,9 @@ class Recalibration:
 
     def sentence(self) -> str:
         """Return a sentence for the user and the model card."""
-        if not self.calibration.rows:
-            return "Probabilities are those of the model, not calibrated."
-        return self.calibration.sentence()
+        text = "Probabilities are those of the model, not calibrated."
+        text = self.calibration.sentence() if self.calibration.rows else text
+        return f"{text} No text is rejected any more; choose a threshold anew: --reject." * self.ends_rejection or text
 
 
 def calibrate_run(
@@ -103,7 +115,12 @@ def calibrate_run(
     """
     loaded = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     saved = loaded.single_model("calibrate")
-    _check(saved, temperature, thresholds, split)
+    _check_folder(saved, split)
+    check_calibration(
+        saved.label_space,
+        calibrate="temperature" if temperature else "none",
+        thresholds="f1" if thresholds else "none",
+    )
     config, space = saved.model.config, replace(saved.label_space, thresholds=None)
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
     calibration, prints = Calibration(0), {}
@@ -121,23 +138,107 @@ def calibrate_run(
         calibration = replace(calibration, errors={"these rows": (was, now)})
         prints = {name: rows.fingerprint()[name] for name in labelled}
         config.update(calibration.settings())
-    done = Recalibration(saved.folder, calibration, calibration.space(saved.label_space), before, prints)
+    ends_rejection = saved.rejection is not None and saved.rejection.means is None
+    space = calibration.space(saved.label_space)
+    done = Recalibration(saved.folder, calibration, space, before, prints, ends_rejection)
     _write(done)
     return done
 
 
-def _check(saved: Predictor, temperature: bool, thresholds: bool, split: str) -> None:
+# Training rows that class means are fitted on.
+_MEANS_ROWS = 20_000
+
+
+def rejection_of(evaluator: Evaluator, splits: Sequence[str], share: float, *, outside: str | None = None) -> Rejection:
+    """Fit on labelled held-out splits which texts are rejected.
+
+    The scores of a model include the distance to its class means if the evaluator also has the split "train". `outside`
+    is a split of texts of no class, which then choose the score.
+    """
+    means = None
+    evaluator = replace(evaluator, logits={}, vectors={}, rejection=None)
+    if isinstance(evaluator, ModelEvaluator):
+        train = evaluator.splits.get("train")
+        if train is not None and train.labels is not None:
+            rows = np.arange(len(train))
+            if len(rows) > _MEANS_ROWS:
+                rows = stratified_sample(train.labels, _MEANS_ROWS, "class means", 0)
+            means = ClassMeans.fit(evaluator.vectors_of("train", rows), train.labels[rows])
+        evaluator = replace(evaluator, keep_vectors=means is not None)
+
+    def scores(names: Sequence[str]) -> dict[str, np.ndarray]:
+        logits_NC = np.concatenate([evaluator.predict(name) for name in names])
+        found = {"probability": maximum_probability(logits_NC)}
+        if isinstance(evaluator, ModelEvaluator):  # others have log-probabilities, whose energy is 0
+            found = {"energy": energy(logits_NC), **found}
+        if means is not None:
+            found = {"distance": means.scores(np.concatenate([evaluator.vectors[name] for name in names])), **found}
+        return found
+
+    known = scores(splits)
+    space = evaluator.label_space
+    right = [is_right(evaluator.logits[name], np.asarray(evaluator.splits[name].labels), space) for name in splits]
+    unknown = None if outside is None else scores((outside,))
+    return fit_rejection(known, np.concatenate(right), share, unknown, means)
+
+
+def fit_on_held_out(evaluator: Evaluator, share: float | None) -> tuple[Rejection | None, str | None]:
+    """Return the rejection of a run that ends, if a share is wanted, and a note on it."""
+    if share is None:
+        return None, None
+    try:
+        fitted = rejection_of(evaluator, held_out_splits(evaluator.splits), share)
+    except DataError as error:
+        return None, f"No text is rejected: {error}"
+    return fitted, fitted.sentence()
+
+
+def reject_run(
+    run: str | Path | Predictor,
+    share: float,
+    data: DataConfig | None = None,
+    *,
+    outside: TextRows | None = None,
+    split: str = "validation",
+    precision: str | None = None,
+) -> Rejection:
+    """Choose below which score a run rejects texts as of no class, and save it in its folder; any kind of run.
+
+    `outside` are texts of no class, which then choose the score. Distances need the rows that the run was trained on.
+    """
+    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    _check_folder(saved, split)
+    check_rejection(saved.label_space, share)
+    rows = saved.data(data, (split,))
+    splits = {name: part for name, part in rows.splits.items() if part.labels is not None and len(part)}
+    if not (held_out := tuple(splits)):
+        raise DataError(f"{rows.name}: {split} has no labelled rows, which tell how many right predictions are lost.")
+    with contextlib.suppress(DataError, ConfigError, OSError):  # they may be gone; the sentence names another score
+        splits |= saved.data(None, ("train",)).splits
+    if outside is not None:
+        splits["out of scope"] = outside
+    evaluator = saved.evaluator(replace(rows, splits=splits), precision=precision)
+    fitted = rejection_of(evaluator, held_out, share, outside=None if outside is None else "out of scope")
+    with locked_folder(saved.folder):
+        fitted.save(saved.folder)
+        _change_card(saved.folder, LIMIT_OF_REJECTION, plain(fitted.sentence()))
+    return fitted
+
+
+def _check_folder(saved: Predictor, split: str) -> None:
     if split.split("_")[0] not in ("validation", "test"):
         raise ConfigError(f"--split: got {split!r}, expected validation or test: rows that training has not seen.")
     if (saved.folder / MANIFEST).is_file():
         raise CheckpointError(
             f"{saved.folder}: is a checkpoint, which stays as it was written. Calibrate the folder of its finished run."
         )
-    check_calibration(
-        saved.label_space,
-        calibrate="temperature" if temperature else "none",
-        thresholds="f1" if thresholds else "none",
-    )
+
+
+def _change_card(folder: Path, pattern: str, sentence: str) -> None:
+    """Replace a line of the model card, if there is a card."""
+    if (card := folder / CARD_FILE).is_file():
+        text = card.read_text(encoding="utf-8")
+        write_text(card, re.sub(pattern, lambda _: f"- {sentence}", text, count=1, flags=re.MULTILINE))
 
 
 def _write(done: Recalibration) -> None:
@@ -145,15 +246,14 @@ def _write(done: Recalibration) -> None:
     folder, calibration = done.folder, done.calibration
     with locked_folder(folder):
         settings = {**read_json(folder / "config.json"), **calibration.settings()}
-        card = folder / CARD_FILE
-        if card.is_file():
-            sentence = plain(done.sentence())
-            if calibration.rows:
-                sentence += (
-                    " This was fitted after the run: the scores above are of before, and the error of the same rows."
-                )
-            text = card.read_text(encoding="utf-8")
-            text = re.sub(LIMIT_OF_CALIBRATION, lambda _: f"- {sentence}", text, count=1, flags=re.MULTILINE)
-            write_text(card, text)
+        sentence = plain(done.sentence())
+        if calibration.rows:
+            sentence += (
+                " This was fitted after the run: the scores above are of before, and the error of the same rows."
+            )
+        _change_card(folder, LIMIT_OF_CALIBRATION, sentence)
+        if done.ends_rejection:
+            remove_rejection(folder)
+            _change_card(folder, LIMIT_OF_REJECTION, NO_REJECTION)
         write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
         write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")

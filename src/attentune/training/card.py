@@ -171,6 +171,7 @@ def model_card(facts: CardFacts) -> str:
         is_bi_encoder=data.is_pair and config.model.pair_encoding == "bi-encoder",
         longest=config.data.longest_row,
         calibration=None if data.label_space.task_type == "regression" else _calibration(facts),
+        rejection=next((note for note in result.notes if "rejected as of no class: " in note), NO_REJECTION),
         calibration_error=next((note for note in result.calibration_notes if note.startswith("Expected")), None),
     )
     return f"{front_matter(_metadata(facts))}\n{text.strip()}\n"
@@ -246,6 +247,11 @@ def _settings(facts: CardFacts) -> list[tuple[str, Any]]:
 
 # Pattern of the card's line from `_calibration`, which is replaced if the run is calibrated later.
 LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
+
+
+# The same for the line on texts of no class.
+NO_REJECTION = "Every text gets a class; none is rejected."
+LIMIT_OF_REJECTION = rf"^- ({re.escape(NO_REJECTION)}|.* rejected as of no class: ).*$"
 
 
 def _calibration(facts: CardFacts) -> str:

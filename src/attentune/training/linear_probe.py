@@ -23,7 +23,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_sample
 from attentune.data.tokenization import Features, budget_order, pad_batch
 from attentune.errors import ConfigError
-from attentune.inference.scoring import classifier_features, default_batch_tokens, score_rows, summed_over_processes
+from attentune.inference.scoring import default_batch_tokens, score_rows, summed_over_processes
 from attentune.models.build import count_parameters
 from attentune.models.cpu_layers import frozen_weights
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
@@ -190,7 +190,15 @@ def start_classifier(
     if len(rows) > PROBED_ROWS:
         rows = stratified_sample(train.labels, PROBED_ROWS, "linear probe", seed)
     with kept_memory():
-        x_NF = classifier_features(model, train.features, pad_token_id=pad_token_id, accelerator=accelerator, rows=rows)
+        x_NF = score_rows(
+            model,
+            train.features,
+            pad_token_id=pad_token_id,
+            accelerator=accelerator,
+            rows=rows,
+            with_vectors=True,
+        ).vectors_NF
+    assert x_NF is not None  # there are rows
     fitted = fit_classifier(
         x_NF,
         train.labels[rows],

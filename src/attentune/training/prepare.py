@@ -215,6 +215,9 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
         data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
     config = replace(config, data=with_columns(config.data, data.columns))
     check_calibration(data.label_space, calibrate=settings.calibrate, thresholds=settings.thresholds)
+    check_rejection(data.label_space, settings.reject)
+    if settings.reject is not None and not held_out_splits(data.splits):
+        raise DataError(f"{data.name}: has no validation rows, which --reject needs. Give some.")
     data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective.ordinal_prediction))
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
@@ -254,6 +257,20 @@ def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thres
             f"training.thresholds: needs two classes, or several labels a row; this is {label_space.task_type} into"
             f" {label_space.num_labels}. Leave it out: the likeliest class is predicted."
         )
+
+
+def check_rejection(label_space: LabelSpace | None, share: float | None, name: str = "training.reject") -> None:
+    """Check that each row has one class, if texts of none are to be rejected; None if the labels are not known yet."""
+    task_type = "classification" if label_space is None else label_space.task_type
+    if share is not None and task_type not in ("classification", "ordinal"):
+        kind = "a regression" if task_type == "regression" else "a task of several labels a row"
+        raise ConfigError(f"{name}: is about texts of no class, where others have one; this is {kind}. Leave it out.")
+
+
+def held_out_splits(splits: Mapping[str, TextRows]) -> list[str]:
+    """Return the labelled splits on which what is rejected is chosen: calibration rows, else validation rows."""
+    named = {name: rows for name, rows in splits.items() if rows.labels is not None and len(rows)}
+    return [CALIBRATION] if CALIBRATION in named else [name for name in named if name.startswith("validation")]
 
 
 def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:

@@ -29,7 +29,7 @@ from attentune.results import LOG_FILE, RESULT_FILE, RunResult, versions
 from attentune.token_labels.plan import EpochPlan
 from attentune.training import building, checkpoint
 from attentune.training.baselines import compare_with_baselines, run_baseline
-from attentune.training.calibration import calibrate, calibration_sentence
+from attentune.training.calibration import calibrate, calibration_sentence, fit_on_held_out
 from attentune.training.callbacks import JsonLog, ProgressDisplay, TrainingCallback, ending, log_final, tracked
 from attentune.training.card import write_results
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
@@ -270,12 +270,14 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
     if (calibration := calibrate(evaluator, splits, training, reuse=as_scored)) is not None:
         model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
+    rejection, rejection_note = fit_on_held_out(evaluator, training.reject)
     labels = task.planner.tensors()
     comparison: tuple[dict[str, Any] | None, list[str]] = (None, [])
     if display is not None and inputs.accelerator.is_main_process:
         comparison = compare_with_baselines(inputs, evaluator, state.seconds + state.label_seconds, display)
     found = {} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}
-    notes = (scale_note, calibration_sentence(calibration, evaluator, splits))
+    found |= {} if rejection is None else {"rejection": rejection.facts()}
+    notes = (scale_note, rejection_note, calibration_sentence(calibration, evaluator, splits))
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
         train=task.facts(final_step, counts) | found,
@@ -292,6 +294,8 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
         if adapters is not None:
             checkpoint.save_adapters(folder / checkpoint.ADAPTER_FOLDER, adapters, task, lora)
         checkpoint.save_final_model(folder, task, labels)
+        if rejection is not None:
+            rejection.save(folder)
         data = replace(inputs.data, label_space=evaluator.label_space)
         write_results(folder, inputs, data, result, {split: evaluator.logits[split] for split in splits})
     log_final(inputs.accelerator, result.scores, state.step)
