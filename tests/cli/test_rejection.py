@@ -101,7 +101,7 @@ def test_predictions_have_the_columns_in_every_format(attentune, files: Path, tm
     assert part["in_scope_score"].tolist() == scores
     frame = predict(run, pandas.DataFrame({"text": OTHER}))
     assert frame["rejected"].tolist() == [one["rejected"] for one in answers]
-    assert attentune("predict", files / "plain", "--text", "a")[1].startswith("id,label,prediction,p_bad,p_good\n")
+    assert attentune("predict", files / "plain", "--text", "a")[1].startswith("id,prediction,p_bad,p_good\n")
 
 
 @pytest.mark.parametrize("kind", ["plain", "words"])

@@ -117,6 +117,9 @@ def write_own(folder: Path) -> None:
         first = next(csv.DictReader(file))
     marks = ["fix", "0", first["text"], first["label"], "good"]
     _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
+    for name, rows in (("messages", 120), ("later", 50)):
+        _labelled(folder / f"{name}.csv", rows, ["text", "intent"], _sides)
+    _labelled(folder / "unknown.csv", 20, ["text"])
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
     (folder / "new.csv.gz").write_bytes(gzip.compress((folder / "new.csv").read_bytes()))
