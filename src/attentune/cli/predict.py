@@ -173,11 +173,12 @@ def _predict_part(
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:
     """Check that no column to keep has the name of one that is computed."""
-    from attentune.inference.predictions import output_names
+    from attentune.inference.predictions import prediction_kinds
     from attentune.inference.streaming import further_columns
 
-    more = further_columns(saved, with_explanation=True)
-    if same := [name for name in kept if name in output_names(saved.label_space, tuple(more))]:
+    label = "labels" if saved.label_space.is_multilabel else "label"
+    own = {"id", label, *prediction_kinds(saved.label_space), *further_columns(saved, with_explanation=True)}
+    if same := [name for name in kept if name in own]:
         raise ConfigError(
             f"--keep_columns: the input has {', '.join(map(repr, same))}, as the output has. List the columns to keep"
             " without it, or rename it in the input."

@@ -1,13 +1,18 @@
 """The format of `predictions_SPLIT.csv`: one row per text."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
 
+EXPLANATION = "explanation"
+# The kinds of the columns behind the probabilities.
+FURTHER_KINDS = {REJECTED: "flag", IN_SCOPE_SCORE: "number", EXPLANATION: "text"}
 _QUOTE, _SPECIAL = '"', re.compile(r'[",\r\n]')
 
 
@@ -15,16 +20,57 @@ def predictions_csv(
     rows: TextRows,
     logits_NC: np.ndarray,
     label_space: LabelSpace,
-    more: Mapping[str, Sequence[str]] | None = None,
+    further: Mapping[str, Sequence[Any]] | None = None,
 ) -> str:
-    """Format CSV text with the columns id, label, prediction, one p_<label> per class, and those of `more`.
+    """Format CSV text with the columns id, label, prediction, one p_<label> per class, and those of `further`.
 
     Unlabelled rows have no column `label`. For regression `prediction` is the score. For multi-label the columns are
-    called labels and predictions, and names are joined by `SEPARATOR`. `more` maps column names to one entry per row.
+    called labels and predictions, and names are joined by `SEPARATOR`. `further` has the columns of `FURTHER_KINDS`.
     """
-    more = more or {}
-    header = csv_text([output_names(label_space, tuple(more), is_labelled=rows.labels is not None)])
-    return header + csv_rows(rows, logits_NC, label_space, tuple(more.values()))
+    columns, kinds = prediction_columns(rows, logits_NC, label_space, further or {})
+    return csv_text([columns]) + csv_lines(columns, kinds)
+
+
+def prediction_kinds(space: LabelSpace) -> dict[str, str]:
+    """Return the kind of each column of predictions.
+
+    "text", "texts" (a list), "flag" (true or false), "number" and "share" (a probability: six digits in text formats).
+    """
+    if space.task_type == "regression":
+        return {"prediction": "number"}
+    first = {"predictions": "texts"} if space.is_multilabel else {"prediction": "text"}
+    return {**first, **{f"p_{name}": "share" for name in space.names}}
+
+
+def prediction_columns(
+    rows: TextRows,
+    logits_NC: np.ndarray,
+    space: LabelSpace,
+    further: Mapping[str, Sequence[Any]],
+    kept: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
+    """Return the columns of predictions in their order, and the kind of each; those to keep are texts."""
+    kinds, columns = prediction_kinds(space), dict[str, Sequence[Any]](id=rows.ids)
+    if rows.labels is not None:
+        first = next(iter(kinds))
+        kinds = {(label := first.replace("prediction", "label")): kinds[first], **kinds}
+        columns[label] = _values(rows.labels, space)
+    columns |= prediction_values(space, logits_NC) | dict(further) | dict(kept or {})
+    return columns, {**dict.fromkeys(columns, "text"), **kinds, **{name: FURTHER_KINDS[name] for name in further}}
+
+
+def prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Any]:
+    """Return the values of the columns of `prediction_kinds`."""
+    values = _values(predictions_of(logits_NC, space), space)
+    shares_NC = probabilities_of(logits_NC, space) if space.names else logits_NC
+    columns = (values, *(shares_NC[:, place] for place in range(len(space.names))))
+    return dict(zip(prediction_kinds(space), columns, strict=True))
+
+
+def _values(labels: np.ndarray, space: LabelSpace) -> Any:
+    if space.task_type == "regression":
+        return labels.astype(np.float64)
+    return [space.names_of(one) if space.is_multilabel else space.names[int(one)] for one in labels]
 
 
 def csv_text(lines: Iterable[Iterable[str]]) -> str:
@@ -36,33 +82,20 @@ def _quoted(cell: str) -> str:
     return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _SPECIAL.search(cell) else cell
 
 
-def output_names(label_space: LabelSpace, more: Sequence[str] = (), *, is_labelled: bool = True) -> list[str]:
-    """Return the names of the columns of `predictions_csv`."""
-    s = "s" if label_space.is_multilabel else ""
-    labels = [f"label{s}"] if is_labelled else []
-    return ["id", *labels, f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
+def csv_lines(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str:
+    """Format columns as the lines of CSV below the header."""
+    texts = [[_field(value, kinds[name]) for value in values] for name, values in columns.items()]
+    return csv_text(zip(*texts, strict=True))
 
 
-def csv_rows(
-    rows: TextRows,
-    logits_NC: np.ndarray,
-    label_space: LabelSpace,
-    more: Sequence[Sequence[str]] = (),
-) -> str:
-    """Format the lines of `predictions_csv` below the header."""
-    predictions = predictions_of(logits_NC, label_space)
-    is_regression = label_space.task_type == "regression"
-    probabilities = np.zeros((len(rows), 0)) if is_regression else probabilities_of(logits_NC, label_space)
-
-    def fields(number: int) -> Iterator[str]:
-        yield rows.ids[number]
-        if rows.labels is not None:
-            yield label_space.text_of(rows.labels[number])
-        yield label_space.text_of(predictions[number])
-        yield from (f"{value:.6f}" for value in probabilities[number])
-        yield from (column[number] for column in more)
-
-    return csv_text(map(fields, range(len(rows))))
+def _field(value: Any, kind: str) -> str:
+    if kind == "share":
+        return f"{value:.6f}"
+    if kind == "number":
+        return LabelSpace("regression").text_of(value)
+    if kind == "flag":
+        return str(value).lower()
+    return SEPARATOR.join(value) if kind == "texts" else str(value)
 
 
 def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:

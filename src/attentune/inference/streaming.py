@@ -11,22 +11,28 @@ from typing import IO, Any
 
 import numpy as np
 
-from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import TaskData, TextRows
 from attentune.data.unlabelled import InputRows, RowChunks
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictions import csv_rows, csv_text, output_names
+from attentune.inference.predictions import (
+    EXPLANATION,
+    FURTHER_KINDS,
+    csv_lines,
+    csv_text,
+    prediction_columns,
+    prediction_kinds,
+    prediction_values,
+)
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
-from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
 from attentune.results import to_json
 
 # Computes the logits (N, C) of some rows, and an explanation of each, the last column of predictions.
 Explain = Callable[[TextRows], tuple[np.ndarray, Sequence[str]]]
-EXPLANATION = "explanation"
 # What the parts of a folder are of.
 PARTS_FILE = "parts.json"
 # Files of a run folder that do not change what the run predicts.
@@ -55,36 +61,20 @@ def predictions_in_chunks(
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
     """
-    space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
     evaluator, is_first = partial(saved.evaluator, precision=precision), True
     for rows in chunks.read():
-        logits_NC, columns = predicted(saved, rows, evaluator, explain, progress)
+        logits_NC, further = predicted(saved, rows, evaluator, explain, progress)
         kept = dict(zip(chunks.kept, rows.kept, strict=True))
-        if as_json:
-            label = next(iter(_prediction_kinds(space))).replace("prediction", "label")
-            known = {} if rows.labels is None else {label: [_label_value(space, one) for one in rows.labels]}
-            columns = {"id": rows.ids, **known, **_prediction_values(space, logits_NC), **columns, **kept}
-            yield _json_lines(columns, {**dict.fromkeys(columns, "text"), **_prediction_kinds(space), **more})
-            continue
-        text = csv_rows(rows, logits_NC, space, (*column_texts(columns).values(), *rows.kept))
-        header = output_names(space, (*more, *chunks.kept), is_labelled=rows.labels is not None)  # as in all chunks
-        yield csv_text([header]) * is_first + text
+        columns, kinds = prediction_columns(rows, logits_NC, saved.label_space, further, kept)
+        header = csv_text([columns]) * is_first
+        yield _json_lines(columns, kinds) if as_json else header + csv_lines(columns, kinds)
         is_first = False
-
-
-# The kinds of the columns behind the probabilities.
-_FURTHER = {REJECTED: "flag", IN_SCOPE_SCORE: "number", EXPLANATION: "text"}
 
 
 def further_columns(saved: Predictor, *, with_explanation: bool) -> dict[str, str]:
     """Return the kind of each column that stands behind the probabilities."""
     left_out = {*(() if saved.rejection else (REJECTED, IN_SCOPE_SCORE)), *(() if with_explanation else (EXPLANATION,))}
-    return {name: kind for name, kind in _FURTHER.items() if name not in left_out}
-
-
-def column_texts(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
-    """Format `further_columns` for CSV."""
-    return {name: [_field(value, _FURTHER[name]) for value in values] for name, values in columns.items()}
+    return {name: kind for name, kind in FURTHER_KINDS.items() if name not in left_out}
 
 
 def predicted(
@@ -119,10 +109,10 @@ def write_part(
     """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
     space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
     evaluator = partial(saved.evaluator, precision=precision)
-    kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **_prediction_kinds(space), **more}
+    kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **prediction_kinds(space), **more}
     # A copied column of labels stands behind the id, as in `predictions_csv`.
     labels = [name for name in rows.kept if name in ("label", "labels")]
-    order = ["id", *labels, *_prediction_kinds(space), *more, *(name for name in rows.kept if name not in labels)]
+    order = ["id", *labels, *prediction_kinds(space), *more, *(name for name in rows.kept if name not in labels)]
     with (
         written_whole(path) as stream,
         row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
@@ -130,32 +120,7 @@ def write_part(
         for block in rows.read(ranges):
             logits_NC, columns = predicted(saved, block, evaluator, explain, progress)
             kept = dict(zip(rows.kept, block.kept, strict=True))
-            write({"id": block.ids, **kept, **columns, **_prediction_values(space, logits_NC)})
-
-
-def _prediction_kinds(space: LabelSpace) -> dict[str, str]:
-    """Return the kind of each column of predictions."""
-    if space.task_type == "regression":
-        return {"prediction": "number"}
-    first = {"predictions": "texts"} if space.is_multilabel else {"prediction": "text"}
-    return {**first, **{f"p_{name}": "share" for name in space.names}}
-
-
-def _prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Any]:
-    predictions = predictions_of(logits_NC, space)
-    if space.task_type == "regression":
-        return {"prediction": predictions.astype(np.float64)}
-    shares_NC = probabilities_of(logits_NC, space)
-    shares = {f"p_{name}": shares_NC[:, place] for place, name in enumerate(space.names)}
-    if space.is_multilabel:
-        return {"predictions": [space.names_of(one) for one in predictions], **shares}
-    return {"prediction": [space.names[int(one)] for one in predictions], **shares}
-
-
-def _label_value(space: LabelSpace, label: Any) -> Any:
-    if space.task_type == "regression":
-        return float(label)
-    return space.names_of(label) if space.is_multilabel else space.text_of(label)
+            write({"id": block.ids, **kept, **columns, **prediction_values(space, logits_NC)})
 
 
 @contextlib.contextmanager
@@ -164,8 +129,7 @@ def row_writer(
 ) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
     """Yield what writes columns to a stream as Parquet, JSON lines or CSV.
 
-    The kinds of columns are "text", "texts" (a list), "flag" (true or false), "number" and "share" (a probability, six
-    digits in text formats).
+    `kinds` has the columns in their order, and the kind of each as in `prediction_kinds`.
     """
     if file_format == "parquet":
         import pyarrow as pa
@@ -186,12 +150,8 @@ def row_writer(
         stream.write(csv_text([kinds]).encode())
 
     def write_lines(columns: Mapping[str, Sequence[Any]]) -> None:
-        if file_format == "csv":
-            rows = zip(*(columns[name] for name in kinds), strict=True)
-            fields = ([_field(value, kind) for value, kind in zip(row, kinds.values(), strict=True)] for row in rows)
-            stream.write(csv_text(fields).encode())
-        else:
-            stream.write(_json_lines(columns, kinds).encode())
+        write_text = csv_lines if file_format == "csv" else _json_lines
+        stream.write(write_text({name: columns[name] for name in kinds}, kinds).encode())
 
     yield write_lines
 
@@ -201,16 +161,6 @@ def _json_lines(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) 
     values = (map(partial(_json_value, kind=kind), columns[name]) for name, kind in kinds.items())
     records = (dict(zip(kinds, row, strict=True)) for row in zip(*values, strict=True))
     return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
-
-
-def _field(value: Any, kind: str) -> str:
-    if kind == "share":
-        return f"{value:.6f}"
-    if kind == "number":
-        return LabelSpace("regression").text_of(value)
-    if kind == "flag":
-        return str(value).lower()
-    return SEPARATOR.join(value) if kind == "texts" else str(value)
 
 
 def _json_value(value: Any, kind: str) -> Any:

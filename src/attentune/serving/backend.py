@@ -29,7 +29,7 @@ from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.evaluation import row_errors
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import ModelPredictor, Predictor, predictions_of_input
-from attentune.inference.streaming import column_texts, predicted, run_fingerprint
+from attentune.inference.streaming import predicted, run_fingerprint
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.metrics.rejection import IN_SCOPE_SCORE
 from attentune.results import RESULT_FILE, RunResult
@@ -176,17 +176,16 @@ class RunBackend:
             )
         return rows
 
-    def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, dict[str, list[str]]]:
+    def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, dict[str, Any]]:
         """Compute the (N, C) logits of rows and further columns, such as, if asked for, the scores of words."""
         explain = functools.partial(predict_explained, self._saved, precision=self._precision) if words else None
-        logits_NC, columns = predicted(self._saved, rows, self._evaluator, explain)
-        return logits_NC, column_texts(columns)
+        return predicted(self._saved, rows, self._evaluator, explain)
 
-    def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, dict[str, list[str]]]]) -> dict[str, Any]:
+    def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, dict[str, Any]]]) -> dict[str, Any]:
         """Return the predictions of a file as CSV, its first lines with their texts, and the rows that are wrong."""
         space = self._saved.label_space
         logits_NC = np.concatenate([logits for logits, _ in scored]) if scored else np.zeros((0, len(space.names) or 1))
-        columns: dict[str, list[str]] = {}
+        columns: dict[str, list[Any]] = {}
         for name, values in itertools.chain.from_iterable(part.items() for _, part in scored):
             columns.setdefault(name, []).extend(values)
         text = predictions_csv(rows, logits_NC, space, columns)
