@@ -323,7 +323,7 @@ class Delivery:
         """
         share, fused = self.auto.config.training.reject, self.delivered or best
         is_right_N = fused.predictions == self.labels
-        if share is None or not is_right_N.any():
+        if share is None or not is_right_N.any() or fused.fusion.members == ("majority",):
             return None
         rejection = fit_rejection({"probability": maximum_probability(fused.logits)}, is_right_N, share)
         rejection.save(self.auto.folder)
