@@ -29,7 +29,7 @@ from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 from attentune.inference import streaming
-from attentune.inference.predictor import Predictor, predict_rows
+from attentune.inference.predictor import Predictor
 from attentune.models.saving import save_model
 from helpers.interrupted import Disk
 from helpers.tiny_models import build
@@ -147,14 +147,15 @@ def test_ctrl_c_between_parts_leaves_the_old_file(run, tmp_path, attentune, monk
     out.write_text("old")
     calls: list[int] = []
 
-    def interrupted(saved: Any, rows: Any, **options: Any) -> Any:
+    def interrupted(saved: Any, rows: Any, *given: Any) -> Any:
         calls.append(len(rows))
         assert [entry.name for entry in tmp_path.iterdir() if entry.suffix == ".tmp"]
         if len(calls) == 2:
             signal.raise_signal(signal.SIGINT)
-        return predict_rows(saved, rows, **options)
+        return real(saved, rows, *given)
 
-    monkeypatch.setattr(streaming, "predict_rows", interrupted)
+    real = streaming.predicted
+    monkeypatch.setattr(streaming, "predicted", interrupted)
     status, printed, err = attentune("predict", run, "--input_file", path, "--output_file", out)
     assert (status, printed, calls) == (130, "", [3, 3])
     assert err.splitlines()[-1] == "attentune: stopped."

@@ -173,19 +173,18 @@ def test_a_server_prepares_the_means_once(files: Path) -> None:
 
 
 def test_a_server_answers_it(files: Path) -> None:
-    backend = RunBackend(Predictor.load(files / "run"), name="run")
-    client = TestClient(api_app(backend), base_url="http://localhost")
-    told = client.post("/predict", json={"texts": OTHER}).json()["predictions"]
+    app = api_app(RunBackend(Predictor.load(files / "run"), name="run"))
+    with TestClient(app, base_url="http://localhost") as client:
+        told = client.post("/predict", json={"texts": OTHER}).json()["predictions"]
+        file = client.post("/file?name=other.csv", content=(files / "other.csv").read_bytes()).json()
+        assert '"rejected"' in client.get("/openapi.json").text
+        assert "may belong to none of the classes" in client.get("/").text
     answers = predict(files / "run", list(OTHER))
     assert [one["rejected"] for one in told] == [one["rejected"] for one in answers]
-    assert [one["in_scope_score"] for one in told] == pytest.approx(
-        [one["in_scope_score"] for one in answers], rel=1e-4
-    )
-    file = client.post("/file?name=other.csv", content=(files / "other.csv").read_bytes()).json()
+    scores = [one["in_scope_score"] for one in answers]
+    assert [one["in_scope_score"] for one in told] == pytest.approx(scores, rel=1e-4)
     assert file["columns"][-2:] == ["rejected", "in_scope_score"]
     assert [line[-2] == "true" for line in file["first"]] == [one["rejected"] for one in answers]
-    assert '"rejected"' in client.get("/openapi.json").text
-    assert "may belong to none of the classes" in client.get("/").text
 
 
 def test_what_cannot_reject_is_refused(attentune, files: Path, tmp_path: Path) -> None:
