@@ -187,6 +187,36 @@ def test_a_server_answers_it(files: Path) -> None:
     assert [line[-2] == "true" for line in file["first"]] == [one["rejected"] for one in answers]
 
 
+def test_auto_rejects_by_out_of_fold_predictions(attentune, files: Path, tiny, tmp_path: Path) -> None:
+    flags = (
+        "--portfolio",
+        "tfidf-linear",
+        "--folds",
+        3,
+        "--time_limit",
+        "60s",
+        "--jobs",
+        1,
+        "--reject",
+        0.2,
+        "--quiet",
+    )
+    encoder = ("--model_name_or_path", tiny("bert"), "--use_cpu")
+    status, out, err = attentune("auto", files / "train.csv", *encoder, *flags, "--output_dir", tmp_path / "best")
+    assert status == 0, err
+    facts = numbers(tmp_path / "best")
+    assert "rejected as of no class: " in out
+    assert "rejected as of no class: " in (tmp_path / "best/README.md").read_text()
+    rows, right = 60, facts["rows"]
+    leaderboard = json.loads((tmp_path / "best/auto/leaderboard.json").read_text())["leaderboard"]
+    assert right == pytest.approx(rows * leaderboard[0]["score"])
+    assert (facts["score"], facts["share"]) == ("probability", 0.2)
+    assert facts["lost"] == pytest.approx((int(0.2 * (right + 1) + 1e-9) - 1) / right)
+    assert "rejected" in predict(tmp_path / "best", ["a"])[0]
+    again = attentune("calibrate", tmp_path / "best", "--reject", "--validation_file", files / "dev.csv")
+    assert (again[0], numbers(tmp_path / "best")["share"]) == (0, 0.05)
+
+
 def test_what_cannot_reject_is_refused(attentune, files: Path, tmp_path: Path) -> None:
     other = ("--out_of_scope_file", files / "other.csv")
     assert "--out_of_scope_file: goes with --reject" in attentune.refused("calibrate", files / "plain", *other)
