@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from attentune.baselines.frozen import (
     alignment_features,
     chunks,
 )
-from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, LinearModel, fit_linear
+from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, LinearModel, fit_linear, with_class_names
 from attentune.baselines.registry import (
     BASELINES,
     OF_PAIRS,
@@ -550,3 +551,20 @@ def test_loaded_baselines_share_one_encoder(tiny, tmp_path: Path, monkeypatch: p
     first.logits(rows)
     monkeypatch.setattr(second.frozen, "_batches", None)  # nothing is left to encode
     np.testing.assert_array_equal(second.logits(rows), first.logits(rows))
+
+
+def test_rows_of_names_have_weights_and_are_of_single_texts_with_one_label() -> None:
+    space = LabelSpace("classification", NAMES)
+    rows = rows_of(["a", "b"], labels=[0, 3])
+    weighted = with_class_names(replace(rows, weights=np.array([0.5, 2.0])), space)
+    assert weighted.texts[:5] == ("a", "b", "card arrival", "card Arrival", "top up failed")
+    assert weighted.labels.tolist() == [0, 3, 0, 1, 2, *range(4, 20)]
+    assert weighted.weights.tolist() == [0.5, 2.0, *[1.0] * 19]
+    assert len(set(weighted.ids)) == len(weighted) == 21
+    for unchanged, of in (
+        (rows, LabelSpace("classification", NAMES[:19])),
+        (rows_of(["a"], ["b"], [0]), space),
+        (replace(rows, targets=np.ones((2, 20)) / 20), space),
+        (rows, LabelSpace("ordinal", NAMES)),
+    ):
+        assert with_class_names(unchanged, of) is unchanged

@@ -34,18 +34,8 @@ from attentune.training.run_folder import Interrupted, StopRequest, stop_on_sign
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
-    "text_column",
-    "text_pair_column",
-    "label_column",
-    "id_column",
-    "task_type",
-    "label_separator",
-    "label_names",
-    "ignore_labels",
-    "max_length",
-    "long_texts",
-    "stride",
-    "max_windows",
+    *("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator"),
+    *("label_names", "ignore_labels", "max_length", "long_texts", "stride", "max_windows"),
 )
 # Settings of the whole command, not of a member's runs.
 _NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.overwrite_output_dir",
@@ -234,8 +224,7 @@ class MemberTrainer:
         rows = _SETUP.rows.take(np.flatnonzero(load_folds(Path(self.folds_file)) >= 0))
         parts = [rows] if _SETUP.unlabeled is None else [rows, _SETUP.unlabeled]
         texts = tuple(text for part in parts for text in part.texts)
-        pairs = None if rows.pairs is None else tuple(text for part in parts for text in part.pairs or ())
-        texts_only = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, None, rows.source)
+        texts_only = TextRows(tuple(map(str, range(len(texts)))), texts, None, None, rows.source)
         folder = Path(self.encoder_folder)
 
         def adapt_with(*, resume: bool) -> None:
@@ -253,11 +242,13 @@ class MemberTrainer:
 
 
 def _train(config: Config, rows: np.ndarray, callbacks: Sequence[TrainingCallback]) -> RunResult:
-    """Train a run on these rows, a mask."""
+    """Train a run on these rows, a mask, and on the names of many classes as texts."""
+    from attentune.baselines.linear import with_class_names
     from attentune.training.callbacks import ProgressDisplay
     from attentune.training.run import train
 
     data, train_rows = _SETUP.data, _SETUP.rows.take(np.flatnonzero(rows))
+    train_rows = with_class_names(train_rows, data.label_space)
     data = TaskData(data.name, data.label_space, data.metrics, {"train": train_rows})
     return train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=callbacks, with_baselines=False)
 
@@ -274,9 +265,8 @@ def _frozen_encoder(encoder: ModelConfig) -> Any:
     """Return an encoder that keeps the vectors of texts for the next fold and baseline of this worker."""
     from attentune.baselines.frozen import FrozenEncoder
 
-    if encoder.name_or_path not in _FROZEN:
-        _FROZEN[encoder.name_or_path] = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
-    return _FROZEN[encoder.name_or_path]
+    made = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
+    return _FROZEN.setdefault(encoder.name_or_path, made)
 
 
 def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> EncoderSpeed:
@@ -284,7 +274,7 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
     import torch
 
     from attentune.data.tokenization import encode_rows
-    from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
+    from attentune.inference.predictor import Predictor, predict_rows
     from attentune.nn.compiled.memory import peak_memory_bytes
 
     began, meter, run = time.perf_counter(), LoadMeter(), Path(folder)
@@ -320,7 +310,6 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
         predicting = time.perf_counter()
         predict_rows(predictor, sample)
         predict_s = time.perf_counter() - predicting
-        assert isinstance(predictor, ModelPredictor)
         bi_encoder = predictor.model.config.is_bi_encoder
         features = encode_rows(sample, predictor.tokenizer, max_length=_SETUP.max_length, bi_encoder=bi_encoder)
         speed = replace(speed, predict_tokens_per_s=float(features.lengths.sum() / max(predict_s, 1e-6)))

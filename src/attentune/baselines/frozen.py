@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from attentune.baselines.linear import Baseline
+from attentune.baselines.linear import Baseline, has_many_classes
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features, budget_order, encode_rows, pad_batch
@@ -23,8 +23,9 @@ from attentune.models.build import build_model, encoder_fingerprint, load_tokeni
 from attentune.models.cpu_layers import frozen_weights, use_fused_layers, use_own_attention
 from attentune.models.precision import has_fast_bf16
 from attentune.nn.compiled.memory import kept_memory
+from attentune.nn.heads import masked_mean
 
-# Numbers of a pair: from the token ids, and from each of `depths`.
+# Numbers of a pair: from the token ids, and from the embeddings, the middle layer and the last one each.
 _OF_IDS, _OF_STATES = 9, 7
 NUM_FEATURES = _OF_IDS + 3 * _OF_STATES
 
@@ -34,13 +35,8 @@ class TokenStates:
     """The tokens of one text in a frozen encoder, without special tokens (unless it has no others)."""
 
     ids_T: np.ndarray  # token ids
-    states_LTD: np.ndarray  # float32 hidden states at the `depths` of the encoder
+    states_LTD: np.ndarray  # float32 embeddings, and hidden states of the middle and the last layer
     means_LD: np.ndarray  # their means over all tokens of the text
-
-
-def depths(layers: int) -> tuple[int, int, int]:
-    """Return the hidden states that are compared: the embeddings, those of the middle layer and of the last one."""
-    return 0, layers // 2, layers
 
 
 def alignment_features(first: TokenStates, second: TokenStates) -> np.ndarray:
@@ -166,13 +162,6 @@ class FrozenEncoder:
         pairs = list(zip(*_both_texts(rows), strict=True))
         return self._alignments.rows(pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
 
-    def is_cut(self, rows: TextRows) -> np.ndarray:
-        """Return (N,) bool: whether a text is longer than the maximum length."""
-        texts = (*rows.texts, *(rows.pairs or ()))
-        if not texts:
-            return np.zeros(0, dtype=bool)
-        return self._tokens(texts).cut_lengths(self.max_length).reshape(-1, len(rows)).max(axis=0) > 0
-
     def features(self, rows: TextRows) -> np.ndarray:
         """Return the mean vectors of single texts, or the `pair_features` of pairs."""
         return self.vectors(rows.texts) if rows.pairs is None else self.pair_features(rows)
@@ -205,7 +194,7 @@ class FrozenEncoder:
         # The lengths of a sample are enough.
         sample = rows.take(range(0, len(rows), max(1, len(rows) // 500)))
         texts = (*sample.texts, *(sample.pairs or ()))
-        lengths = self._tokens(texts).lengths
+        lengths = self.tokens(texts).lengths
         weights = sum(weight.numel() for weight in model.encoder.parameters())
         weights -= model.get_input_embeddings().weight.numel()
         cost = float(lengths.sum()) / len(sample) * max(weights, 1)
@@ -229,15 +218,15 @@ class FrozenEncoder:
         return self._loaded
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        features = self._tokens(texts)
+        features = self.tokens(texts)
         vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
         for places, hidden, mask_BT in self._batches(features, np.arange(len(texts))):
-            vectors_ND[places] = _means(hidden[-1], mask_BT).cpu().numpy()
+            vectors_ND[places] = masked_mean(hidden[-1], mask_BT).cpu().numpy()
         return vectors_ND
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
-        features = self._tokens(list(numbers))
+        features = self.tokens(list(numbers))
         pairs_N2 = np.array([[numbers[first], numbers[second]] for first, second in pairs])
         made = []
         for part in chunks(features.lengths[pairs_N2].sum(axis=1).tolist(), _HELD_TOKENS):
@@ -248,8 +237,8 @@ class FrozenEncoder:
     def _token_states(self, features: Features, rows: np.ndarray) -> dict[int, TokenStates]:
         made = {}
         for places, hidden, mask_BT in self._batches(features, rows, all_layers=True):
-            chosen = [hidden[depth] for depth in depths(len(hidden) - 1)]
-            means_BLD = torch.stack([_means(hidden_BTD, mask_BT) for hidden_BTD in chosen], dim=1).cpu().numpy()
+            chosen = [hidden[depth] for depth in (0, (len(hidden) - 1) // 2, -1)]
+            means_BLD = torch.stack([masked_mean(hidden_BTD, mask_BT) for hidden_BTD in chosen], dim=1).cpu().numpy()
             states_BLTD = torch.stack(chosen, dim=1).float().cpu().numpy()
             for number, place in enumerate(places.tolist()):
                 start, end = features.starts[place : place + 2]
@@ -259,7 +248,8 @@ class FrozenEncoder:
                 made[place] = TokenStates(ids_T, states_LTD, means_BLD[number])
         return made
 
-    def _tokens(self, texts: Sequence[str]) -> Features:
+    def tokens(self, texts: Sequence[str]) -> Features:
+        """Return the tokens of texts."""
         ids = tuple(str(number) for number in range(len(texts)))
         rows = TextRows(ids, tuple(texts), None, None, "texts")
         return encode_rows(rows, self._load()[1], max_length=self.max_length)
@@ -279,7 +269,7 @@ class FrozenEncoder:
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
                 encoded = model.encode(**inputs, output_hidden_states=all_layers)
                 hidden = tuple(encoded.hidden_states) if all_layers else (encoded.last_hidden_state,)
-                yield rows[batch_places], hidden, inputs["attention_mask"]
+                yield rows[batch_places], hidden, inputs["attention_mask"].bool()
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         is_bf16 = self._in_bf16 and has_fast_bf16(device)
@@ -290,20 +280,6 @@ def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
     if rows.pairs is None:
         raise ValueError("rows are single texts; expected pairs")
     return rows.texts, rows.pairs
-
-
-def _means(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    mask_BT1 = mask_BT.unsqueeze(-1).float()
-    return (hidden_BTD.float() * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
-
-
-def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:
-    """Return the frozen encoder that other loaded baselines with these settings use, or a new one."""
-    key = (encoder.name_or_path, encoder.revision, max_length)
-    made = _SHARED.get(key)
-    if made is None:
-        made = _SHARED[key] = FrozenEncoder(encoder, max_length)
-    return made
 
 
 class OnFrozenEncoder(Baseline):
@@ -322,7 +298,9 @@ class OnFrozenEncoder(Baseline):
 
     def cut_lengths(self, rows: TextRows) -> np.ndarray:
         """Return (N,) the maximum length for rows with a longer text, else 0."""
-        return np.where(self.frozen.is_cut(rows), self.frozen.max_length, 0)
+        texts, most = (*rows.texts, *(rows.pairs or ())), self.frozen.max_length
+        cut_N = self.frozen.tokens(texts).cut_lengths(most).reshape(-1, len(rows)).max(axis=0) if texts else []
+        return np.where(np.asarray(cut_N) > 0, most, 0)
 
     def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         encoder = self.frozen.encoder
@@ -342,7 +320,9 @@ class OnFrozenEncoder(Baseline):
                 f"{encoder.name_or_path}: is another encoder than the one that the baseline was fitted on. Put that one"
                 " back, or train the baseline again."
             )
-        return cls(shared_encoder(encoder, int(settings["max_length"])), seed=int(settings["seed"]))
+        length = int(settings["max_length"])
+        key = (encoder.name_or_path, encoder.revision, length)
+        return cls(_SHARED.setdefault(key, FrozenEncoder(encoder, length)), seed=int(settings["seed"]))
 
 
 class FrozenLinear(OnFrozenEncoder):
@@ -355,7 +335,9 @@ class FrozenLinear(OnFrozenEncoder):
 
     def _features(self, rows: TextRows) -> np.ndarray:
         features_ND = self.frozen.features(rows).astype(np.float64)
-        return _unit(features_ND) * np.sqrt(features_ND.shape[1]) if self.has_many_classes else features_ND
+        assert self.label_space is not None  # fitted or loaded
+        is_many = has_many_classes(self.label_space, is_pair=self.is_pair)
+        return _unit(features_ND) * np.sqrt(features_ND.shape[1]) if is_many else features_ND
 
     def _num_features(self) -> int:
         return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width

@@ -42,22 +42,7 @@ class Baseline(ABC):
         self.label_space: LabelSpace | None = None
         self.is_pair = False
         self.notes: tuple[str, ...] = ()
-        self._model: LinearModel | None = None
-
-    @property
-    def linear(self) -> LinearModel:
-        """The fitted linear model; its features are not standardised."""
-        if self._model is None:
-            raise ValueError(f"{self.name}: call fit first")
-        return self._model
-
-    @property
-    def has_many_classes(self) -> bool:
-        """Whether single texts have so many classes that their names are trained on as texts."""
-        space = self.label_space
-        if space is None or space.task_type != "classification":
-            return False
-        return not self.is_pair and space.num_labels >= MANY_CLASSES
+        self.linear: LinearModel  # once fitted; its features are not standardised
 
     def fit(self, rows: TextRows, label_space: LabelSpace) -> Self:
         """Fit the labels of rows, weighted by `rows.weights` if they have weights."""
@@ -69,7 +54,7 @@ class Baseline(ABC):
                 " frozen-linear, tfidf-linear or majority."
             )
         self.label_space, self.is_pair = label_space, rows.pairs is not None
-        self._model, self.notes = self._fit(rows, rows.labels, label_space)
+        self.linear, self.notes = self._fit(rows, rows.labels, label_space)
         return self
 
     def _fit(self, rows: TextRows, labels: np.ndarray, space: LabelSpace) -> tuple[LinearModel, tuple[str, ...]]:
@@ -78,18 +63,15 @@ class Baseline(ABC):
         if limit < len(rows):
             notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
             rows = rows.take(stratified_sample(labels, limit, self._sampling_key, self.seed))
-            labels = np.asarray(rows.labels)
-        if self.has_many_classes:
-            rows = with_class_names(rows, space)
-            labels = np.asarray(rows.labels)
+        rows = with_class_names(rows, space)
         model, note = fit_linear(
             self._features_to_fit(rows),
-            labels,
+            np.asarray(rows.labels),
             space,
             weights=rows.weights,
             strengths=self.strengths,
             seed=self.seed,
-            standardise=self.standardises and not self.has_many_classes,
+            standardise=self.standardises and not has_many_classes(space, is_pair=self.is_pair),
             groups=row_groups(rows, near=False),
         )
         return model, (*notes, note)
@@ -160,13 +142,20 @@ Matrix = Any  # a NumPy array or a sparse matrix of scipy
 MANY_CLASSES = 20
 
 
+def has_many_classes(space: LabelSpace, *, is_pair: bool) -> bool:
+    """Whether single texts have so many classes that the names of these are trained on."""
+    return space.task_type == "classification" and not is_pair and space.num_labels >= MANY_CLASSES
+
+
 def with_class_names(rows: TextRows, space: LabelSpace) -> TextRows:
-    """Add a row for each class with its name as the text: "card arrival" for card_arrival, none for c7."""
+    """Add a row for each of many classes with its name as the text: "card arrival" for card_arrival, none for c7."""
+    is_many = has_many_classes(space, is_pair=rows.pairs is not None)
+    if rows.labels is None or rows.targets is not None or not is_many:
+        return rows
     texts = [re.sub(r"[\W_]+|(?<=[a-z])(?=[A-Z])", " ", name).strip() for name in space.names]
     named = [number for number, text in enumerate(texts) if re.search(r"[^\W\d_]{3}", text)]
-    assert rows.labels is not None
     return TextRows(
-        ids=(*rows.ids, *(space.names[number] for number in named)),
+        ids=(*rows.ids, *(f"name of {space.names[number]}" for number in named)),
         texts=(*rows.texts, *(texts[number] for number in named)),
         pairs=None,
         labels=np.concatenate([rows.labels, np.array(named, dtype=np.int64)]),
@@ -210,17 +199,13 @@ class LinearModel:
 
     def check(self, label_space: LabelSpace, features: int) -> None:
         """Check that a model from a file fits these labels and this number of features."""
-        outputs = len(self.classes_P)
-        if self.weights_PD.shape != (outputs, features) or self.bias_P.shape != (outputs,):
-            raise ValueError(f"weights of shape {self.weights_PD.shape} do not fit {outputs} outputs of {features}")
-        wanted = label_space.num_labels
-        of_classes = label_space.task_type in ("classification", "ordinal")
-        ids = self.classes_P.tolist()
-        if not 1 <= outputs <= wanted or (not of_classes and outputs != wanted) or len(set(ids)) != outputs:
-            raise ValueError(f"{outputs} outputs do not fit {wanted} labels")
-        if min(ids) < 0 or max(ids) >= wanted or not 0 <= self.absent * (wanted - outputs) < 1:
-            raise ValueError("its outputs and the label space have different classes")
-        if outputs < wanted and self.absent <= 0:
+        outputs, wanted, ids = len(self.classes_P), label_space.num_labels, self.classes_P.tolist()
+        counts = range(1, wanted + 1) if label_space.task_type in ("classification", "ordinal") else (wanted,)
+        shapes = (self.weights_PD.shape, self.bias_P.shape) == ((outputs, features), (outputs,))
+        if not shapes or outputs not in counts or len(set(ids) & set(range(wanted))) < outputs:
+            got = f"weights of shape {self.weights_PD.shape} and {outputs} outputs"
+            raise ValueError(f"{got} do not fit {wanted} labels and {features} features")
+        if not 0 <= self.absent * (wanted - outputs) < 1 or (outputs < wanted and self.absent <= 0):
             raise ValueError("classes without an output have no probability")
 
 
@@ -280,8 +265,7 @@ def _choose_strength(
     if groups is not None and len(np.unique(groups)) < CHOICE_FOLDS:
         groups = None
     folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed, groups=groups)
-    is_many = label_space.task_type == "classification" and label_space.num_labels >= MANY_CLASSES
-    scales = _SCALES if is_many else (1.0,)
+    scales = _SCALES if has_many_classes(label_space, is_pair=False) else (1.0,)
     losses = np.zeros((len(strengths), len(scales)))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(labels)), fold)
@@ -293,7 +277,7 @@ def _choose_strength(
             for place, scale in enumerate(scales):
                 row_losses = _losses(scale * logits, labels[fold], label_space)
                 losses[number, place] += float(weights[fold] @ row_losses)
-    best, place = np.unravel_index(losses.argmin(), losses.shape)
+    best, place = divmod(int(losses.argmin()), len(scales))
     strength, scale = strengths[best], scales[place]
     scaled = "" if scale == 1.0 else f", outputs times {scale:g}"
     how = f"chosen by {CHOICE_FOLDS}-fold cross-validation on the training rows{sampled}."

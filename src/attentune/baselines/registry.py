@@ -184,7 +184,7 @@ def load_baseline(folder: str | Path) -> Baseline:
         arrays, space = load_file(Path(folder) / WEIGHTS_FILE), read_label_space(content["label_space"])
         baseline = BASELINES[content["name"]]._restored(arrays, content["settings"])
         baseline.label_space, baseline.is_pair = space, bool(content["is_pair"])
-        baseline.notes, baseline._model = tuple(map(str, content["notes"])), LinearModel.from_arrays(arrays)
+        baseline.notes, baseline.linear = tuple(map(str, content["notes"])), LinearModel.from_arrays(arrays)
         baseline.linear.check(space, baseline._num_features())
         return baseline
     except CheckpointError:
