@@ -31,8 +31,7 @@ CONTENDERS = ("frozen-linear", "bert-mean", "setfit", "autointent", "auto")
 DRAWS = ("1", "2", "3", "4", "5")
 # Later draws are for development: rows of the training file are scored that they never draw, not the test file.
 FIRST_OF_DEVELOPMENT, DEVELOPMENT_ROWS = 101, 12
-# auto and SetFit have 180 s for up to 1,600 rows, 300 s for more.
-FEW_ROWS, SECONDS, MORE_SECONDS = 1600, 180, 300
+FEW_ROWS, SECONDS, MORE_SECONDS = 1600, 180, 300  # auto and SetFit have 180 s for up to 1,600 rows, 300 s for more
 Rows = list[tuple[str, str]]
 
 
@@ -124,6 +123,7 @@ def run_cell(cell: tuple[str, ...], records: Path, pythons: dict[str, str]) -> i
         **{"wall_s": round(wall, 1), "cpu_s": round(used.ru_utime + used.ru_stime, 1), "processor": processor()},
         **{"memory_mib": used.ru_maxrss // 1024, "details": result["details"]},
     }
+    records.parent.mkdir(parents=True, exist_ok=True)
     with records.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     print(*cell, f"{record['accuracy']:.4f} in {wall:.0f} s", flush=True)
