@@ -2,8 +2,10 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from attentune.automl.budget import (
     FIRST,
@@ -25,6 +27,8 @@ from attentune.config import load_config, preset_names
 from attentune.errors import ConfigError
 from attentune.runs.records import RecordStore
 from helpers.tasks import small_record
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 MEMBERS = choose_members(is_pair=False, task_type="classification", encoders=["embedded"])
 WORK = BudgetPlan(folds=5, train_rows=800, held_rows=200, updates=600, batch_size=16, tokens_per_row=20)
@@ -442,20 +446,7 @@ def test_names_of_members_by_rows_and_encoders():
     assert _names(names=["sesame", "majority", "bert-mean"], exclude=["sesame"]) == ["majority", "bert-mean"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            {"names": ["bert-meen"]},
-            "--portfolio: got 'bert-meen', expected some of majority, .* Did you mean 'bert-mean'",
-        ),
-        ({"exclude": ["nothing"]}, "--exclude: got 'nothing', expected some of majority"),
-        ({"names": ["cosine"]}, "cosine is for pairs of texts.* but the rows are single texts with 2 labels"),
-        ({"names": ["majority"], "exclude": ["majority"]}, "leave no member"),
-        ({"is_pair": True, "num_labels": 3, "names": ["bi-encoder-cosine"]}, "with at most 2 classes.* with 3 labels"),
-        ({"encoders": ["embedded", "embedded"]}, "expected each encoder once"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), MISTAKES["portfolios"])
 def test_wrong_names_are_refused(options, says):
     with pytest.raises(ConfigError, match=says):
         _names(**options)

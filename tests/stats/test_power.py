@@ -1,9 +1,11 @@
 """The stated gaps are checked by playing the tests many times, not by repeating their formulas."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,6 +18,8 @@ from attentune.stats.power import (
     minimum_detectable_correlation_difference,
     minimum_detectable_effect,
 )
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 Z_TWO_SIDED_5_PERCENT = 1.959964
 PLAYS = 20_000
@@ -116,17 +120,7 @@ def test_fisher_finds_the_stated_rise_in_four_of_five_plays(n: int, baseline: fl
     assert _fisher_rejection_rate(n, baseline, baseline) == pytest.approx(0.05, abs=0.015)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"disagreement": 0.0}, "disagreement is 0.0; expected a share above 0 and at most 1"),
-        ({"disagreement": 1.1}, "disagreement is 1.1"),
-        ({"power": 0.3}, "power is 0.3; expected a probability from 0.5"),
-        ({"power": 1.0}, "power is 1.0"),
-        ({"alpha": 0.0}, "alpha is 0.0; expected a probability between 0 and 1"),
-        ({"alpha": 1.0}, "alpha is 1.0"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), MISTAKES["accuracy differences"])
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         minimum_detectable_accuracy_difference(100, **settings)
@@ -195,19 +189,7 @@ def test_more_of_anything_helps_and_the_unit_does_not_matter(
     assert scaled == pytest.approx(found * unit, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"seeds": 1}, "seeds is 1 and examples 2; expected at least 2 of each"),
-        ({"examples": 1}, "seeds is 5 and examples 1; expected at least 2 of each"),
-        ({"seed_sd": -1.0}, "seed_sd is -1.0 and example_sd 0.0; expected 0 or more"),
-        ({"seed_sd": math.nan}, "seed_sd is nan"),
-        ({"alpha": 0.0}, "alpha is 0.0 and power 0.8; expected 0 < alpha < power < 1"),
-        ({"power": 0.05}, "alpha is 0.05 and power 0.05"),
-        ({"power": 1.0}, "alpha is 0.05 and power 1.0"),
-        ({"alpha": 1.0, "power": 2.0}, "alpha is 1.0 and power 2.0"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), MISTAKES["effects"])
 def test_settings_of_effects_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         minimum_detectable_effect(**({"seeds": 5, "seed_sd": 1.0} | settings))

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attentune.config import load_config
 from attentune.data.builtin import load_spec
@@ -19,6 +20,8 @@ from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, Published,
 from attentune_lab.reproduction.steps import count_parts
 from helpers.glue_samples import write_glue, write_hans
 from helpers.tasks import small_record
+
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 
 # The tables and figures of the three papers that hold results.
 WANTED = {
@@ -73,17 +76,7 @@ def test_a_file_may_hold_a_recipe(tmp_path):
     assert (recipe.tasks, recipe.methods, recipe.train_size) == (("rte",), {"bert": {"preset": "bert"}}, 100)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tasks: [rte]", "mine.yaml: lacks 'methods', which a recipe needs"),
-        ("[rte]", "mine.yaml: got list, expected a mapping with some of title, source"),
-        ("tasks: [rte]\nmethod: {}", "got the key 'method', expected some of .* Did you mean 'methods'"),
-        ("tasks: [rte]\nmethods: {a: {}}\nkind: table", "mine.yaml: is no recipe .*unknown kind 'table'"),
-        ("tasks: [rte]\nmethods: {a: {}}\nsearch: {space: {}}", "mine.yaml: is no recipe"),
-        ("tasks: [", "mine.yaml: cannot be read as YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), MISTAKES["recipes"])
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
