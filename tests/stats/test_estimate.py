@@ -224,6 +224,8 @@ def test_a_bounded_interval_is_wilsons_with_the_estimated_variance() -> None:
     of_rows = Estimate(*map(np.float64, (0.95, 0.95 - width, 0.95 + width, 0, 0, 0)))
     assert bounded_interval(of_rows, (0.0, 1.0)) == pytest.approx(wilson_interval(57, 60))
     low, high = bounded_interval(of_rows, (-1.0, 1.0))
+    halved = Estimate(*map(np.float64, (0.975, 0.975 - width / 2, 0.975 + width / 2, 0, 0, 0)))
+    assert (low, high) == pytest.approx([2 * end - 1 for end in bounded_interval(halved, (0.0, 1.0))])
     assert (low + 1) / 2 < 0.975 < (high + 1) / 2 < 1
     assert bounded_interval(of_rows, (-math.inf, math.inf)) == (of_rows.low, of_rows.high)
 
