@@ -277,13 +277,7 @@ def test_any_texts_and_labels(texts: list[str], data: st.DataObject, frozen: Fro
         assert (logits_NC.argmax(axis=1) == drawn).all()
 
 
-def test_single_texts_have_no_baselines_of_pairs() -> None:
-    for is_pair in (True, False):
-        data = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=is_pair)})
-        assert baselines_for(data) == tuple(name for name in BASELINES if is_pair or name not in OF_PAIRS)
-
-
-def test_each_baseline_is_listed_wherever_baselines_are() -> None:
+def test_baselines_are_listed_wherever_they_are_and_those_of_pairs_for_pairs() -> None:
     assert tuple(BASELINES) == BASELINE_NAMES
     chosen = choose_members(is_pair=True, task_type="classification", encoders=["embedded"])
     members = {member.name: member for member in chosen if member.is_baseline}
@@ -292,6 +286,10 @@ def test_each_baseline_is_listed_wherever_baselines_are() -> None:
         assert members[name].rows == ("pair" if name in OF_PAIRS else None)
         assert (members[name].encoder is not None) == issubclass(kind, OnFrozenEncoder)
         assert name == "majority" or name in _WORDS
+    # Single texts have no baselines of pairs.
+    for is_pair in (True, False):
+        data = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=is_pair)})
+        assert baselines_for(data) == tuple(name for name in BASELINES if is_pair or name not in OF_PAIRS)
 
 
 def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:
@@ -392,15 +390,13 @@ def test_features_match_plain_loops(tokens: int, others: int) -> None:
         np.testing.assert_allclose(alignment_features(second, first), features_F[swapped], atol=2e-6)
 
 
-def test_a_text_matches_itself_and_states_of_zeros_match_nothing() -> None:
+def test_texts_match_themselves_and_zeros_or_texts_without_tokens_nothing() -> None:
     text = random_states(4, 1, vocabulary=1000)
     of_ids, of_depth = [1, 1, 1, 1, 1, math.log(4), math.log(4), 0, 0], [1, 1, 0, 1, 1, 0, 1]
     np.testing.assert_allclose(alignment_features(text, text), of_ids + 3 * of_depth, atol=1e-6)
     zeros = TokenStates(text.ids_T, np.zeros_like(text.states_LTD), np.zeros_like(text.means_LD))
     np.testing.assert_array_equal(alignment_features(text, zeros)[9:], np.zeros(21))
-
-
-def test_texts_without_any_token_match_nothing() -> None:
+    # Texts without any token match nothing.
     none, some = random_states(0, 1), random_states(3, 2)
     features_F = alignment_features(none, some)
     places = [6, 8, 15, 22, 29]
@@ -487,7 +483,7 @@ def test_each_pair_and_each_of_its_texts_is_encoded_once(tiny: Tiny, monkeypatch
     assert made.alignments(pairs_of([], [])).shape == (0, NUM_FEATURES)
 
 
-def test_few_tokens_at_a_time_give_the_same_features(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_tokens_at_a_time_and_few_kept_vectors_give_the_same(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted_NF = encoder_of(tiny("bert")).alignments(pairs_of())
     monkeypatch.setattr("attentune.baselines.frozen._HELD_TOKENS", 40)
     limited, calls = encoder_of(tiny("bert")), []
@@ -495,6 +491,17 @@ def test_few_tokens_at_a_time_give_the_same_features(tiny: Tiny, monkeypatch: py
     monkeypatch.setattr(limited, "_token_states", lambda features, rows: calls.append(1) or states(features, rows))
     np.testing.assert_allclose(limited.alignments(pairs_of()), wanted_NF, atol=0.05)
     assert len(calls) > 2
+    # More texts than are kept have the same vectors.
+    encoder = ModelConfig(name_or_path=str(tiny("bert")))
+    expected_ND = FrozenEncoder(encoder, 32).vectors(TEXTS)
+    monkeypatch.setattr("attentune.baselines.frozen.KEPT", 3)
+    limited = FrozenEncoder(encoder, 32)
+    for _ in range(2):
+        for first in range(0, 5, 2):
+            part = TEXTS[first : first + 2]
+            np.testing.assert_allclose(limited.vectors(part), expected_ND[first : first + 2], atol=1e-5)
+            assert len(limited._vectors) <= 3
+    np.testing.assert_allclose(limited.vectors(TEXTS), expected_ND, atol=1e-5)
 
 
 def test_texts_that_cannot_be_encoded_and_single_texts_are_refused(tiny: Tiny) -> None:
@@ -523,19 +530,6 @@ def test_the_baseline_learns_which_texts_have_the_same_tokens(tiny: Tiny) -> Non
 
 
 TEXTS = ("a fine film", "a dull story", "we saw it in town", "a fine film", "so very bad")
-
-
-def test_more_texts_than_are_kept_have_the_same_vectors(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = ModelConfig(name_or_path=str(tiny("bert")))
-    expected_ND = FrozenEncoder(encoder, 32).vectors(TEXTS)
-    monkeypatch.setattr("attentune.baselines.frozen.KEPT", 3)
-    limited = FrozenEncoder(encoder, 32)
-    for _ in range(2):
-        for first in range(0, 5, 2):
-            part = TEXTS[first : first + 2]
-            np.testing.assert_allclose(limited.vectors(part), expected_ND[first : first + 2], atol=1e-5)
-            assert len(limited._vectors) <= 3
-    np.testing.assert_allclose(limited.vectors(TEXTS), expected_ND, atol=1e-5)
 
 
 def test_loaded_baselines_share_one_encoder(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,17 +218,13 @@ def store(task: RunTask) -> RecordStore:
     return RecordStore(Path(task.folder))
 
 
-def test_a_run_leaves_its_record_in_its_folder(task):
+def test_a_run_leaves_its_record_in_its_folder_and_is_not_repeated(task):
     record = execute_run(pickle.loads(pickle.dumps(task)), stop=StopRequest())
     assert (record.run, record.status, record.score) == (RUN, "done", 0.01)
     assert store(task).draft(RUN) == record
     assert not store(task).has(RUN)  # that is for the command to write
     assert not store(task).lock(RUN).is_held()
-
-
-def test_a_run_that_an_earlier_worker_has_ended_is_not_repeated(task):
-    first = execute_run(task, stop=StopRequest())
-    assert execute_run(task, stop=StopRequest()) == first
+    assert execute_run(task, stop=StopRequest()) == record
     assert noted(Path(task.folder), "began") == {RUN.name: 1}
     draft = store(task).run_folder(RUN) / "record.json"
     draft.write_text(draft.read_text()[:40])
@@ -236,13 +232,9 @@ def test_a_run_that_an_earlier_worker_has_ended_is_not_repeated(task):
     assert noted(Path(task.folder), "began") == {RUN.name: 2}
 
 
-def test_a_run_that_another_process_executes_is_left_alone(task):
+def test_a_run_of_another_process_is_left_alone_and_a_stop_request_heeded_before_and_during_it(task):
     with store(task).lock(RUN):
         assert execute_run(task, stop=StopRequest()) is None
-    assert not noted(Path(task.folder), "began")
-
-
-def test_a_stop_request_is_heeded_before_and_during_a_run(task):
     stop = StopRequest()
     stop.requested = True
     assert execute_run(task, stop=stop) is None

@@ -115,7 +115,7 @@ def test_members_that_do_not_fit_in_memory_are_loaded_for_each_prediction(folder
     assert not loads
 
 
-def test_members_are_saved_relative_and_only_those_of_the_fusion(folder, tmp_path):
+def test_members_are_saved_relative_and_what_cannot_be_saved_is_refused(folder, tmp_path):
     folder = Path(shutil.copytree(folder, tmp_path / "run"))
     runs, space = {"bert": member_runs(folder, "bert"), "unused": [tmp_path / "nowhere"]}, SPACES["classification"]
     save_ensemble(folder, runs, Fusion.weighted("single", {"bert": 1}, "classification"), space, False)
@@ -129,9 +129,9 @@ def test_members_are_saved_relative_and_only_those_of_the_fusion(folder, tmp_pat
         False,
     )
     assert len(predict(folder, TEXTS)) == len(TEXTS)
-
-
-def test_what_cannot_be_saved_is_refused(folder, tmp_path):
+    # What cannot be saved is refused.
+    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
+    tmp_path.mkdir()
     space, fusion = SPACES["classification"], Fusion.weighted("single", {"bert": 1}, "classification")
     with pytest.raises(ValueError, match="expected also bert"):
         save_ensemble(folder, {"roberta": ["members/roberta/fold-1"]}, fusion, space, False)

@@ -293,7 +293,7 @@ def test_flags_that_are_mistaken(text, message):
     assert message in problems[0]
 
 
-def test_values_become_what_their_settings_are():
+def test_values_become_what_their_settings_are_and_flags_go_before_a_named_space():
     space, _ = tried(
         "training.learning_rate=1e-5,3e-5", "training.num_train_epochs=2:4", "training.freeze_encoder=no,yes"
     )
@@ -304,6 +304,26 @@ def test_values_become_what_their_settings_are():
     assert len(points) == 9 * 4
     assert points[1] == {"training.per_device_train_batch_size": 8, "data.max_length": 32}
     assert all(isinstance(value, int) for point in points for value in point.values())
+    # Flags go before a named space.
+    space, notes = tried(
+        "training.learning_rate=log:1e-5:1e-3", named="ssa", preset=None, training__num_train_epochs="1"
+    )
+    names = [part.name for part in space.dimensions]
+    assert names == [
+        "training.per_device_train_batch_size", "objective.alpha", "model.token_gate.beta", "labels.ratio",
+        "training.learning_rate",
+    ]  # fmt: skip
+    assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
+    # Another method than the space's own, and another learning rate than the one that goes with it.
+    found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
+    config = found.config({})
+    assert (config.preset, config.training.learning_rate, found.seed) == ("blur-value", 1e-4, 7)
+    # One value of an alternative is enough to fix all of it.
+    space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
+    assert [part.name for part in space.dimensions] == ["model.head.init"]
+    assert notes[0].startswith("regime: is not varied")
+    with pytest.raises(ConfigError, match="has a value of its own too"):
+        tried("training.learning_rate=1e-5,1e-4", training__learning_rate="1e-4")
 
 
 @pytest.mark.parametrize(("searched", "message"), MISTAKES["searches"])
@@ -351,28 +371,6 @@ def test_the_papers_grids():
         "training.learning_rate": 1e-3,
         "model.head.init": "uniform",
     }
-
-
-def test_flags_go_before_a_named_space():
-    space, notes = tried(
-        "training.learning_rate=log:1e-5:1e-3", named="ssa", preset=None, training__num_train_epochs="1"
-    )
-    names = [part.name for part in space.dimensions]
-    assert names == [
-        "training.per_device_train_batch_size", "objective.alpha", "model.token_gate.beta", "labels.ratio",
-        "training.learning_rate",
-    ]  # fmt: skip
-    assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
-    # Another method than the space's own, and another learning rate than the one that goes with it.
-    found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
-    config = found.config({})
-    assert (config.preset, config.training.learning_rate, found.seed) == ("blur-value", 1e-4, 7)
-    # One value of an alternative is enough to fix all of it.
-    space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
-    assert [part.name for part in space.dimensions] == ["model.head.init"]
-    assert notes[0].startswith("regime: is not varied")
-    with pytest.raises(ConfigError, match="has a value of its own too"):
-        tried("training.learning_rate=1e-5,1e-4", training__learning_rate="1e-4")
 
 
 def test_a_space_of_ones_own_is_read_or_told_to_be_missing(tmp_path: Path):
