@@ -90,7 +90,6 @@ def ensemble(tiny, tmp_path_factory) -> Path:
 
 
 def distil(folder: Path, data: TaskData, config: Config, *, output_dir: Path, **given: Any) -> RunResult:
-    """Distil the ensemble in a folder."""
     config = replace(config, training=replace(config.training, output_dir=str(output_dir)))
     given.setdefault("folds", make_folds(data.splits["train"], data.label_space, folds=5, seed=42))
     return Distillation(teacher=Predictor.load(folder), data=data, config=config, **given).run()

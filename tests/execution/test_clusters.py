@@ -47,7 +47,6 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def one_node(tmp_path_factory) -> Iterator[None]:
-    """A SLURM of this machine."""
     with running_slurm(tmp_path_factory.mktemp("slurm")):
         yield
 

@@ -191,7 +191,6 @@ def words(verb: str, folder: Path, encoder: Path) -> list[str]:
 
 
 def to_end(line: list[str]) -> None:
-    """The command as it ends when nobody disturbs it."""
     process = start(line)
     _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, errors

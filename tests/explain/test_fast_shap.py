@@ -40,7 +40,6 @@ def texts(count: int, seed: int = 0) -> list[str]:
 
 
 def saved_run(tiny: Tiny, folder: Path, kind: str = "classification") -> ModelPredictor:
-    """Save a tiny run, and load it."""
     run = tiny_run(tiny(), kind, gate=False)
     folder.mkdir()
     save_model(run.model, run.tokenizer, folder)

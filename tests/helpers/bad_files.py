@@ -24,8 +24,6 @@ MORE = '{"text": "a dull story", "label": "bad"}\n'
 
 @dataclass(frozen=True)
 class Bad:
-    """An invalid data file."""
-
     ending: str  # the file name extension
     content: bytes  # the bytes of the file
     line: int | None  # the line (from 1) that the message must name; None if it names no line
@@ -167,7 +165,6 @@ def tables(draw: st.DrawFn, *, least: int = 1, most: int = 6) -> dict[str, list[
 
 
 def written(kind: str, columns: dict[str, Sequence[str]], *, packed: bool = False) -> tuple[str, bytes]:
-    """Return the file name extension and the content of a file with these columns."""
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if kind == "parquet":
         content = as_parquet(pa.table({name: list(cells) for name, cells in columns.items()}))

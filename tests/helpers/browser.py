@@ -26,8 +26,6 @@ _FLAGS = (
 
 
 class Page:
-    """A browser tab."""
-
     def __init__(self, socket: Any) -> None:
         self._socket, self._numbers = socket, itertools.count(1)
         self.requests: list[str] = []
@@ -70,13 +68,11 @@ class Page:
         self.wait(ready)
 
     def run(self, script: str) -> Any:
-        """Evaluate an expression in the page; return its value."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def wait(self, condition: str, timeout_s: float = 90.0) -> None:
-        """Wait until an expression is true."""
         end = time.monotonic() + timeout_s
         while not self.run(f"(() => {{ try {{ return Boolean({condition}) }} catch {{ return false }} }})()"):
             assert time.monotonic() < end, f"waited {timeout_s:g} s for {condition}; errors: {self.errors}"
@@ -92,21 +88,17 @@ class Page:
         )
 
     def click(self, selector: str) -> None:
-        """Click on the first element that matches."""
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
     def upload(self, selector: str, path: Path) -> None:
-        """Choose a file in a file field."""
         root = self.send("DOM.getDocument", depth=0)["root"]["nodeId"]
         node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.send("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
 
     def text(self, selector: str) -> str:
-        """Return the visible text of the first element that matches."""
         return self.run(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
-        """Set the window's size in pixels."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
 

@@ -51,12 +51,10 @@ def blocks(path: Path) -> list[Block]:
 
 
 def prose(path: Path) -> str:
-    """Return the text of a page without its fenced blocks."""
     return _FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
 def all_commands(path: Path) -> list[str]:
-    """Return all commands of a page."""
     return [line for block in blocks(path) if block.kind in COMMANDS for line in block.commands()]
 
 
@@ -140,13 +138,11 @@ def write_own(folder: Path) -> None:
 
 
 def write_answers(folder: Path) -> None:
-    """Write pairs with a rating, as on the page about data."""
     for name, rows in (("train", 80), ("dev", 40), ("test", 30)):
         _labelled(folder / f"{name}.csv", rows, ["question", "answer", "rating"], _sides)
 
 
 def write_dataset(folder: Path) -> None:
-    """Write a dataset with `save_to_disk`."""
     from datasets import Dataset, DatasetDict
 
     draw = random.Random(1)
@@ -156,7 +152,6 @@ def write_dataset(folder: Path) -> None:
 
 
 def write_plugin(folder: Path) -> None:
-    """Write the example of a package with a layer mix, and what installing it makes."""
     from helpers.plugin_package import EXAMPLE, write_example
 
     shutil.copytree(EXAMPLE, folder / "examples" / EXAMPLE.name)
@@ -164,7 +159,6 @@ def write_plugin(folder: Path) -> None:
 
 
 def write_corpus(folder: Path) -> None:
-    """Write a folder of Parquet files of reviews."""
     import pyarrow.parquet as pq
     from pyarrow import csv as arrow_csv
 
@@ -229,7 +223,6 @@ def write_released(folder: Path) -> None:
 
 
 def write_pickle(folder: Path) -> None:
-    """Write weights as a pickle."""
     import torch
 
     (folder / "model").mkdir()
@@ -250,12 +243,10 @@ def command_for(run: str) -> list[str]:
 
 
 def needed(run: str, text: str) -> bool:
-    """Return whether a command or a block of code uses this run."""
     return re.search(rf"\b{run}(?![\w-])", text) is not None
 
 
 def added(command: str) -> list[str]:
-    """Return the flags that are appended to a command."""
     best = ""
     for start in ADDED:
         first, _, flag = start.partition(" --")

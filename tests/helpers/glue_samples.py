@@ -115,7 +115,6 @@ def hans_lines(a_subcase: int) -> list[str]:
 
 
 def write_hans(path: Path, a_subcase: int) -> Path:
-    """Write the file and return its path."""
     path.write_text("\n".join(hans_lines(a_subcase)) + "\n", encoding="utf-8")
     return path
 

@@ -52,7 +52,6 @@ def step(change: Callable[..., None]) -> Callable[..., Poison]:
 
 @step
 def put(folder: Path, secret: Path, name: str, content: bytes | str | Callable[[Path], bytes]) -> None:
-    """Write a file to the folder."""
     found = content(secret) if callable(content) else content
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(found if isinstance(found, bytes) else found.encode())
@@ -96,7 +95,6 @@ def pipe(folder: Path, secret: Path, name: str) -> None:
 
 
 def tensors(entries: dict[str, Any], data: bytes = b"", *, size: int | None = None) -> bytes:
-    """Return a safetensors file with an arbitrary header."""
     header = json.dumps(entries).encode()
     return struct.pack("<Q", len(header) if size is None else size) + header + data
 
@@ -178,7 +176,6 @@ def trusting(folder: Path, secret: Path) -> None:
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """Return what a manifest says of a file."""
     return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 

@@ -12,8 +12,6 @@ TOKEN = "hf_of_the_tests"
 
 
 class HubServer(ThreadingHTTPServer):
-    """Stores what is committed."""
-
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, str | None] = {}
@@ -109,7 +107,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub_server() -> Iterator[HubServer]:
-    """Serve on a free port of this machine."""
     server = HubServer()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -46,12 +46,10 @@ def without_times(value: Any, names: Set[str] = TIMES) -> Any:
 
 
 def log_of(run_folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of a run's log."""
     return [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
 
 
 def losses_of(run_folder: Path) -> list[float]:
-    """Return the logged losses of a run."""
     return [line["loss"] for line in log_of(run_folder) if "loss" in line]
 
 
@@ -121,7 +119,6 @@ Moment = Callable[[int], None]
 
 
 def make_rows(folder: Path) -> None:
-    """Write the training and validation files of these runs."""
     folder.mkdir(parents=True, exist_ok=True)
     write_reviews(folder / "train.csv", 24, seed=1)
     write_reviews(folder / "validation.csv", 12, seed=2)
@@ -256,7 +253,6 @@ class Disk:
             pytest.skip(f"mounting a file system is not permitted here: {refusal}")
 
     def _mount(self, options: str, *words: str) -> str:
-        """Run `mount`; return its error message, empty on success."""
         command = ["mount", "-o", options, *words, str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True)
         return (done.stderr.strip() or "no reason given") if done.returncode else ""

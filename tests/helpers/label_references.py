@@ -38,7 +38,6 @@ class Row:
 
     @torch.no_grad()
     def logits(self, gone: Iterable[int] = ()) -> Tensor:
-        """Return the logits (C,), with these token positions masked."""
         return self.model(**self.inputs(gone)).logits[0]
 
     @torch.no_grad()

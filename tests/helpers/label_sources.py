@@ -95,12 +95,10 @@ class RecordingScorer:
 
     @property
     def plain(self) -> list[int]:
-        """The rows that were scored without masks."""
         return [row for rows, masked in self.asked if masked is None for row in rows]
 
     @property
     def masked(self) -> list[tuple[int, list[int]]]:
-        """The rows that were scored with masks, and the masked positions."""
         return [pair for rows, masked in self.asked if masked is not None for pair in zip(rows, masked, strict=True)]
 
 
@@ -147,25 +145,21 @@ def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float
 
 
 def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> Tensor:
-    """Return the logits of a row, with the tokens at these places masked."""
     masked = None if places is None else [np.array(places, dtype=np.int64)]
     return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
 
 
 def generator(name: str, source: LabelSource, **settings: Any) -> LabelGenerator:
-    """Return the generator of this name with these settings."""
     return build_generator(LabelsConfig(name, **settings), source)
 
 
 def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any) -> np.ndarray:
-    """Return the flat labels of one epoch's plan."""
     labels = generator(name, source, **settings).plan(epoch).token_labels
     assert labels is not None, "no token was labelled"
     return labels.values
 
 
 def watched(source: LabelSource) -> tuple[LabelSource, RecordingScorer]:
-    """Return the source with its scorer wrapped, and the wrapper."""
     scorer = RecordingScorer(source.scorer)
     return replace(source, scorer=scorer), scorer
 

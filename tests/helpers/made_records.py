@@ -14,7 +14,6 @@ from attentune.seeding import numpy_generator
 
 
 def predictions(labels: Sequence[Any], predicted: Sequence[Any], names: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a predictions file, starting with the header."""
     shares = [["0.5"] * len(names) for _ in labels]
     rows = [[f"r{n}", str(a), str(b), *s] for n, (a, b, s) in enumerate(zip(labels, predicted, shares, strict=True))]
     return [["id", "label", "prediction", *(f"p_{name}" for name in names)], *rows]

@@ -32,8 +32,6 @@ def asked(
 
 @dataclass(frozen=True)
 class Served:
-    """A running server."""
-
     port: int  # its port on 127.0.0.1
     run: Predictor  # the run that answers
 
@@ -46,7 +44,6 @@ class Served:
         return asked(self.port, method, path, body, headers)
 
     def json(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request; return the JSON of its answer."""
         return json.loads(self.ask(method, path, body)[2])
 
 

@@ -23,12 +23,10 @@ def echo(value: Any, *, stop: Any) -> Any:
 
 
 def hold(value: Any) -> None:
-    """An initializer."""
     HELD.append(value)
 
 
 def facts(*, stop: Any) -> dict[str, Any]:
-    """Return what the process of a task is like."""
     import torch
 
     return {
@@ -41,7 +39,6 @@ def facts(*, stop: Any) -> dict[str, Any]:
 
 
 def blocked_signals(*, stop: Any) -> set[int]:
-    """Return the signals that the process of a task blocks."""
     return set(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 
 
@@ -70,7 +67,6 @@ def note_and_sleep(file: str, seconds: float, *, stop: Any) -> None:
 
 
 def add_line(folder: str, name: str, seconds: float, *, stop: Any) -> str:
-    """Sleep, and leave a file."""
     time.sleep(seconds)
     with (Path(folder) / name).open("a") as file:
         file.write("done\n")
@@ -85,7 +81,6 @@ LOG = "log"
 
 
 def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, seconds: float = 1.0) -> RunRecord:
-    """Return a synthetic record, without training."""
     return RunRecord(
         run=run,
         status=status,
@@ -104,8 +99,6 @@ def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, s
 
 @dataclass(frozen=True)
 class Sleep:
-    """A trainer that sleeps."""
-
     folder: str  # the comparison's folder
     seconds: float  # how long
 
@@ -124,8 +117,6 @@ class Sleep:
 
 @dataclass
 class SleepingPlan(FixedPlan):
-    """Runs that sleep."""
-
     seconds: float = 0.0
 
     def task(self, run: Run) -> RunTask:
@@ -134,7 +125,6 @@ class SleepingPlan(FixedPlan):
 
 
 def sleeping_plan(folder: Path, runs: Sequence[Run] = RUNS, *, seconds: float = 0.0) -> SleepingPlan:
-    """Make a comparison's folder with runs that sleep."""
     folder.mkdir(exist_ok=True)
     (folder / MANIFEST_FILE).touch()
     return SleepingPlan(folder, RunGrid(tuple(runs), {}, {}), seconds=seconds)

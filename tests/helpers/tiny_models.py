@@ -29,7 +29,6 @@ Built = tuple[AttentuneForSequenceClassification, PreTrainedTokenizerBase]
 def rows_of(
     texts: Sequence[str], pairs: Sequence[str] | None = None, labels: Sequence[float] | None = None
 ) -> TextRows:
-    """Return these texts as the rows of a split."""
     ids = tuple(map(str, range(len(texts))))
     values = None if labels is None else np.asarray(labels)
     return TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), values, "texts")
@@ -58,7 +57,6 @@ def build(
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, *texts: str) -> dict[str, torch.Tensor]:
-    """Return these texts as one batch."""
     return dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
 
 

@@ -113,7 +113,6 @@ MEMBERS = {"bert": 2, "roberta": 1}  # encoders, and runs of each
 def write_run_config(
     folder: Path, model: dict[str, Any] | None = None, *, data: DataConfig | None = None, **training: Any
 ) -> None:
-    """Write a `config.yaml` with these settings of model and training."""
     config = replace(ON_CPU, data=data or ON_CPU.data, model=replace(ON_CPU.model, **(model or {})))
     config = replace(config, training=replace(config.training, **training))
     (folder / "config.yaml").write_text(to_yaml(config))
@@ -122,7 +121,6 @@ def write_run_config(
 def saved_model(
     folder: Path, encoder: Path, space: LabelSpace, *, is_pair: bool = False, seed: int = 1, **model: Any
 ) -> Path:
-    """Save an untrained model as a run folder."""
     folder.mkdir(parents=True)
     built, tokenizer = build(encoder, label_space=space, is_pair=is_pair, max_length=64, seed=seed, **model)
     save_model(built, tokenizer, folder)
@@ -133,7 +131,6 @@ def saved_model(
 def saved_members(
     folder: Path, tiny: Callable[[str], Path], space: LabelSpace, *, is_pair: bool, members: dict[str, int]
 ) -> dict[str, Sequence[Path]]:
-    """Save the runs of members that are called like their encoders."""
     return {
         name: [
             saved_model(folder / f"members/{name}/fold-{k}", tiny(name), space, is_pair=is_pair, seed=10 * k)

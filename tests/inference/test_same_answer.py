@@ -30,7 +30,6 @@ TEXTS = [" ".join(_DRAW.choices((*FILLER, "good", "bad"), k=words)) for words in
 
 @pytest.fixture(scope="module", params=["bert", pytest.param("distilbert", marks=pytest.mark.integration)])
 def run(request: pytest.FixtureRequest, tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was trained in bf16."""
     folder = tmp_path_factory.mktemp(request.param)
     changes = {"training__precision": "bf16", "training__num_train_epochs": 6, "training__learning_rate": 3e-3}
     values = settings(folder, tiny(request.param), **changes)

@@ -260,13 +260,11 @@ def read(text: str) -> Dimension:
 
 
 def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> Search:
-    """The checked search that these flags ask for."""
     overrides = {name.replace("__", "."): value for name, value in fixed.items()}
     return check_search(SearchSettings(named, [read(text) for text in searched], preset=preset, overrides=overrides))
 
 
 def tried(*searched: str, **given: object) -> tuple[Space, list[str]]:
-    """Its space and notes."""
     found = checked(*searched, **given)
     return found.space, [*found.notes]
 

@@ -40,7 +40,6 @@ class Program:
         return status, content
 
     def explain(self, text: str) -> int:
-        """The status of a text's explanation."""
         return self.ask("POST", "/explain", {"texts": [text], "method": "ssa"})[0]
 
     def resident_bytes(self) -> int:
@@ -115,7 +114,6 @@ def crowd(program: Program, requests: int) -> Counter[int]:
 
 
 def visited(program: Program, draw: random.Random) -> int:
-    """One visit of any kind; the status of its answer."""
     kind, text = draw.random(), f"{draw.choice(TEXTS)} {draw.randrange(9)}"
     if kind < 0.15:
         return program.explain(text)

@@ -74,7 +74,6 @@ def press(page: Page, *keys: str) -> None:
 
 
 def figures(page: Page) -> list[str]:
-    """The figures beside the bars."""
     return page.run("[...document.querySelectorAll('.figure')].map(one => one.innerText.replace(/\\s+/g, ' '))")
 
 

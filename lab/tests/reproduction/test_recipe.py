@@ -136,7 +136,6 @@ def grid_of(name: str, task: str):
 
 
 def settings_of(name: str, method: str, task: str):
-    """Return the resolved configuration of a recipe's run with the paper's encoder."""
     grid = grid_of(name, task)
     return grid.config(next(run for run in grid.runs if run.method == method), Path("unused"))
 
