@@ -119,7 +119,9 @@ def test_predictions_follow_finished_runs_and_the_load_of_the_machine():
     assert speed.seconds(frozen, WORK) == pytest.approx(probed / 5 * 2)
     speed.observe(tfidf, WORK, 0.5, load=9.0)
     assert speed.load == pytest.approx(2.7)  # that of a moment is chance
-    # A load is what others take not what a thread waits for.
+
+
+def test_a_load_is_what_others_take_not_what_a_thread_waits_for():
     meter = LoadMeter()
     time.sleep(0.3)
     assert meter.load() < 5, "0.3 s asleep would be a load of far more"
