@@ -59,7 +59,7 @@ def pack_records(folder: Path, target: Path) -> int:
 def unpack_records(folder: Path, target: Path) -> int:
     """Write the records and predictions of a packed comparison as `attentune compare` does; return their number."""
     check_new_folder(target)
-    texts = _lines(folder / RUNS_FILE)
+    texts = [text for text in read_gzip(folder / RUNS_FILE).split("\n") if text]
     for number, text in enumerate(texts, start=1):
         record = RunRecord.from_json(text, f"{folder / RUNS_FILE}, line {number}")
         file = record_file(target, record.run)
@@ -67,7 +67,8 @@ def unpack_records(folder: Path, target: Path) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     rows: dict[int, dict[str, Any]] = {}
-    for line in map(json.loads, _lines(folder / PREDICTIONS_FILE) if (folder / PREDICTIONS_FILE).is_file() else ()):
+    packed = read_gzip(folder / PREDICTIONS_FILE) if (folder / PREDICTIONS_FILE).is_file() else ""
+    for line in map(json.loads, filter(None, packed.split("\n"))):
         if "run" not in line:
             rows[line["rows"]] = line
             continue
@@ -88,10 +89,6 @@ def _text(value: Any, names: list[str]) -> str:
     if isinstance(value, list):
         return SEPARATOR.join(name for name, is_set in zip(names, value, strict=True) if is_set)
     return names[value] if names else "nan" if value is None else repr(value)
-
-
-def _lines(file: Path) -> list[str]:
-    return [line for line in read_gzip(file).split("\n") if line]
 
 
 def _line(value: Any) -> str:

@@ -211,24 +211,19 @@ def _is_there(task: str, split: str, data_dir: str | None) -> bool:
     return True
 
 
-def _epoch_of_step(train: Mapping[str, Any]) -> int:
-    """Return the epoch of a run's final step, counted from 0."""
-    first = train["steps_first_epoch"]
-    return max(0, -((first - train["final_step"]) // train["steps_per_epoch"]))
-
-
 def _write_results(scored: _Scored, result: RunResult, values: Mapping[str, Any], home: Path, run: Path) -> Outcome:
-    score = scored.scores.chosen
-    best_epoch = _epoch_of_step(result.train)
-    seconds = sum(result.train[name] for name in ("seconds", "evaluation_seconds", "label_seconds"))
+    score, train = scored.scores.chosen, result.train
+    # That of the final step, counted from 0.
+    best_epoch = max(0, -((train["steps_first_epoch"] - train["final_step"]) // train["steps_per_epoch"]))
+    seconds = sum(train[name] for name in ("seconds", "evaluation_seconds", "label_seconds"))
     lines: dict[str, Any] = {
         **scored.losses,
-        "global_step": result.train["final_step"],
+        "global_step": train["final_step"],
         "train_loss": _epoch_loss(run, best_epoch),
         "best_epoch": best_epoch,
         "train_batch_size": values["train_batch_size"] // max(1, values["gradient_accumulation_steps"]),
         "tot_time": seconds / 60,
-        "args": _namespace(values),
+        "args": f"Namespace({', '.join(f'{name}={values[name]!r}' for name in sorted(values))})",
         **scored.scores.means,
         **{
             f"{name}_{number}": value for number, part in enumerate(scored.scores.parts) for name, value in part.items()
@@ -241,10 +236,6 @@ def _write_results(scored: _Scored, result: RunResult, values: Mapping[str, Any]
         files.append(home / f"test{middle}_{score}.tsv")
         write_text(files[-1], text)
     return Outcome(scored.scores, tuple(files), run)
-
-
-def _namespace(values: Mapping[str, Any]) -> str:
-    return f"Namespace({', '.join(f'{name}={values[name]!r}' for name in sorted(values))})"
 
 
 def _epoch_loss(run: Path, epoch: int) -> float:

@@ -50,7 +50,10 @@ def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonPr
         shown.info(line)
     _agree(folder, recipe, request)
     compared = folder / COMPARISON_FOLDER
-    kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
+    # The tasks whose trained models are needed after the comparison.
+    kept = [part.trained_on for part in planned.parts] if recipe.kind == "explanation" or recipe.then else []
+    if recipe.then == "ax":
+        kept = [task for task in kept if task == "mnli"]
     chosen: list[ChosenSettings] = []
     records: list[RunRecord] = []
     for part in planned.parts:
@@ -81,13 +84,6 @@ def reproduce(request: Request, output_dir: str | Path, *, display: ComparisonPr
         shown.info(note)
     report = _report(recipe, planned, [*sections, *more], made, searched=bool(chosen), notes=notes)
     return _written(report, folder)
-
-
-def _keeps_runs(recipe: Recipe, task: str) -> bool:
-    """Whether the trained models of a task are needed after the comparison."""
-    if recipe.then == "ax":
-        return task == "mnli"
-    return recipe.kind == "explanation" or recipe.then is not None
 
 
 def _report(
