@@ -215,5 +215,5 @@ def test_targets_that_are_no_probabilities_are_refused(tiny, tmp_path, targets):
 def test_extra_files_have_no_soft_targets(tiny, tmp_path):
     config, data = soft_data(tmp_path, tiny("bert"))
     more = replace(config.data, extra_train_files=(str(tmp_path / "train.csv"),))
-    with pytest.raises(DataError, match=r"got soft targets and data\.extra_train_files"):
+    with pytest.raises(DataError, match=r"got soft labels and data\.extra_train_files"):
         quiet(replace(config, data=more), data)
