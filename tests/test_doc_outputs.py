@@ -75,8 +75,9 @@ def test_what_training_says(run):
 def test_predictions_metrics_tokens_and_explanations(run, attentune, monkeypatch):
     monkeypatch.chdir(run[0])
     header = attentune("predict", "run", "--text", "what is this?")[1].splitlines()[0]
-    assert shown("docs/quickstart.md", "id,label").splitlines()[0] == header
-    assert shown("docs/training.md", "id,label").splitlines()[0] == header
+    assert shown("docs/quickstart.md", "id,prediction").splitlines()[0] == header
+    saved = Path("run/predictions_validation.csv").read_text().splitlines()[0]
+    assert shown("docs/training.md", "id,label").splitlines()[0] == saved
     metrics = json.loads(Path("run/metrics.json").read_text())
     assert keys(json.loads(shown("docs/training.md", "{"))) == keys(metrics)
     words = ("explain", "run", "--text", "a dull film", "--method", "leave-one-out", "--format", "json")

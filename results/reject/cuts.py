@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 intents, output = Path(sys.argv[1]), Path(sys.argv[2])
+output.mkdir(exist_ok=True)
 
 
 def read(name):

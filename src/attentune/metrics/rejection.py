@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
-from scipy.special import logsumexp, softmax
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, DataError
@@ -62,11 +61,15 @@ def energy(logits_NC: np.ndarray) -> np.ndarray:
 
     Source: minus the energy of Liu et al., "Energy-based out-of-distribution detection", NeurIPS 2020.
     """
+    from scipy.special import logsumexp  # imported late: mistakes are told without it
+
     return logsumexp(logits_NC.astype(np.float64), axis=1)
 
 
 def maximum_probability(logits_NC: np.ndarray) -> np.ndarray:
     """Return (N,) the probability of the likeliest class."""
+    from scipy.special import softmax
+
     return softmax(logits_NC.astype(np.float64), axis=1).max(axis=1)
 
 
