@@ -162,6 +162,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the wheel's libraries, empty."""
     folder = tmp_path / "lib"
     folder.mkdir()
+    monkeypatch.delenv("ATTENTUNE_CFLAGS", raising=False)
     monkeypatch.setattr(native, "LIBRARIES", folder)
     return folder
 
