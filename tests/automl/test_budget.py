@@ -152,8 +152,13 @@ def test_time_is_kept_for_an_adapted_encoder_and_for_runs_that_follow():
         plan = make_plan(PlanRequest(**options, seconds=seconds, later_runs=2.5))
         fold_s = speed.seconds(members[0], plan)
         assert 0.3 * seconds < (plan.folds + 2.5) * fold_s < seconds
-    # Where they leave no time for the member, the baselines have all folds.
-    assert "only baselines" in make_plan(PlanRequest(**options, seconds=12.0, later_runs=2.5)).notes[0]
+    # Where they leave no time for the member, the baselines have all folds, if these fit.
+    options["members"] = [_member("tfidf-linear"), *members]
+    for labels, folds in ((2, 5), (500, 1)):
+        plan = make_plan(
+            PlanRequest(**options | {"speed": replace(speed, labels=labels)}, seconds=12.0, later_runs=2.5)
+        )
+        assert ("only baselines" in plan.notes[0], plan.folds) == (True, folds)
 
 
 def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():

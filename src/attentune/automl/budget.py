@@ -220,8 +220,8 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
     and together with the first member whose encoder is adapted at most 115 % (if the adaptation takes at most 20 %):
     five folds; five with half or a third of the updates; so three folds; five and three with fewer and fewer, at
     least 50, if the member starts at a linear probe; two folds and one held-out part, at last with fewer updates
-    too. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000 rows one part is held out
-    from the start, and no more rows are used than the updates read.
+    too. If no fine-tuned member fits at all, the baselines have five folds where these fit. Above 20,000 rows one part
+    is held out from the start, and no more rows are used than the updates read.
     """
     fine_tuned = [member for member in request.members if not member.is_baseline][:1]
     core = [member for member in request.members if member.is_baseline] + fine_tuned
@@ -240,10 +240,12 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
         if time_needed(needed, request.jobs) <= core_share * left and total <= _WITH_ADAPTED * left:
             break
     else:
-        # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
+        # Not even one fine-tuned member fits: the baselines get the best scores that the time allows.
         if fine_tuned and request.speed.seconds(fine_tuned[0], plan) * plan.folds > left:
             note = "Time is too short for fine-tuned members; only baselines are tried."
-            return replace(first, notes=(note, *_notes(first, first, request.rows)))
+            needed = [request.speed.seconds(member, first) for member in core[:-1] for _ in range(first.folds)]
+            plan = first if time_needed(needed, request.jobs) <= core_share * request.seconds else plan
+            return replace(plan, notes=(note, *_notes(plan, first, request.rows)))
     return replace(plan, notes=tuple(_notes(plan, first, request.rows)))
 
 
