@@ -222,6 +222,10 @@ def test_shapes_that_pandas_writes_in_json_are_read(tmp_path, ending, indent):
     shapes = {
         "list": columns,
         "default": {name: {str(row): cell for row, cell in enumerate(cells)} for name, cells in columns.items()},
+        "named": {name: {f"r{row}": cell for row, cell in enumerate(cells)} for name, cells in columns.items()},
+        "index": {str(row): record for row, record in enumerate(records)},
+        "by_id": {f"p{row}": record for row, record in enumerate(records)},
+        "split": {"columns": ["text", "label"], "index": list(range(24)), "data": [[*row.values()] for row in records]},
         "table": {"schema": {"fields": []}, "data": records},
     }
     for name, shape in shapes.items():
@@ -230,9 +234,7 @@ def test_shapes_that_pandas_writes_in_json_are_read(tmp_path, ending, indent):
         assert (list(table.columns["text"]), list(table.columns["label"])) == (TEXTS, LABELS), name
         assert len(table.notes) == (name != "table")
         assert list(read_table(path, keep=["text"]).columns) == ["text"]
-    by_id = write(tmp_path / f"by_id.json{ending}", json.dumps({f"p{row}": one for row, one in enumerate(records)}))
-    with pytest.raises(DataError, match=r"rows by their ids, expected a list of rows \(pandas: orient='records'\)"):
-        read_table(by_id)
+    assert read_table(tmp_path / f"by_id.json{ending}").columns["id"][3] == "p3"
     one = write(tmp_path / f"one.json{ending}", json.dumps({"text": "so fine", "labels": ["a", "b"]}, indent=indent))
     assert len(read_table(one)) == 1
 

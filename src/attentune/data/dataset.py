@@ -128,6 +128,7 @@ class TextRows:
     sources: tuple[str, ...] | None = None  # the source of each row; None if it is `source` for all
     targets: np.ndarray | None = None  # (N, C) float64, what training compares predictions with instead of the labels
     kept: tuple[tuple[str, ...], ...] = ()  # the cells of further columns of the file, which are only copied, as texts
+    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the cells of the columns of dates, by name
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -162,7 +163,8 @@ class TextRows:
 
         names = ("ids", "texts", "pairs", "labels", "lines", "weights", "sources", "targets")
         columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in names}
-        return replace(self, **columns, kept=tuple(map(pick, self.kept)))
+        dates = {name: pick(cells) for name, cells in self.dates.items()}
+        return replace(self, **columns, kept=tuple(map(pick, self.kept)), dates=dates)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of ids, texts, labels, weights and targets; it does not depend on the file."""

@@ -279,7 +279,7 @@ def parse_json_lines(
 
 
 def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a list of objects, `{"data": [...]}`, one object per line, or columns as pandas writes them."""
+    """Parse a list of objects, `{"data": [...]}`, one object per line, or the other shapes that pandas writes."""
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
     has_more = bool(text[start + len(first_line) :].strip())
@@ -296,12 +296,17 @@ def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None)
 
 
 def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Collection[str] | None) -> Table | None:
-    """Read one object of rows under "data", or of columns as pandas writes them; None if it is one row."""
+    """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row."""
     values = list(whole.values())
-    if isinstance(whole.get("data"), list):
+    columns = whole.get("columns")
+    if isinstance(whole.get("data"), list) and not isinstance(columns, list):
         found = re.finditer(r'"data"\s*:\s*(?=\[)', text)
         place = next(key.end() for key in found if _DECODER.raw_decode(text, key.end())[0] == whole["data"])
         return _table(*_items(text, place), path, keep)
+    if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:
+        if not all(isinstance(row, list) and len(row) == len(columns) for row in whole["data"]):
+            raise DataError("has rows of another length than its columns. Write it again.", path=path)
+        return _with_note([dict(zip(columns, row, strict=True)) for row in whole["data"]], path, keep, "rows of cells")
     if values and all(isinstance(value, list) for value in values):
         if any(isinstance(item, dict) for value in values for item in value):
             raise _splits_error(whole, path)
@@ -315,10 +320,20 @@ def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Colle
     if _SPLITS.issuperset(whole) and all(isinstance(cell, (list, dict)) for value in values for cell in value.values()):
         raise _splits_error(whole, path)
     inner = list(dict.fromkeys(name for value in values for name in value))
-    if not all(name.isdigit() for name in inner):
-        raise DataError("holds rows by their ids, expected a list of rows (pandas: orient='records').", path=path)
-    records = [{name: value.get(row) for name, value in whole.items()} for row in inner]
-    return _with_note(records, path, keep, "columns of cells by row")
+    if _are_columns(list(whole), inner):
+        records = [{name: value.get(row) for name, value in whole.items()} for row in inner]
+        return _with_note(records, path, keep, "columns of cells by row")
+    key = () if "id" in inner else ("id",)
+    records = [{**dict.fromkeys(key, row), **value} for row, value in whole.items()]
+    return _with_note(records, path, keep, "rows by their ids")
+
+
+def _are_columns(outer: Sequence[str], inner: Sequence[str]) -> bool:
+    """Whether the outer names of an object of objects are those of columns, not of rows."""
+    if all(name.isdigit() for name in inner) or all(name.isdigit() for name in outer):
+        return all(name.isdigit() for name in inner)
+    known = [any(name.lower() in CONVENTIONAL for name in names) for names in (outer, inner)]
+    return known[0] if known[0] != known[1] else len(inner) > len(outer)
 
 
 def _with_note(records: list[Any], path: str | Path, keep: Collection[str] | None, shape: str) -> Table:
