@@ -266,7 +266,7 @@ class _Training(AutoWork, Plan):
 
     def _probe(self, encoder: str, limit_s: float, executor: LocalExecutor, stop: StopRequest) -> EncoderSpeed:
         """Measure an encoder; examine the rows meanwhile."""
-        self.display.doing("measuring the speed of", Path(encoder).name)
+        self.display.doing("measuring the speed", f"of {Path(encoder).name}")
         for _ in range(MAX_KILLS):
             (future,) = executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
             self._examine()

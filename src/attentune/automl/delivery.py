@@ -186,7 +186,7 @@ class Delivery:
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        auto.display.doing("estimating the score of", names)
+        auto.display.doing("estimating the score", f"of {names}")
         estimate = estimate_score(problem, effort, groups=row_groups(auto.rows.take(auto.scored)))
         facts = {
             "metric": auto.metric.name,

@@ -179,7 +179,7 @@ class AutoProgress(ComparisonProgress):
 
     def doing(self, step: str, what: str = "", *, then: str = "") -> None:
         """Say what is being done, and count its seconds as the step's."""
-        self._steps.append((step.removesuffix(" of"), time.monotonic()))
+        self._steps.append((step, time.monotonic()))
         self.say(f"{step} {what}".strip(), then)
 
     def say(self, text: str, then: str = "") -> None:

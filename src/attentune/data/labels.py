@@ -506,8 +506,8 @@ class LabelReader:
         if any(self._is_missing(label, is_test=False) for label in labels):
             present = [None if self._is_missing(label, is_test=False) else label for label in labels]
             raise _no_label(present, table, column)
-        if (targets_NC := self.targets(table, column)) is not None:
-            return targets_NC.argmax(axis=1)
+        if shares is not None:
+            return self._targets(shares, table).argmax(axis=1)
         named = [label or "" for label in labels]
         return self._scores(named, table) if self.space.task_type == "regression" else self._classes(named, table)
 
@@ -521,8 +521,9 @@ class LabelReader:
     def targets(self, table: Table, column: str) -> np.ndarray | None:
         """Read several columns of probabilities or votes as (N, C) float64; None for one label a row."""
         shares = self._shares(table, column, self.left_out)
-        if shares is None:
-            return None
+        return None if shares is None else self._targets(shares, table)
+
+    def _targets(self, shares: Sequence[dict[str, float] | None], table: Table) -> np.ndarray:
         ids = self._ids({name for own in shares for name in own or ()})
         unknown = {name: row for row, own in reversed(list(enumerate(shares))) for name in own or () if name not in ids}
         if unknown:
