@@ -43,8 +43,8 @@ def test_parts_run_on_a_cpu_and_leave_no_record(gpu, without_gpu, tmp_path, caps
     found = {line[0].removeprefix("| "): line[1:] for line in lines}
     assert {"Trainer, fp32, sdpa", "attentune bert, fp32, sdpa", "attentune ssa-hybrid, fp32, sdpa"} <= found.keys()
     assert all(int(found[name][0]) > 0 for name in found if name.endswith("sdpa"))
-    # Labels of tokens were compared, and the attention that stands for the device rounds otherwise: logits of a few rows
-    # can be the same by chance, the gradients of a hundred parameters cannot.
+    # Labels of tokens were compared, and the attention that stands for the device rounds otherwise: logits of eight
+    # rows can be the same by chance, the gradients of a hundred parameters cannot.
     single = next(line for line in lines if line[:2] == ["| ssa-hybrid", "single"])
     assert int(single[-2]) > 0
     assert float(single[4]) > 0
