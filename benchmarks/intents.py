@@ -31,7 +31,7 @@ CONTENDERS = ("frozen-linear", "bert-mean", "setfit", "autointent", "auto")
 DRAWS = ("1", "2", "3", "4", "5")
 # Later draws are for development: rows of the training file are scored that they never draw, not the test file.
 FIRST_OF_DEVELOPMENT, DEVELOPMENT_ROWS = 101, 12
-FEW_ROWS, SECONDS, MORE_SECONDS = 1600, 180, 300  # auto and SetFit have 180 s for up to 1,600 rows, 300 s for more
+SECONDS = 300
 Rows = list[tuple[str, str]]
 
 
@@ -99,7 +99,7 @@ def run_cell(cell: tuple[str, ...], records: Path, pythons: dict[str, str]) -> i
     classes = sorted({label for _, label in train})
     about = {"data": data, "rows": rows, "draw": int(draw), "contender": contender, "train_rows": len(train)}
     job = {
-        **{**about, "seconds": SECONDS if len(train) <= FEW_ROWS else MORE_SECONDS, "classes": classes},
+        **{**about, "seconds": SECONDS, "classes": classes},
         **{"encoder": str(resolve_encoder("embedded")), "texts": [text for text, _ in train]},
         **{"labels": [classes.index(label) for _, label in train], "scored": [text for text, _ in test]},
     }

@@ -449,6 +449,15 @@ def test_names_of_members_by_rows_and_encoders():
     ]  # fmt: skip
     # Encoders with one short name are numbered.
     assert encoder_labels(["a", "x/b", "y/b"]) == {"a": "", "x/b": "@b", "y/b": "@b-2"}
+    # Classifiers of many classes that start anywhere are left out, not of several labels a row, nor if they are named.
+    late = {"ssa-hybrid", "ssa-hybrid-2", "task-attention", "task-attention-2", "sesame", "sesame-2", "bert-cls-mean"}
+    late |= {"bert-mean-adapted"}
+    assert late <= {*_names(num_labels=19)} & {*_names(num_labels=20, task_type="multi_label")}
+    assert {*_names(num_labels=19)} - {*_names(num_labels=20)} == late
+    assert {*_names(num_labels=20)} - {*_names(num_labels=19)} == {"frozen-middle"}
+    assert "frozen-middle" in _names(names=["frozen-middle"])
+    assert "bert-mean-adapted" in _names(num_labels=20, has_unlabeled=True)
+    assert _names(num_labels=77, names=["sesame"]) == ["sesame"]
     # Names are chosen in the portfolio s order and exclude wins.
     assert _names(names=["sesame", "majority", "bert-mean"], exclude=["sesame"]) == ["majority", "bert-mean"]
 

@@ -217,6 +217,7 @@ class _Training(AutoWork, Plan):
             encoders=self.encoders,
             names=self.options.portfolio,
             exclude=self.options.exclude,
+            has_unlabeled=self.unlabeled is not None,
         )
 
     def prepare(self, members: Sequence[Member], stop: StopRequest) -> None:

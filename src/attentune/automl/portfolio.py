@@ -32,6 +32,8 @@ class Member:
     seed: int = 0  # added to the run's seed
     rows: str | None = None  # "single" or "pair", if it reads only such rows
     max_labels: int | None = None  # the most classes that it can have, without several labels per row
+    fewest_classes: int = 0  # the fewest classes of a row with one class that it is tried with unless it is named
+    most_classes: int | None = None  # the most of them
     adapted: bool = False  # whether its encoder is adapted to the texts before its folds are trained
 
     @property
@@ -42,6 +44,10 @@ class Member:
         """Whether it takes these rows ("single" or "pair") and labels."""
         too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
         return self.rows in (None, rows) and not too_many
+
+    def suits(self, classes: int) -> bool:
+        """Whether it is tried with so many classes of a row with one class, else 0, unless it is named."""
+        return self.fewest_classes <= classes <= (self.most_classes or classes)
 
 
 @functools.cache
@@ -73,6 +79,7 @@ def choose_members(
     encoders: Sequence[str],
     names: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
+    has_unlabeled: bool = False,
 ) -> tuple[Member, ...]:
     """Choose the members for some rows, in the order in which they are tried.
 
@@ -91,7 +98,13 @@ def choose_members(
     if problems:
         raise ConfigError(problems)
     fitting = [member for member in all_members() if member.fits(rows, task_type, num_labels)]
-    chosen = [one for one in fitting if (names is None or one.name in names) and one.name not in exclude]
+    classes = num_labels if task_type == "classification" else 0
+    chosen = (
+        [one for one in fitting if one.name in names]
+        if names is not None
+        else [one for one in fitting if one.suits(classes) or (one.adapted and has_unlabeled)]
+    )
+    chosen = [one for one in chosen if one.name not in exclude]
     if not chosen:
         known = ", ".join(member.name for member in fitting)
         raise ConfigError(f"--portfolio and --exclude leave no member. Known for these rows: {known}.")

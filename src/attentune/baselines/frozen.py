@@ -92,7 +92,7 @@ def chunks(lengths: Sequence[int], most: int) -> Iterator[range]:
 _BUDGET_CPU, _BUDGET_GPU = 3e12, 3e14
 # Fewer rows than this are never sampled.
 _FEWEST_ROWS = 1000
-# Texts whose vectors, and pairs whose alignments, are kept: 0.3 GB for vectors of 384 numbers.
+# Texts whose vectors, and pairs whose alignments, are kept: 0.6 GB for two vectors of 384 numbers.
 KEPT = 200_000
 # Tokens whose hidden states are held at a time: 75 MB for vectors of 384 numbers.
 _HELD_TOKENS = 16_384
@@ -153,22 +153,26 @@ class FrozenEncoder:
         """The seconds that encoding took so far."""
         return self._vectors.seconds + self._alignments.seconds
 
-    def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the (N, D) float32 mean of the last hidden states of each text's tokens, without padding."""
-        return self._vectors.rows(texts) if len(texts) else np.zeros((0, self.width), dtype=np.float32)
+    def vectors(self, texts: Sequence[str], *, middle: bool = False) -> np.ndarray:
+        """Return the (N, D) float32 mean of the last or the middle layer's states of each text's tokens, unpadded."""
+        if not len(texts):
+            return np.zeros((0, self.width), dtype=np.float32)
+        return np.ascontiguousarray(self._vectors.rows(texts).reshape(len(texts), 2, -1)[:, int(middle)])
 
     def alignments(self, rows: TextRows) -> np.ndarray:
         """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair."""
         pairs = list(zip(*_both_texts(rows), strict=True))
         return self._alignments.rows(pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
 
-    def features(self, rows: TextRows) -> np.ndarray:
+    def features(self, rows: TextRows, *, middle: bool = False) -> np.ndarray:
         """Return the mean vectors of single texts, or the `pair_features` of pairs."""
-        return self.vectors(rows.texts) if rows.pairs is None else self.pair_features(rows)
+        return (
+            self.vectors(rows.texts, middle=middle) if rows.pairs is None else self.pair_features(rows, middle=middle)
+        )
 
-    def pair_features(self, rows: TextRows) -> np.ndarray:
+    def pair_features(self, rows: TextRows, *, middle: bool = False) -> np.ndarray:
         """Return (N, 4 D + 1) float32: u, v, |u - v|, u * v and the cosine, of the texts' unit vectors u and v."""
-        u_ND, v_ND = self.unit_vectors(rows)
+        u_ND, v_ND = self.unit_vectors(rows, middle=middle)
         product_ND = u_ND * v_ND
         return np.concatenate(
             [u_ND, v_ND, np.abs(u_ND - v_ND), product_ND, product_ND.sum(axis=1, keepdims=True)], axis=1
@@ -179,10 +183,10 @@ class FrozenEncoder:
         u_ND, v_ND = self.unit_vectors(rows)
         return (u_ND * v_ND).sum(axis=1, keepdims=True)
 
-    def unit_vectors(self, rows: TextRows) -> tuple[np.ndarray, np.ndarray]:
+    def unit_vectors(self, rows: TextRows, *, middle: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean vectors of the first and the second texts of pairs, (N, D) each, scaled to length 1."""
         firsts, seconds = _both_texts(rows)
-        both_ND = self.vectors((*firsts, *seconds))
+        both_ND = self.vectors((*firsts, *seconds), middle=middle)
         both_ND = both_ND / np.maximum(np.linalg.norm(both_ND, axis=1, keepdims=True), 1e-12)
         return both_ND[: len(rows)], both_ND[len(rows) :]
 
@@ -218,10 +222,12 @@ class FrozenEncoder:
         return self._loaded
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        features = self.tokens(texts)
-        vectors_ND = np.zeros((len(texts), self.width), dtype=np.float32)
+        """Return (N, 2 D): the mean of the last and of the middle layer's states."""
+        features, width = self.tokens(texts), self.width
+        vectors_ND = np.zeros((len(texts), 2 * width), dtype=np.float32)
         for places, hidden, mask_BT in self._batches(features, np.arange(len(texts))):
-            vectors_ND[places] = masked_mean(hidden[-1], mask_BT).cpu().numpy()
+            vectors_ND[places, :width] = masked_mean(hidden[-1], mask_BT).cpu().numpy()
+            vectors_ND[places, width:] = masked_mean(hidden[_middle(hidden)], mask_BT).cpu().numpy()
         return vectors_ND
 
     def _align(self, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -236,8 +242,8 @@ class FrozenEncoder:
 
     def _token_states(self, features: Features, rows: np.ndarray) -> dict[int, TokenStates]:
         made = {}
-        for places, hidden, mask_BT in self._batches(features, rows, all_layers=True):
-            chosen = [hidden[depth] for depth in (0, (len(hidden) - 1) // 2, -1)]
+        for places, hidden, mask_BT in self._batches(features, rows):
+            chosen = [hidden[depth] for depth in (0, _middle(hidden), -1)]
             means_BLD = torch.stack([masked_mean(hidden_BTD, mask_BT) for hidden_BTD in chosen], dim=1).cpu().numpy()
             states_BLTD = torch.stack(chosen, dim=1).float().cpu().numpy()
             for number, place in enumerate(places.tolist()):
@@ -256,24 +262,25 @@ class FrozenEncoder:
 
     @torch.inference_mode()
     def _batches(
-        self, features: Features, rows: np.ndarray, *, all_layers: bool = False
+        self, features: Features, rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, tuple[torch.Tensor, ...], torch.Tensor]]:
-        """Encode rows of similar length together; yield which they are, their hidden states and their mask.
-
-        The hidden states, (B, T, D) each, are the last ones, or with `all_layers` those of all layers.
-        """
+        """Encode rows of similar length together; yield which they are, each layer's (B, T, D) states and the mask."""
         model, tokenizer, device = self._load()
         with kept_memory(), frozen_weights(model), self._precision(device):
             for batch_places in budget_order(features.lengths[rows], default_batch_tokens(device)):
                 batch = pad_batch(features, rows[batch_places], pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-                encoded = model.encode(**inputs, output_hidden_states=all_layers)
-                hidden = tuple(encoded.hidden_states) if all_layers else (encoded.last_hidden_state,)
+                encoded = model.encode(**inputs, output_hidden_states=True)
+                hidden = (*encoded.hidden_states[:-1], encoded.last_hidden_state)
                 yield rows[batch_places], hidden, inputs["attention_mask"].bool()
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         is_bf16 = self._in_bf16 and has_fast_bf16(device)
         return torch.autocast(device.type, torch.bfloat16) if is_bf16 else contextlib.nullcontext()
+
+
+def _middle(hidden: Sequence[torch.Tensor]) -> int:
+    return (len(hidden) - 1) // 2
 
 
 def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
@@ -332,15 +339,23 @@ class FrozenLinear(OnFrozenEncoder):
     """
 
     name = "frozen-linear"
+    middle: ClassVar[bool] = False  # whether the vectors are those of the middle layer
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        features_ND = self.frozen.features(rows).astype(np.float64)
+        features_ND = self.frozen.features(rows, middle=self.middle).astype(np.float64)
         assert self.label_space is not None  # fitted or loaded
         is_many = has_many_classes(self.label_space, is_pair=self.is_pair)
         return _unit(features_ND) * np.sqrt(features_ND.shape[1]) if is_many else features_ND
 
     def _num_features(self) -> int:
         return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width
+
+
+class FrozenMiddle(FrozenLinear):
+    """The same on the vectors of the encoder's middle layer, a member of `auto` (results/intents)."""
+
+    name = "frozen-middle"
+    middle = True
 
 
 class Cosine(OnFrozenEncoder):

@@ -10,10 +10,18 @@ from safetensors.numpy import load_file
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from attentune.baselines.frozen import Cosine, FrozenEncoder, FrozenLinear, OnFrozenEncoder, TokenAlignment
+from attentune.baselines.frozen import (
+    Cosine,
+    FrozenEncoder,
+    FrozenLinear,
+    FrozenMiddle,
+    OnFrozenEncoder,
+    TokenAlignment,
+)
 from attentune.baselines.linear import BASELINE_FILE, FORMAT, WEIGHTS_FILE, Baseline, LinearModel
 from attentune.config import ModelConfig
 from attentune.config.parse import did_you_mean
+from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.ensemble import read_label_space
@@ -149,14 +157,14 @@ class Majority(Baseline):
 
 
 BASELINES: dict[str, type[Baseline]] = {
-    kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, Cosine, TokenAlignment)
+    kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, FrozenMiddle, Cosine, TokenAlignment)
 }
 OF_PAIRS = tuple(name for name, kind in BASELINES.items() if kind.compares_pairs)
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
     """Return the names of the baselines that fit the rows of a task: some need pairs."""
-    return tuple(name for name in BASELINES if name not in OF_PAIRS or data.is_pair)
+    return tuple(name for name in BASELINE_NAMES if name not in OF_PAIRS or data.is_pair)
 
 
 def make_baseline(
