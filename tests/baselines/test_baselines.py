@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, LinearModel,
 from attentune.baselines.registry import (
     BASELINES,
     OF_PAIRS,
+    ColumnsLinear,
     Majority,
     TfidfLinear,
     baselines_for,
@@ -68,7 +70,15 @@ def labels_of(space: LabelSpace, rows: int) -> np.ndarray:
 def rows_for(space: LabelSpace, *, is_pair: bool, rows: int = 24) -> TextRows:
     texts = [f"{WORDS[number % 5]} {number % 7}" for number in range(rows)]
     pairs = [f"{WORDS[number % 3]} {number % 4}" for number in range(rows)] if is_pair else None
-    return rows_of(texts, pairs, labels_of(space, rows))
+    return with_extra(rows_of(texts, pairs, labels_of(space, rows)))
+
+
+def with_extra(rows: TextRows) -> TextRows:
+    """Rows with a column of numbers, of which some are missing, and one of categories."""
+    numbers = [math.nan if row % 5 == 4 else row**2 / 4 for row in range(len(rows))]
+    return replace(
+        rows, extra={"price": np.array(numbers), "product": tuple("abc"[row % 3] for row in range(len(rows)))}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +280,8 @@ def test_any_texts_and_labels(texts: list[str], data: st.DataObject, frozen: Fro
         "multi_label": st.lists(st.integers(0, 1), min_size=3, max_size=3),
     }.get(kind, st.integers(0, 2))
     drawn = np.array([data.draw(labels) for _ in texts])
-    rows = rows_of(texts, pairs, drawn)
+    numbers = [data.draw(st.floats(-1e100, 1e100) | st.just(math.nan)) for _ in texts]
+    rows = replace(rows_of(texts, pairs, drawn), extra={"price": np.array(numbers), "product": tuple(texts)})
     logits_NC = made(name, frozen).fit(rows, space).logits(rows)
     assert logits_NC.shape == (len(texts), space.num_labels)
     assert np.isfinite(logits_NC).all()
@@ -280,7 +291,7 @@ def test_any_texts_and_labels(texts: list[str], data: st.DataObject, frozen: Fro
 
 def test_baselines_are_listed_wherever_they_are_and_those_of_pairs_for_pairs() -> None:
     assert {*BASELINES} == {*BASELINE_NAMES, "frozen-middle"}  # which is a member of auto only
-    chosen = choose_members(is_pair=True, task_type="classification", encoders=["embedded"])
+    chosen = choose_members(is_pair=True, task_type="classification", has_columns=True, encoders=["embedded"])
     members = {member.name: member for member in chosen if member.is_baseline}
     for name in BASELINE_NAMES:
         kind = BASELINES[name]
@@ -288,10 +299,47 @@ def test_baselines_are_listed_wherever_they_are_and_those_of_pairs_for_pairs() -
         assert members[name].rows == ("pair" if name in OF_PAIRS else None)
         assert (members[name].encoder is not None) == issubclass(kind, OnFrozenEncoder)
         assert name == "majority" or name in _WORDS
-    # Single texts have no baselines of pairs.
-    for is_pair in (True, False):
-        data = TaskData("own", TWO, ("accuracy",), {"train": rows_for(TWO, is_pair=is_pair)})
-        assert baselines_for(data) == tuple(name for name in BASELINE_NAMES if is_pair or name not in OF_PAIRS)
+    # Single texts have no baselines of pairs, and rows without columns beside the text none of these.
+    for is_pair, has_columns in product((True, False), repeat=2):
+        rows = replace(rows_for(TWO, is_pair=is_pair), **({} if has_columns else {"extra": {}}))
+        data = TaskData("own", TWO, ("accuracy",), {"train": rows})
+        lacking = (*(() if is_pair else OF_PAIRS), *(() if has_columns else ("columns-linear",)))
+        assert baselines_for(data) == tuple(name for name in BASELINE_NAMES if name not in lacking)
+
+
+def test_columns_beside_the_text_are_the_features_of_a_linear_model(tmp_path: Path) -> None:
+    cells = ["tea", "tea", "cup", "", "cup", "pot", "tea", "cup"]
+    prices = [1.0, 10.0, math.nan, 1000.0, -3.0, 2.0, 1e9, 4.0]
+    extra = {"product": tuple(cells), "price": np.array(prices)}
+    rows = replace(rows_of(["x"] * 8, None, np.array([0, 0, 1, 1, 1, 0, 0, 1])), extra=extra)
+    baseline = ColumnsLinear()
+    baseline.fit(rows, TWO).save(tmp_path)
+
+    def expected(price: float, value: str) -> list[float]:
+        features = []
+        for form in (lambda x: x, lambda x: math.copysign(math.log(1 + abs(x)), x)):
+            known = [form(one) for one in prices if one == one]
+            mean = sum(known) / len(known)
+            deviation = math.sqrt(sum((one - mean) ** 2 for one in known) / len(known))
+            features.append(0.0 if price != price else max(-5.0, min(5.0, (form(price) - mean) / deviation)))
+        # pot and the missing value are in one row each, so that they share the indicator of a new one.
+        return [*features, float(price != price), *(float(value == one) for one in ("cup", "tea")),
+                float(value not in ("cup", "tea"))]  # fmt: skip
+
+    new_prices, new_cells = [math.nan, -1e100, 3.0], ("new", "cup", "")
+    new = replace(rows_of(["", "y", "x"]), extra={"product": new_cells, "price": np.array(new_prices)})
+    loaded = load_baseline(tmp_path)
+    tfidf = TfidfLinear().fit(rows, TWO)
+    for rows_made, wanted in ((rows, zip(prices, cells, strict=True)), (new, zip(new_prices, new_cells, strict=True))):
+        of_columns = 0.5 * np.array([expected(*one) for one in wanted])
+        features_ND = np.concatenate([tfidf._features(rows_made).toarray(), of_columns], axis=1)
+        np.testing.assert_allclose(loaded._features(rows_made).toarray(), features_ND, rtol=1e-12, atol=1e-12)
+        logits_NP = features_ND @ baseline.linear.weights_PD.T + baseline.linear.bias_P
+        np.testing.assert_allclose(loaded.logits(rows_made), log_softmax(logits_NP, axis=1), atol=1e-12)
+    assert loaded.infrequent(new) == {"product": "new"}
+    # Rows without the columns are rows in which all cells are missing.
+    missing = replace(new, extra={"product": ("",) * 3, "price": np.full(3, math.nan)})
+    np.testing.assert_array_equal(loaded.logits(replace(new, extra={})), loaded.logits(missing))
 
 
 def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:
@@ -299,6 +347,8 @@ def test_refusals(frozen: FrozenEncoder, tmp_path: Path) -> None:
         made("tfidf-liner", frozen)
     with pytest.raises(DataError, match=r"texts: got no labelled rows, expected at least one to fit majority on"):
         Majority().fit(rows_of(["a"]), TWO)
+    with pytest.raises(ConfigError, match=r"columns-linear reads columns beside the text.* --extra_columns"):
+        ColumnsLinear().fit(replace(rows_for(TWO, is_pair=False), extra={}), TWO)
     for name in OF_PAIRS:
         unloaded = FrozenEncoder(frozen.encoder, 32)
         with pytest.raises(

@@ -177,3 +177,122 @@ def test_a_column_that_is_missing_or_a_second_text_is_refused(joined: Path, atte
     words = ("--text_column", "title,the, body", "--text_pair_column", "label", "--output_dir", joined / "pair")
     status, _, err = attentune("train", joined / "joined.csv", *words)
     assert (status, "expected one column for each text of a pair" in err) == (2, True), err
+
+
+# Columns beside the text
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A folder with a fusion of texts, half of which say the label, and columns, which say the others."""
+    from attentune.cli.main import main
+
+    home = tmp_path_factory.mktemp("shop")
+    texts = list(csv.DictReader(write_reviews(home / "r.csv", 120, seed=4).read_text().splitlines()))
+    with (home / "train.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label", "price", "zip", "rating"])
+        for number, row in enumerate(texts):
+            is_good, tells = row["label"] == "good", number % 2
+            price = "" if tells else "12.50" if is_good else "900"
+            writer.writerow(
+                [row["text"] if tells else "It came", row["label"], price, 7, "cheap" if is_good else "dear"]
+            )
+    words = ["--portfolio", "columns-linear,tfidf-linear", "--folds", "3", "--time_limit", "90s", "--jobs", "1"]
+    words += ["--extra_columns", "price,zip:category,rating", "--output_dir", str(home / "run")]
+    assert main(["auto", str(home / "train.csv"), *words]) == 0
+    return home
+
+
+def predicted(out: str) -> list[tuple[str, str]]:
+    return [(row["prediction"], row["p_good"]) for row in csv.DictReader(io.StringIO(out))]
+
+
+def test_columns_beside_the_text_are_read_again_wherever_rows_are_read(shop: Path, attentune) -> None:
+    kinds = ("price:number", "zip:category", "rating:category")
+    assert library.Predictor.load(shop / "run").config.data.extra_columns == kinds
+    assert json.loads((shop / "run" / "run.json").read_text())["config"]["data"]["extra_columns"] == list(kinds)
+    rows = [
+        {"text": "It came", "price": "12.5", "zip": 7, "rating": "cheap"},
+        {"text": "It came", "price": "900", "zip": 7, "rating": "dear"},
+        {"text": "It came", "price": "a lot", "zip": None, "rating": "free"},
+    ]
+    frame = pd.DataFrame(rows)
+    frame.to_csv(shop / "new.csv", index=False)
+    (shop / "new.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    expected = list[tuple[str, str]]()
+    for name in ("new.csv", "new.jsonl"):
+        status, out, err = attentune("predict", shop / "run", "--input_file", shop / name)
+        assert status == 0, err
+        assert "1 of 3 cells of the column 'price' are no numbers and count as missing, first 'a lot'" in err
+        assert "Column 'rating' has values that fewer than two training rows have, such as 'free'" in err
+        expected = expected or predicted(out)
+        assert predicted(out) == expected
+    assert [label for label, _ in expected[:2]] == ["good", "bad"]
+    assert library.predict(shop / "run", frame)["prediction"].tolist() == [label for label, _ in expected]
+    words = ("--input_file", shop / "new.csv", "--output_dir", shop / "parts", "--format", "csv")
+    assert attentune("predict", shop / "run", *words)[0] == 0
+    (part,) = (shop / "parts").glob("*.csv")
+    assert predicted(part.read_text()) == expected
+    backend = RunBackend(library.Predictor.load(shop / "run"), name="run")
+    cells = [{name: row[name] for name in ("price", "zip", "rating")} for row in rows]
+    answers = backend.predict([(row["text"], None, one) for row, one in zip(rows, cells, strict=True)])
+    shares = [float(share) for _, share in expected]
+    assert [answer["probabilities"]["good"] for answer in answers] == pytest.approx(shares, abs=2e-6)
+    assert list(backend.read_file((shop / "new.csv").read_bytes(), FileOptions("new.csv"), 100).extra["price"][:2]) == [
+        12.5,
+        900.0,
+    ]
+    status, out, err = attentune("predict", shop / "run", "--text", "It came")
+    assert (status, "also reads the columns price, zip, rating, which are missing here" in err) == (0, True)
+    status, out, err = attentune("evaluate", shop / "run", "--validation_file", shop / "train.csv", "--format", "json")
+    assert json.loads(out)["validation"]["accuracy"] > 0.95, err
+
+
+def test_an_explanation_keeps_the_columns_of_its_row(shop: Path, attentune) -> None:
+    words = ("--input_file", shop / "new.csv", "--method", "leave-one-out", "--format", "json")
+    status, out, err = attentune("explain", shop / "run", *words)
+    assert status == 0, err
+    shares = [json.loads(line)["probability"] for line in out.splitlines()]
+    answers = library.predict(shop / "run", pd.read_csv(shop / "new.csv"))
+    assert shares == pytest.approx(answers[["p_bad", "p_good"]].max(axis=1).tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("predict run --input_file no_price.csv", "there is no column 'price', which is read beside the text"),
+        ("train train.csv --extra_columns price --output_dir x", "Use attentune auto --extra_columns"),
+        ("auto train.csv --extra_columns prise --output_dir x", "there is no column 'prise'"),
+        (
+            "auto train.csv --extra_columns label --label_column label --output_dir x",
+            "also that of the text, the label",
+        ),
+        ("auto train.csv --extra_columns price --deliver single --output_dir x", "one encoder reads no columns"),
+        ("auto train.csv --extra_columns price --exclude columns-linear --output_dir x", "no member reads the columns"),
+        ("auto train.csv --portfolio columns-linear --output_dir x", "Name some: --extra_columns"),
+    ],
+)
+def test_mistakes_with_columns_beside_the_text(shop: Path, attentune, monkeypatch, line: str, message: str) -> None:
+    (shop / "no_price.csv").write_text("text,zip,rating\nIt came,7,dear\n")
+    monkeypatch.chdir(shop)
+    status, _, err = attentune(*line.split())
+    assert (status, message in err) == (2, True), err
+
+
+def test_the_server_reads_columns_of_a_request_and_refuses_others(shop: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from attentune.serving.api import api_app
+
+    app = api_app(RunBackend(library.Predictor.load(shop / "run"), name="run"), hosts=[])
+    with TestClient(app, base_url="http://localhost") as client:
+        body = {"texts": ["It came"] * 2, "columns": {"price": [12.5, 900], "rating": ["cheap", "dear"]}}
+        answers = client.post("/predict", json=body).json()["predictions"]
+        assert [answer["prediction"] for answer in answers] == ["good", "bad"]
+        for columns in ({"price": [1]}, {"prise": [1, 2]}):
+            answer = client.post("/predict", json={**body, "columns": columns})
+            assert (answer.status_code, "expected a cell for each text of any of price, zip" in answer.text) == (
+                422,
+                True,
+            )

@@ -80,12 +80,12 @@ def test_answers_are_those_of_predict_and_explain(tiny: Tiny, tmp_path: Path, ki
 def test_joined_requests_are_answered_as_if_they_were_alone(run: Predictor) -> None:
     backend, sizes = RunBackend(run, name="mine"), []
     texts = [f"{text} {number}" for number in range(10) for text in TEXTS]
-    alone = [backend.predict([(text, None)])[0] for text in texts]
+    alone = [backend.predict([(text, None, {})])[0] for text in texts]
 
     async def joined() -> list[dict[str, Any]]:
         engine = Engine(backend, ServerLimits(batch=16, wait_ms=10), on_batch=lambda rows, _: sizes.append(rows))
         async with engine:
-            return [one for (one,) in await asyncio.gather(*(engine.predict([(text, None)]) for text in texts))]
+            return [one for (one,) in await asyncio.gather(*(engine.predict([(text, None, {})]) for text in texts))]
 
     answers = asyncio.run(joined())
     assert sizes == [16, 16, 16, 2]
@@ -96,13 +96,13 @@ def test_joined_requests_are_answered_as_if_they_were_alone(run: Predictor) -> N
 
 def test_another_precision_is_served_and_explained_in(run: Predictor) -> None:
     backend = RunBackend(run, name="mine", precision="bf16")
-    (answer,) = backend.predict([(TEXTS[0], None)])
+    (answer,) = backend.predict([(TEXTS[0], None, {})])
     (expected,) = predict(run, [TEXTS[0]])
     assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=0.05)
     assert answer["probabilities"] != pytest.approx(expected["probabilities"], abs=1e-6)
     found = backend.explain((TEXTS[0], None), ExplainOptions(), threading.Event())
     assert found["method"] == "leave-one-out"
-    assert backend.predict([(TEXTS[0], None)]) == [answer]
+    assert backend.predict([(TEXTS[0], None, {})]) == [answer]
 
 
 def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
@@ -203,15 +203,15 @@ class Slow:
         return (
             dict.fromkeys(names)
             | {"run": "slow", "kind": "slow", "labels": [], "methods": [], "pairs": False}
-            | {"scores_words": False}
+            | {"scores_words": False, "columns": []}
         )
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        self.seen.append([text for text, _ in rows])
-        if any(text == "bug" for text, _ in rows):
+        self.seen.append([text for text, *_ in rows])
+        if any(text == "bug" for text, *_ in rows):
             raise KeyError("what only we should see")
         assert self.gate.wait(20)
-        return [{"prediction": text} for text, _ in rows]
+        return [{"prediction": text} for text, *_ in rows]
 
     def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
         assert stop.wait(20)
@@ -243,22 +243,22 @@ def test_full_queues_answer_503_and_when_to_come_again() -> None:
 
     async def crowd() -> None:
         async with Engine(slow, ServerLimits(queue=2, explain_queue=1, batch=1, wait_ms=0)) as engine:
-            tasks = [asyncio.create_task(engine.predict([("first", None)]))]
+            tasks = [asyncio.create_task(engine.predict([("first", None, {})]))]
             while not slow.seen:
                 await asyncio.sleep(0.01)
-            tasks += [asyncio.create_task(engine.predict([(str(n), None)])) for n in range(2)]
+            tasks += [asyncio.create_task(engine.predict([(str(n), None, {})])) for n in range(2)]
             await asyncio.sleep(0.01)
             with pytest.raises(RequestError) as full:
-                await engine.predict([("too much", None)])
+                await engine.predict([("too much", None, {})])
             assert (full.value.status, full.value.retry_after_s) == (503, 1)
             assert str(full.value) == (
                 "2 texts wait, and this server lets at most 2 wait. Send the request again in 1 s, or start the server"
                 " with a higher --max_queue."
             )
-            explaining = asyncio.create_task(engine.explain([("a", None)], ExplainOptions()))
+            explaining = asyncio.create_task(engine.explain([("a", None, {})], ExplainOptions()))
             await asyncio.sleep(0.01)
             with pytest.raises(RequestError, match="1 requests for explanations or files wait, the most that"):
-                await engine.explain([("a", None)], ExplainOptions())
+                await engine.explain([("a", None, {})], ExplainOptions())
             explaining.cancel()
             slow.gate.set()
             assert [one["prediction"] for (one,) in await asyncio.gather(*tasks)] == ["first", "0", "1"]

@@ -45,6 +45,7 @@ from attentune.automl.members import MemberTrainer, WorkerSetup, hold, probe, se
 from attentune.automl.portfolio import Member, choose_members
 from attentune.automl.work import AutoProgress, AutoSettings, AutoWork
 from attentune.config import Config, to_flat
+from attentune.data.columns import with_columns
 from attentune.data.dataset import TaskData
 from attentune.data.doctor import examine, summary_lines
 from attentune.data.load import load_data
@@ -204,16 +205,20 @@ class _Training(AutoWork, Plan):
     def read(self, data: TaskData | None) -> tuple[Member, ...]:
         """Read and check the rows; return the members to try."""
         self.data = _load_rows(self.config, data)
+        if self.data.has_columns:  # with their kinds
+            self.config = replace(self.config, data=with_columns(self.config.data, self.data.columns))
         check_rejection(self.space, self.config.training.reject)
         self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
         if self.options.unlabeled_file is not None:
+            texts_only = replace(self.config.data, extra_columns=None)
             self.unlabeled = read_unlabelled(
-                self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=self.config.data
+                self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=texts_only
             )
         return choose_members(
             is_pair=self.data.is_pair,
             task_type=self.space.task_type,
             num_labels=self.space.num_labels,
+            has_columns=self.data.has_columns,
             encoders=self.encoders,
             names=self.options.portfolio,
             exclude=self.options.exclude,

@@ -123,6 +123,7 @@ class Delivery:
     def __init__(self, auto: AutoWork, stop: StopRequest) -> None:
         self.auto = auto
         self.stop = stop  # whether a stop was requested, before or meanwhile
+        self.reads_columns = False  # whether the delivered model reads columns beside the text
         self.delivered: _Fused | None = None  # None until it is written, and if it is a distilled encoder
         self.labels, self.seed = auto.labels, auto.config.training.seed
 
@@ -137,6 +138,9 @@ class Delivery:
         single = self._write_model(best, wants_single=auto.options.deliver == "single" and not self.stop.requested)
         rejection = self._reject(best)
         notes = [*auto.notes, *([] if rejection is None else [rejection])]
+        if auto.data.has_columns and not self.reads_columns:
+            names = ", ".join(auto.rows.extra)
+            notes.append(f"The delivered model does not read the columns {names}.")
         scores = self._score(notes)
         save_out_of_fold(auto.work, self._on_all_rows(best.logits))
         if best.fusion.members != ("majority",):  # whose certainty says nothing about rows
@@ -310,6 +314,7 @@ class Delivery:
     def _write_fused(self, fused: _Fused) -> None:
         """Write the run itself if it is one, else an ensemble."""
         self.delivered, run = fused, self._only_run(fused)
+        self.reads_columns = "columns-linear" in fused.fusion.members
         if run is None:
             self._save_ensemble(self.auto.folder, fused)
             self._write_config(self.auto.config)
@@ -345,6 +350,7 @@ class Delivery:
     def _write_config(self, config: Config) -> None:
         training = replace(config.training, output_dir=str(self.auto.folder), resume=False, overwrite_output_dir=False)
         data = with_columns(self.auto.config.data, self.auto.data.columns)
+        data = data if self.reads_columns else replace(data, extra_columns=None)
         write_text(self.auto.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
 
     def _only_run(self, fused: _Fused) -> Path | None:

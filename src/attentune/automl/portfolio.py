@@ -31,6 +31,7 @@ class Member:
     probed: bool = False  # whether its classifier starts at a linear probe of the training rows
     seed: int = 0  # added to the run's seed
     rows: str | None = None  # "single" or "pair", if it reads only such rows
+    columns: bool = False  # whether it reads the columns beside the text
     max_labels: int | None = None  # the most classes that it can have, without several labels per row
     fewest_classes: int = 0  # the fewest classes of a row with one class that it is tried with unless it is named
     most_classes: int | None = None  # the most of them
@@ -40,10 +41,10 @@ class Member:
     def is_baseline(self) -> bool:
         return self.kind == BASELINE
 
-    def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
-        """Whether it takes these rows ("single" or "pair") and labels."""
+    def fits(self, rows: str, task_type: str, num_labels: int, has_columns: bool) -> bool:
+        """Whether it takes these rows ("single" or "pair", with or without columns beside the text) and labels."""
         too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
-        return self.rows in (None, rows) and not too_many
+        return self.rows in (None, rows) and not too_many and (has_columns or not self.columns)
 
     def suits(self, classes: int) -> bool:
         """Whether it is tried with so many classes of a row with one class, else 0, unless it is named."""
@@ -76,6 +77,7 @@ def choose_members(
     is_pair: bool,
     task_type: str,
     num_labels: int = 2,
+    has_columns: bool = False,
     encoders: Sequence[str],
     names: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
@@ -89,7 +91,10 @@ def choose_members(
     rows = "pair" if is_pair else "single"
     problems = unknown_members(names or (), exclude)
     for member in all_members():
-        if member.name in (names or ()) and not member.fits(rows, task_type, num_labels):
+        if member.name in (names or ()) and not member.fits(rows, task_type, num_labels, has_columns):
+            if member.columns:
+                problems.append(f"--portfolio: {member.name} reads columns beside the text. Name some: --extra_columns")
+                continue
             most = "" if member.max_labels is None else f" with at most {member.max_labels} classes"
             problems.append(
                 f"--portfolio: {member.name} is for {_ROWS.get(member.rows or '', 'texts')}{most}, but the rows are"
@@ -97,7 +102,7 @@ def choose_members(
             )
     if problems:
         raise ConfigError(problems)
-    fitting = [member for member in all_members() if member.fits(rows, task_type, num_labels)]
+    fitting = [member for member in all_members() if member.fits(rows, task_type, num_labels, has_columns)]
     classes = num_labels if task_type == "classification" else 0
     chosen = (
         [one for one in fitting if one.name in names]
@@ -108,6 +113,10 @@ def choose_members(
     if not chosen:
         known = ", ".join(member.name for member in fitting)
         raise ConfigError(f"--portfolio and --exclude leave no member. Known for these rows: {known}.")
+    if has_columns and not any(member.columns for member in chosen):
+        raise ConfigError(
+            "--extra_columns: no member reads the columns. Leave them out, or add columns-linear to --portfolio."
+        )
     labels = encoder_labels(encoders)
     return tuple(
         member if member.encoder is None else replace(member, name=f"{member.name}{labels[encoder]}", encoder=encoder)

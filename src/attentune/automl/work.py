@@ -75,6 +75,8 @@ class AutoSettings:
                 f"training.max_steps: got {config.training.max_steps}, but auto chooses the updates of each member by"
                 " the time. Leave it out; --num_train_epochs keeps a number of epochs."
             )
+        if data.extra_columns and self.deliver == "single":
+            problems.append("data.extra_columns: one encoder reads no columns. Leave out --deliver single, or these.")
         if config.preset is not None:
             problems.append(
                 f"preset: got {config.preset!r}, but auto tries many. Leave it out; --portfolio chooses members."

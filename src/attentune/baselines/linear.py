@@ -34,6 +34,7 @@ class Baseline(ABC):
 
     name: ClassVar[str]  # its name in the registry
     compares_pairs: ClassVar[bool] = False  # whether single texts have no such features
+    reads_columns: ClassVar[bool] = False  # whether it reads the columns beside the texts too
     strengths: ClassVar[tuple[float, ...]] = ()  # inverse strengths of the penalty to choose from
     standardises: ClassVar[bool] = False
 
@@ -53,6 +54,8 @@ class Baseline(ABC):
                 f"baseline: {self.name} compares the two texts of a pair, but the rows are single texts; expected"
                 " frozen-linear, tfidf-linear or majority."
             )
+        if self.reads_columns and not rows.extra:
+            raise ConfigError(f"baseline: {self.name} reads columns beside the text. Name some with --extra_columns.")
         self.label_space, self.is_pair = label_space, rows.pairs is not None
         self.linear, self.notes = self._fit(rows, rows.labels, label_space)
         return self
@@ -63,7 +66,7 @@ class Baseline(ABC):
         if limit < len(rows):
             notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
             rows = rows.take(stratified_sample(labels, limit, self._sampling_key, self.seed))
-        rows = with_class_names(rows, space)
+        rows = rows if self.reads_columns else with_class_names(rows, space)
         model, note = fit_linear(
             self._features_to_fit(rows),
             np.asarray(rows.labels),
@@ -91,6 +94,10 @@ class Baseline(ABC):
     def cut_lengths(self, rows: TextRows) -> np.ndarray:
         """Return (N,) the tokens that are read of a row that is longer; 0 for a row that is read whole."""
         return np.zeros(len(rows), dtype=np.int64)
+
+    def infrequent(self, rows: TextRows) -> dict[str, str]:
+        """Return, for each column with a category that has no indicator of its own, the first such one."""
+        return {}
 
     def save(self, folder: Path) -> None:
         """Write `baseline.json` and `baseline.safetensors` into an existing folder."""

@@ -1,5 +1,6 @@
 """The baselines by name, and saved ones as runs, which `Predictor.load` returns."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,83 @@ def _overlaps(firsts: Sequence[str], seconds: Sequence[str], cosine_N: np.ndarra
     return np.array(rows)
 
 
+class ColumnsLinear(TfidfLinear):
+    """Logistic or ridge regression on the columns beside the text (`TextRows.extra`), and on TF-IDF features of it.
+
+    A number is standardised as it is and as sign(x) log(1 + |x|), with an indicator of missing ones. A category has an
+    indicator for each value of several training rows, and one for all others.
+    """
+
+    name = "columns-linear"
+    reads_columns = True
+    _sampling_key = "columns rows"
+
+    def __init__(self, *, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self._scales: dict[str, list[list[float]]] = {}  # mean and deviation of both forms of a column of numbers
+        self._categories: dict[str, list[str]] = {}  # the values with an indicator of their own
+
+    def _features_to_fit(self, rows: TextRows) -> sparse.csr_matrix:
+        for name, cells in rows.extra.items():
+            if isinstance(cells, np.ndarray):
+                self._scales[name] = [_mean_and_deviation(values) for values in _forms(cells)]
+            else:
+                self._categories[name] = sorted(value for value, count in Counter(cells).items() if count > 1)
+        return super()._features_to_fit(rows)
+
+    def _features(self, rows: TextRows) -> sparse.csr_matrix:
+        parts = [super()._features(rows)]
+        for name, scales in self._scales.items():
+            cells = rows.extra.get(name, np.full(len(rows), np.nan))
+            forms = [(form - mean) / deviation for form, (mean, deviation) in zip(_forms(cells), scales, strict=True)]
+            known = np.nan_to_num(forms).clip(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+            parts.append(_COLUMN_SCALE * sparse.csr_matrix(np.stack([*known, np.isnan(cells)], axis=1)))
+        for name, values in self._categories.items():
+            places = {value: place for place, value in enumerate(values)}
+            cells = rows.extra.get(name, ("",) * len(rows))
+            chosen = (np.arange(len(rows)), [places.get(cell, len(values)) for cell in cells])
+            shape = (len(rows), len(values) + 1)
+            parts.append(_COLUMN_SCALE * sparse.csr_matrix((np.ones(len(rows)), chosen), shape=shape))
+        return sparse.hstack(parts, format="csr")
+
+    def _num_features(self) -> int:
+        categories = sum(len(values) + 1 for values in self._categories.values())
+        return super()._num_features() + 3 * len(self._scales) + categories
+
+    def infrequent(self, rows: TextRows) -> dict[str, str]:
+        """Return, for each column with a category that has no indicator of its own, the first such one."""
+        cells = {name: (set(values), rows.extra.get(name, ())) for name, values in self._categories.items()}
+        found = {name: next((c for c in cells if c and c not in known), None) for name, (known, cells) in cells.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        idf, settings = super()._state()
+        return idf, {**settings, "numbers": self._scales, "categories": self._categories}
+
+    @classmethod
+    def _restored(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+        baseline = super()._restored(arrays, settings)
+        baseline._scales = {name: [[*map(float, one)] for one in both] for name, both in settings["numbers"].items()}
+        baseline._categories = {name: [*map(str, values)] for name, values in settings["categories"].items()}
+        return baseline
+
+
+# Columns beside TF-IDF features, whose vectors have length 1 (results/columns).
+_COLUMN_SCALE = 0.5
+# Numbers further from the mean count as so many standard deviations.
+_MOST_DEVIATIONS = 5.0
+
+
+def _forms(numbers_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers as they are, and on a logarithmic scale, on which prices and sizes are spread evenly."""
+    return numbers_N, np.sign(numbers_N) * np.log1p(np.abs(numbers_N))
+
+
+def _mean_and_deviation(numbers_N: np.ndarray) -> list[float]:
+    known = numbers_N[~np.isnan(numbers_N)]
+    return [float(known.mean()), float(known.std()) or 1.0] if len(known) else [0.0, 1.0]
+
+
 class Majority(Baseline):
     """Predicts the class frequencies of the training rows, smoothed so that none is 0; for scores their mean."""
 
@@ -157,14 +235,17 @@ class Majority(Baseline):
 
 
 BASELINES: dict[str, type[Baseline]] = {
-    kind.name: kind for kind in (Majority, TfidfLinear, FrozenLinear, FrozenMiddle, Cosine, TokenAlignment)
+    kind.name: kind
+    for kind in (Majority, TfidfLinear, ColumnsLinear, FrozenLinear, FrozenMiddle, Cosine, TokenAlignment)
 }
 OF_PAIRS = tuple(name for name, kind in BASELINES.items() if kind.compares_pairs)
+OF_COLUMNS = tuple(name for name, kind in BASELINES.items() if kind.reads_columns)
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
-    """Return the names of the baselines that fit the rows of a task: some need pairs."""
-    return tuple(name for name in BASELINE_NAMES if name not in OF_PAIRS or data.is_pair)
+    """Return the names of the baselines that fit the rows of a task: some need pairs, one columns beside the text."""
+    lacking = (*(() if data.is_pair else OF_PAIRS), *(() if data.has_columns else OF_COLUMNS))
+    return tuple(name for name in BASELINE_NAMES if name not in lacking)
 
 
 def make_baseline(
@@ -255,6 +336,7 @@ class BaselineEvaluator(Evaluator):
         """Predict a split at once."""
         logits_NC = self.baseline.logits(self.splits[split])
         self.read.add(self.cut_lengths(split))
+        self.read.infrequent |= self.baseline.infrequent(self.splits[split])
         if progress is not None:
             progress(len(logits_NC))
         return logits_NC

@@ -132,8 +132,8 @@ TEXT_SETTINGS = tuple(
         "max_eval_samples",
     )
 )
-_NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
-                "stride", "max_windows")  # fmt: skip
+_NOT_OF_RUNS = ("tasks", "task_settings", "extra_columns", "extra_train_files", "extra_train_weights", "max_length",
+                "long_texts", "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # Flags that set a setting to a fixed value.
 SHORTHANDS = {

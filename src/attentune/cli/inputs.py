@@ -215,6 +215,7 @@ def read_file_rows(path: str, data: Any, saved: Any, *, quiet: bool = False) -> 
 
 def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
     """Return the chunks of rows that the flags select."""
+    from attentune.data.columns import extra_kind
     from attentune.data.dataset import TextRows
     from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
 
@@ -223,6 +224,8 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
         if saved.is_pair != (parsed.text_pair is not None):
             wanted = "pairs: add --text_pair" if saved.is_pair else "single texts: leave out --text_pair"
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
+        if extra := [extra_kind(setting)[0] for setting in saved.config.data.extra_columns or ()]:
+            tell([f"The run also reads the columns {', '.join(extra)}, which are missing here; --input_file has them."])
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
@@ -245,5 +248,5 @@ def tell(notes: Iterable[str]) -> None:
 
 
 def tell_cut_texts(saved: Any) -> None:
-    """Say on standard error how many texts were longer than the run reads."""
-    tell([note] if (note := saved.read.note()) is not None else [])
+    """Say on standard error how many texts were longer than the run reads, and which categories it hardly knows."""
+    tell(saved.read.notes())

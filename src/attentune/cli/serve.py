@@ -103,7 +103,7 @@ def _app(parsed: Any, key: str | None) -> Any:
     tell([note] if (note := weak_head_note(saved)) else [])
     backend = RunBackend(saved, name=Path(parsed.run).resolve().name, precision=parsed.precision)
     # The first prediction compiles kernels and loads the members of an ensemble; it also shows whether the run works.
-    backend.predict([("warm-up", "warm-up" if backend.is_pair else None)])
+    backend.predict([("warm-up", "warm-up" if backend.is_pair else None, {})])
     hosts = [*(parsed.allowed_hosts or ()), *([] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host])]
     # A page of another site cannot know the key, so that with a key any host name is safe.
     any_host = key is not None and parsed.allowed_hosts is None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The table of `baselines.registry`, which this room cannot import.
-BASELINE_NAMES = ("majority", "tfidf-linear", "frozen-linear", "cosine", "token-alignment")
+BASELINE_NAMES = ("majority", "tfidf-linear", "columns-linear", "frozen-linear", "cosine", "token-alignment")
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
@@ -393,6 +393,11 @@ class DataConfig:
         "the column of the label; several, comma-separated, are labels of 0 and 1 (multi_label), probabilities of"
         " classes, or classes that annotators chose",
         columns=True,
+    )
+    extra_columns: tuple[str, ...] | None = setting(
+        None,
+        "auto: columns of numbers or categories beside the text, comma-separated; their kind is found, or said as in"
+        " price:number,zip:category",
     )
     id_column: str | None = setting(None, "the column of the row's id (else id, idx or index, else the row's number)")
     task_type: str | None = setting(

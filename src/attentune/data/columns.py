@@ -49,6 +49,7 @@ class Columns:
     pair: str | None = None
     label: str | None = None
     id: str | None = None
+    extra: tuple[str, ...] = ()  # the columns beside the text, with their kinds: "price:number"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -60,9 +61,15 @@ class Columns:
         """The columns of both texts."""
         return (*columns_of(self.text), *(() if self.pair is None else (self.pair,)))
 
-    def settings(self) -> dict[str, str]:
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """The columns beside the text, without their kinds."""
+        return tuple(extra_kind(setting)[0] for setting in self.extra)
+
+    def settings(self) -> dict[str, Any]:
         """Return the settings of the columns that are read, except ids, as in `TaskData.columns`."""
-        read = {"text_column": self.text, "text_pair_column": self.pair, "label_column": self.label}
+        read: dict[str, Any] = {"text_column": self.text, "text_pair_column": self.pair, "label_column": self.label}
+        read["extra_columns"] = self.extra or None
         return {name: column for name, column in read.items() if column is not None}
 
 
@@ -79,15 +86,17 @@ def with_own_names(names: Sequence[str], config: DataConfig) -> DataConfig:
 
 
 def with_columns(config: DataConfig, columns: Mapping[str, Any]) -> DataConfig:
-    """Return the settings with these columns, in the form of `TaskData.columns`, where none are given."""
-    return replace(config, **{name: column for name, column in columns.items() if getattr(config, name) is None})
+    """Return the settings with these columns, in the form of `TaskData.columns`, where none or no kinds are given."""
+    given = {name for name in columns if name != "extra_columns" and getattr(config, name) is not None}
+    return replace(config, **{name: column for name, column in columns.items() if name not in given})
 
 
-def columns_notes(columns: Mapping[str, str]) -> tuple[str, ...]:
+def columns_notes(columns: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a sentence on the columns that are read, in the form of `TaskData.columns`; none on `text` and `label`."""
+    what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
+    columns = {name: column for name, column in columns.items() if name in what}
     if set(columns.values()) <= {"text", "label", "sentence", "sentence1", "sentence2"}:
         return ()
-    what = {"text_column": "text", "text_pair_column": "second text", "label_column": "label"}
     shown = {name: ", ".join(map(repr, columns_of(column))) for name, column in columns.items()}
     return (f"Columns read: {', '.join(f'{what[name]} {column}' for name, column in shown.items())}.",)
 
@@ -120,7 +129,8 @@ def choose_columns(
     note = None if table is None else header_note(table, config)
     by_name, by_content = list[str](), list[str]()
     texts = () if config.text_column is None else find_columns(config.text_column, names) or (config.text_column,)
-    given = (config.label_column, *texts, config.text_pair_column, config.id_column)
+    extra = tuple(extra_kind(setting)[0] for setting in config.extra_columns or ())
+    given = (config.label_column, *texts, config.text_pair_column, config.id_column, *extra)
     if len(texts) > 1 and config.text_pair_column is not None:
         raise ConfigError(
             f"data.text_column: got {' and '.join(map(repr, texts))} and the second text"
@@ -139,7 +149,7 @@ def choose_columns(
         likely = [] if table is None or is_there else label_candidates(table, given)
         label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:
-        label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column)])
+        label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column, *extra)])
         if label is None and want_label:
             label = guess("label", given)
         elif label is not None:
@@ -161,10 +171,12 @@ def choose_columns(
         likely = _candidates(table, given, "text")[0] if table is not None and is_lacking else []
         text = require(names, config.text_column, source, "--text_column", likely)
     else:
-        named, pair = _named_texts([name for name in names if name not in (*parts, pair, config.id_column)], pair)
+        taken = (*parts, pair, config.id_column, *extra)
+        named, pair = _named_texts([name for name in names if name not in taken], pair)
         text = guess("text", (*given, *parts)) if named is None else named
         by_name += [] if named is None else ["text"]
-    columns = Columns(text, pair, label, config.id_column)
+    columns = Columns(text, pair, label, config.id_column, config.extra_columns or ())
+    check_extra(columns, names, source)
     cure = "If that is wrong, give --text_column or --label_column."
     held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
     notes = (_names_note(columns, by_name, names, config), held, note)
@@ -317,8 +329,82 @@ def read_rows(
         ids = tuple(ids[row] for row in kept)
     pairs = None if columns.pair is None else used.texts(columns.pair)
     dates = date_columns(used, but=(*columns.texts, *columns.labels))
-    texts = used.texts(columns.text)
-    return TextRows(ids, texts, pairs, labels, used.source, used.lines, targets=targets, dates=dates), notes
+    texts, (extra, told) = used.texts(columns.text), read_extra_columns(used, columns.extra)
+    rows = TextRows(ids, texts, pairs, labels, used.source, used.lines, targets=targets, dates=dates, extra=extra)
+    return rows, [*notes, *told.values()]
+
+
+# A column in which at least this share of the cells that are not missing are numbers holds numbers.
+_NUMBERS = 0.95
+_LARGEST = 1e100  # beyond it squares overflow
+
+
+def extra_kind(setting: str) -> tuple[str, str | None]:
+    """Divide "price:number" into the name and kind of a column beside the text; the kind is None if it is not said."""
+    name, _, kind = setting.rpartition(":")
+    return (name, kind) if name and kind in ("number", "category") else (setting, None)
+
+
+def check_extra(columns: Columns, names: Sequence[str], source: str) -> None:
+    """Check that a source has the columns beside the text, each for nothing else."""
+    for name in columns.extra_names:
+        if name in (columns.text, columns.pair, columns.id, *columns.labels) or columns.extra_names.count(name) > 1:
+            raise DataError(
+                f"the column {name!r} of --extra_columns is also that of the text, the label or the id, or is named"
+                " twice. Name others there.",
+                path=source,
+            )
+        if name not in names:
+            near = did_you_mean(name, names)
+            raise DataError(
+                f"there is no column {name!r}, which is read beside the text (--extra_columns).{near} Columns here:"
+                f" {_listed(names)}. Rename one to {name!r}, or add it; its cells may be empty.",
+                path=source,
+            )
+
+
+def with_extra_kinds(columns: Columns, table: Table) -> tuple[Columns, list[str]]:
+    """Decide the kinds of the columns beside the text that are not given, and return a note on all of them."""
+    extra, shown = list[str](), list[str]()
+    for name, given in map(extra_kind, columns.extra):
+        cells = [cell for cell in _plain_cells(table, name) if cell.lower() not in NO_LABEL]
+        numbers = sum(parse_number(cell) is not None for cell in cells)
+        kind = given or ("number" if cells and numbers >= _NUMBERS * len(cells) else "category")
+        extra.append(f"{name}:{kind}")
+        values = len(set(cells))
+        doubt = ", hardly any of which repeats" if kind == "category" and values > max(1, len(cells) / 2) else ""
+        count = "" if kind == "number" else f" with {values:,} value{'' if values == 1 else 's'}{doubt}"
+        shown.append(f"{name}: {kind}{count}")
+    return replace(columns, extra=tuple(extra)), [f"Beside the text: {', '.join(shown)}."] if shown else []
+
+
+def read_extra_columns(table: Table, extra: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the columns beside the text as in `TextRows.extra`; return notes on words by the columns of numbers."""
+    columns, notes = dict[str, Any](), dict[str, str]()
+    for name, kind in map(extra_kind, extra):
+        cells = _plain_cells(table, name)
+        if kind == "category":
+            columns[name] = cells
+            continue
+        numbers = [parse_number(cell) for cell in cells]
+        columns[name] = np.array([np.nan if one is None else one for one in numbers]).clip(-_LARGEST, _LARGEST)
+        words = [
+            row
+            for row, (cell, number) in enumerate(zip(cells, numbers, strict=True))
+            if number is None and cell.lower() not in NO_LABEL
+        ]
+        if words:
+            notes[name] = (
+                f"{table.source}: {len(words):,} of {len(cells):,} cells of the column {name!r} are no numbers and"
+                f" count as missing, first {quote(cells[words[0]])} ({table.place(words[0])})."
+            )
+    return columns, notes
+
+
+def _plain_cells(table: Table, name: str) -> tuple[str, ...]:
+    """Return the cells of a column as texts; a whole number is written as one, whatever the file's format."""
+    cells = (str(cell).strip() for cell in ("" if cell is None else cell for cell in table.values(name)))
+    return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else cell for cell in cells)
 
 
 def date_columns(table: Table, but: Collection[str | None]) -> dict[str, tuple[Any, ...]]:

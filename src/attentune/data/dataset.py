@@ -129,6 +129,8 @@ class TextRows:
     targets: np.ndarray | None = None  # (N, C) float64, what training compares predictions with instead of the labels
     kept: tuple[tuple[str, ...], ...] = ()  # the cells of further columns of the file, which are only copied, as texts
     dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the cells of the columns of dates, by name
+    # The columns beside the text, by name: categories as texts, "" if missing, or numbers as (N,) float64, else NaN.
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -163,11 +165,11 @@ class TextRows:
 
         names = ("ids", "texts", "pairs", "labels", "lines", "weights", "sources", "targets")
         columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in names}
-        dates = {name: pick(cells) for name, cells in self.dates.items()}
-        return replace(self, **columns, kept=tuple(map(pick, self.kept)), dates=dates)
+        dates, extra = ({name: pick(cells) for name, cells in part.items()} for part in (self.dates, self.extra))
+        return replace(self, **columns, kept=tuple(map(pick, self.kept)), dates=dates, extra=extra)
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of ids, texts, labels, weights and targets; it does not depend on the file."""
+        """Return a SHA-256 of ids, texts, labels, weights, targets and columns; it does not depend on the file."""
         digest = hashlib.sha256()
         for column in (self.ids, self.texts, self.pairs or ()):
             digest.update(f"{len(column)}\x1e".encode())
@@ -180,6 +182,8 @@ class TextRows:
             digest.update(b"weights" + np.ascontiguousarray(self.weights).tobytes())
         if self.targets is not None:
             digest.update(b"targets" + np.ascontiguousarray(self.targets).tobytes())
+        for name, cells in self.extra.items():
+            digest.update(repr((name, list(cells))).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
 
@@ -205,12 +209,17 @@ class TaskData:
     splits: dict[str, TextRows]  # "train", "validation", "test"
     notes: tuple[str, ...] = ()  # sentences on what was decided automatically, to be logged
     doubt: tuple[str, str] | None = None  # why the labels may be scores instead of classes, and what settles it
-    columns: dict[str, str] = field(default_factory=dict)  # of custom data: the settings of the columns that were read
+    columns: dict[str, Any] = field(default_factory=dict)  # of custom data: the settings of the columns that were read
 
     @property
     def is_pair(self) -> bool:
         """Whether each row has two texts."""
         return any(rows.pairs is not None for rows in self.splits.values())
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the rows have columns beside the text."""
+        return any(rows.extra for rows in self.splits.values())
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of each split; with extra rows, also that of train without them (`ORIGINAL_TRAIN`)."""

@@ -22,12 +22,14 @@ from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS, TaskSpec, label_reader, load_builtin, load_spec
 from attentune.data.columns import (
     Columns,
+    check_extra,
     choose_columns,
     header_note,
     label_candidates,
     read_rows,
     require,
     with_columns,
+    with_extra_kinds,
 )
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, is_missing, some_names
 from attentune.data.files import holds_sheets, read_table
@@ -153,6 +155,7 @@ _COLUMN_SETTINGS = (
     "text_pair_column",
     "label_column",
     "id_column",
+    "extra_columns",
     "label_names",
     "label_separator",
     "ignore_labels",
@@ -308,6 +311,8 @@ def _load_custom(
         cleaned[split], told = without_broken_rows(table, labels, is_skipped=config.skip_broken_rows)
         named = (*named, *told)
     tables = cleaned
+    columns, kinds = with_extra_kinds(columns, tables[first])
+    named = (*named, *kinds)
     space, notes, doubt = _label_space(tables, columns, config, label_space)
     left_out = left_out_labels(space.names, config.ignore_labels)
     reader = label_reader(None, space, config.label_separator, left_out)
@@ -373,6 +378,7 @@ def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
         column = getattr(columns, name)
         if column is not None:
             require(table.names, column, table.source, flag)
+    check_extra(columns, table.names, table.source)
     return columns
 
 
@@ -534,10 +540,11 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
     train = data.splits.get("train")
     if train is None or train.labels is None or train.sources is not None or not config.extra_train:
         return data
-    if train.targets is not None:
+    if train.targets is not None or train.extra:
+        what, files = "columns" if train.extra else "soft labels", ", ".join(file for file, _ in config.extra_train)
         raise DataError(
-            f"got soft labels and data.extra_train_files, whose rows have labels only; expected one of them. Leave out"
-            f" {', '.join(file for file, _ in config.extra_train)}.",
+            f"got {what} and data.extra_train_files, whose rows have texts and labels only; expected one of them. Leave"
+            f" out {files}.",
             path=train.source,
         )
     extra, told = list[tuple[TextRows, float]](), list[str]()

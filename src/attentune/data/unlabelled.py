@@ -16,8 +16,10 @@ from attentune.data.binary_files import parse_parquet, scan_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
+    check_extra,
     choose_columns,
     columns_notes,
+    read_extra_columns,
     read_rows,
     require,
     row_numbers,
@@ -136,15 +138,15 @@ def _row_chunks(
     keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
     for name in keep:
         require(names, name, source, "--keep_columns")
-    needed = (*columns.texts, columns.id, *columns.labels, *keep)
+    needed = (*columns.texts, columns.id, *columns.labels, *columns.extra_names, *keep)
     wanted = tuple(dict.fromkeys(name for name in needed if name is not None))
 
     def chunks() -> Iterator[Table]:
         return (_with_columns(table, wanted) for table in (tables(wanted) if only is None else [only]))
 
-    has_labels, of_labels = _checked(chunks(), columns, reader, keep)
+    has_labels, of_cells = _checked(chunks(), columns, reader, keep)
     columns = replace(columns, label=columns.label if has_labels else None)
-    notes = (*told, *notes, *of_labels)
+    notes = (*told, *notes, *of_cells)
     if spec is None and len(names) > 1:
         notes += columns_notes(columns.settings())
     if keep is names:
@@ -216,10 +218,11 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
 def _checked(
     tables: Iterable[Table], columns: Columns, reader: LabelReader, keep: Sequence[str]
 ) -> tuple[bool, tuple[str, ...]]:
-    """Check the texts of all rows; return whether all labels are known, and notes on them."""
-    is_labelled, is_known, told = False, columns.label is not None, tuple[str, ...]()
+    """Check the texts of all rows; return whether all labels are known, and notes on labels and numbers."""
+    is_labelled, is_known, told, of_numbers = False, columns.label is not None, tuple[str, ...](), dict[str, str]()
     for table in tables:
         _copied(table, keep)
+        of_numbers = read_extra_columns(table, columns.extra)[1] | of_numbers
         for name in filter(None, (columns.text, columns.pair)):
             table.texts(name)
         if is_known and columns.label is not None:
@@ -236,7 +239,7 @@ def _checked(
                 # Prediction needs no labels, so a column of that name with other content is not an error.
                 is_known = False
                 told = () if has_none else (f"The labels are left out, since not all are the run's: {error}",)
-    return is_labelled and is_known, told
+    return is_labelled and is_known, (*told, *of_numbers.values())
 
 
 @dataclass(frozen=True)
@@ -337,6 +340,8 @@ class InputRows:
             for name, flag in read.items():
                 if name is not None and source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
                     require(source.names, name, source.file.path, flag)
+            if source.kind not in (".jsonl", ".ndjson"):
+                check_extra(columns, source.names, source.file.path)
         told = tuple(dict.fromkeys(note for source in scanned for note in source.notes))
         return cls(scanned, columns, copied, (*told, *notes, *columns_notes(columns.settings())))
 
@@ -361,12 +366,13 @@ class InputRows:
     def read(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TextRows]:
         """Yield the rows of a part, block by block; without ids, rows are counted from 0."""
         columns, kept = self.columns, tuple(self.kept.values())
-        named = (*columns.texts, columns.id, *kept)
+        named = (*columns.texts, columns.id, *columns.extra_names, *kept)
         wanted = tuple(dict.fromkeys(name for name in named if name is not None))
         for place, first, end in ranges:
             before = sum(one.rows for one in self.sources[:place])
             for table in self.sources[place].blocks(first, end, wanted):
                 ids = _ids(replace(table, first_row=before + table.first_row), columns.id)
                 pairs = None if columns.pair is None else table.texts(columns.pair)
-                texts = table.texts(columns.text)
-                yield TextRows(ids, texts, pairs, None, table.source, table.lines, kept=_copied(table, kept))
+                texts, (extra, _) = table.texts(columns.text), read_extra_columns(table, columns.extra)
+                copied = _copied(table, kept)
+                yield TextRows(ids, texts, pairs, None, table.source, table.lines, kept=copied, extra=extra)

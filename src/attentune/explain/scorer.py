@@ -227,13 +227,18 @@ class WordScorer(PredictionScorer):
     spans: Sequence[WordSpans]  # the words of each row
 
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
-        """Predict rows, with the words at masked positions deleted."""
+        """Predict rows, with the words at masked positions deleted; columns beside the text stay as they are."""
         masked = [None] * len(rows) if masked is None else masked
-        copies = [self._without(int(row), words) for row, words in zip(rows, masked, strict=True)]
+        owner_N = rows if self.rows.extra else np.zeros(len(rows), dtype=np.int64)  # equal texts may differ in columns
+        copies = [
+            (int(owner), *self._without(int(row), words))
+            for owner, row, words in zip(owner_N, rows, masked, strict=True)
+        ]
         places = {copy: place for place, copy in enumerate(dict.fromkeys(copies))}
-        texts, pairs = zip(*places, strict=True) if places else ((), ())
+        owners, texts, pairs = zip(*places, strict=True) if places else ((), (), ())
+        extra = self.rows.take(owners).extra if self.rows.extra else {}
         ids = tuple(str(number) for number in range(len(places)))
-        distinct = TextRows(ids, texts, pairs if self.rows.pairs else None, None, self.rows.source)
+        distinct = TextRows(ids, texts, pairs if self.rows.pairs else None, None, self.rows.source, extra=extra)
         logits_NC = np.asarray(self.predict(distinct))
         return RowScores(logits_NC[[places[copy] for copy in copies]])
 

@@ -191,6 +191,7 @@ class EnsembleEvaluator(Evaluator):
                 made = self.make(run, TaskData(split, run.label_space, tuple(self.metrics), {split: rows}))
                 bag.append(made.predict(split, shared.add))
                 cut = np.maximum(cut, made.cut_lengths(split))
+                self.ensemble.read.infrequent |= run.read.infrequent
             by_member[member.name] = mean_logits(bag, task_type)
         self.cut[split] = cut
         self.ensemble.read.add(cut)

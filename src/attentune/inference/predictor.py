@@ -10,7 +10,7 @@ import functools
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ import numpy as np
 from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
 from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
-from attentune.data.columns import with_columns
+from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.load import frame_table, load_data
-from attentune.data.tables import columns_of, find_columns
+from attentune.data.tables import columns_of, find_columns, quote
 from attentune.data.tokenization import Features, encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
@@ -150,7 +150,7 @@ class Predictor(ABC):
         """Return settings of custom data with the columns that the run was trained on, where none are given."""
         if config.task is not None:
             return config
-        columns = ("text_column", "text_pair_column", "label_column", "id_column")
+        columns = ("text_column", "text_pair_column", "label_column", "id_column", "extra_columns")
         names = (*columns, "task_type", "label_separator", "ignore_labels")
         return with_columns(config, {name: getattr(self.config.data, name) for name in names})
 
@@ -200,6 +200,7 @@ class TextsRead:
     rows: int = 0
     cut: int = 0
     limit: int = 0
+    infrequent: dict[str, str] = field(default_factory=dict)  # a category of hardly any training row, by column
 
     def add(self, cut_lengths: np.ndarray) -> None:
         """Count rows; see `Evaluator.cut_lengths`."""
@@ -209,14 +210,20 @@ class TextsRead:
         self.rows, self.cut, self.limit = self.rows + other.rows, self.cut + other.cut, max(self.limit, other.limit)
         return self
 
-    def note(self) -> str | None:
-        """Return a sentence on the rows that were longer than the run reads, if there were any."""
+    def notes(self) -> list[str]:
+        """Return sentences on the rows that were longer than the run reads, and on categories that it hardly knows."""
+        notes = [
+            f"Column {name!r} has values that fewer than two training rows have, such as {quote(value)}; they count as"
+            " one."
+            for name, value in self.infrequent.items()
+        ]
         if not self.cut:
-            return None
-        return (
+            return notes
+        return [
             f"{self.cut:,} of {self.rows:,} texts ({self.cut / self.rows:.1%}) have more than {self.limit} tokens; the"
-            " rest was not read. A run that is trained with --long_texts windows or a larger --max_length reads it."
-        )
+            " rest was not read. A run that is trained with --long_texts windows or a larger --max_length reads it.",
+            *notes,
+        ]
 
 
 @dataclass(frozen=True)
@@ -473,6 +480,7 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
+    extra = dict[str, Any]()
     if hasattr(texts, "columns"):
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
@@ -487,12 +495,14 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
                 )
         columns, _ = prediction_columns(names, "data frame", config, is_pair=saved.is_pair)
         pairs = pairs if columns.pair is None else list(texts[columns.pair])
+        if columns.extra:
+            extra, _ = read_extra_columns(frame_table(texts[[*columns.extra_names]]), columns.extra)
         several = columns_of(columns.text)
         texts = list(texts[columns.text]) if len(several) == 1 else frame_table(texts[[*several]]).texts(columns.text)
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     firsts, seconds = checked_texts(texts, "texts"), None if pairs is None else checked_texts(pairs, "pairs")
-    rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts")
+    rows = TextRows(tuple(map(str, range(len(firsts)))), firsts, seconds, None, "texts", extra=extra)
     return run if isinstance(run, Predictor) else Predictor.load(run), rows
 
 

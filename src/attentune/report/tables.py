@@ -35,6 +35,7 @@ CONSTANT = "constant answer"
 _WORDS = {
     "tfidf-linear": "TF-IDF + linear",
     "frozen-linear": "frozen encoder + linear",
+    "columns-linear": "columns and TF-IDF + linear",
     "cosine": "cosine of frozen embeddings",
     "token-alignment": "token alignment of a frozen encoder",
 }

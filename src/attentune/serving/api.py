@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from attentune import __version__
+from attentune.data.columns import extra_kind
 from attentune.errors import AttentuneError, NonFiniteLossError
 from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
 from attentune.serving.engine import Engine
@@ -41,6 +42,9 @@ class Texts(BaseModel):
     model_config = ConfigDict(extra="forbid")
     texts: list[str] = Field(description="The (first) texts.", examples=[["The film was lovely."]])
     pairs: list[str] | None = Field(None, description="The second texts, for a run of pairs: one for each text.")
+    columns: dict[str, list[str | bool | float | None]] | None = Field(
+        None, description="The columns beside the text, for a run that has some: a cell for each text; null is missing."
+    )
 
 
 class Reasons(Texts):
@@ -187,6 +191,8 @@ def _access_line(scope: Scope, status: int, seconds: float) -> str:
 
 
 def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics: ServerMetrics) -> None:
+    columns = [extra_kind(setting)[0] for setting in backend.facts().get("columns") or ()]
+
     @app.get("/health", response_model=Health)
     async def health() -> Response:
         """Say that the server is up, and what it serves; needs no key."""
@@ -202,7 +208,7 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
         """Predict texts, together with those of requests that arrive at the same time."""
         limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=False)
         engine: Engine = request.app.state.engine
-        answers = await _in_time(request, engine.predict(_rows(body)), limits)
+        answers = await _in_time(request, engine.predict(_rows(body, columns)), limits)
         metrics.count_texts("/predict", len(answers))
         return _json({"predictions": answers})
 
@@ -213,7 +219,7 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
         limits.check_cost(body.steps, body.samples)
         engine: Engine = request.app.state.engine
         options = ExplainOptions(body.method, body.target, body.level, body.seed, body.steps, body.samples)
-        answers = await _in_time(request, engine.explain(_rows(body), options), limits)
+        answers = await _in_time(request, engine.explain(_rows(body, columns), options), limits)
         metrics.count_texts("/explain", len(answers))
         return _json({"explanations": answers})
 
@@ -232,7 +238,7 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
                     " expected 0 <= start < end <= its length.",
                 )
         engine: Engine = request.app.state.engine
-        answer = await _in_time(request, engine.call(backend.mask, (body.text, body.pair), words), limits)
+        answer = await _in_time(request, engine.call(backend.mask, (body.text, body.pair, {}), words), limits)
         return _json(answer)
 
     @app.post("/file", responses=_ERRORS, openapi_extra=_FILE_BODY)
@@ -277,9 +283,18 @@ def _add_page(app: FastAPI, backend: RunBackend, limits: ServerLimits, *, needs_
         return await answer(request, backend.errors, limits.rows)
 
 
-def _rows(body: Texts) -> list[Row]:
-    seconds = itertools.repeat(None) if body.pairs is None else body.pairs
-    return list(zip(body.texts, seconds, strict=False))
+def _rows(body: Texts, known: Sequence[str]) -> list[Row]:
+    """Return the texts of a request with their cells of the columns beside the text, which the run knows."""
+    seconds, columns = itertools.repeat(None) if body.pairs is None else body.pairs, body.columns or {}
+    for name, cells in columns.items():
+        if name not in known or len(cells) != len(body.texts):
+            raise RequestError(
+                422,
+                f"columns: got {len(cells)} cells of {name!r} for {len(body.texts)} texts, expected a cell for each"
+                f" text of any of {', '.join(known) or 'no columns: the run reads texts only'}.",
+            )
+    by_row = ({name: values[row] for name, values in columns.items()} for row in range(len(body.texts)))
+    return list(zip(body.texts, seconds, by_row, strict=False))
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -8,7 +8,7 @@ import itertools
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from attentune.config import DataConfig
+from attentune.data.columns import extra_kind, read_extra_columns
 from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
 from attentune.data.files import read_table
+from attentune.data.tables import Table, as_cell
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, ConfigError, DataError
 from attentune.explain.explainer import Answer, answer_masked, default_method, method_of
@@ -36,8 +38,8 @@ from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import read_predictions
 from attentune.serving.limits import LIME_SAMPLES
 
-# A text and its second text, or None.
-Row = tuple[str, str | None]
+# A text, its second text or None, and cells of the columns beside the text by name.
+Row = tuple[str, str | None, Mapping[str, Any]]
 # A word to mask: "text" or "pair", its first character, and the one after its last.
 Span = tuple[str, int, int]
 
@@ -107,6 +109,7 @@ class RunBackend:
             "task_type": self._saved.label_space.task_type,
             "labels": list(self._saved.label_space.names),
             "pairs": self.is_pair,
+            "columns": list(self._saved.config.data.extra_columns or ()),
             "score": _score(self._saved),
             "max_length": None if model is None else model.config.max_seq_length,
             "explains_by": default_method(self._saved),
@@ -264,8 +267,11 @@ class RunBackend:
 
     def _rows(self, rows: Sequence[Row]) -> TextRows:
         ids = tuple(map(str, range(len(rows))))
-        pairs = tuple(second or "" for _, second in rows) if self.is_pair else None
-        return TextRows(ids, tuple(text for text, _ in rows), pairs, None, "texts")
+        pairs = tuple(second or "" for _, second, _ in rows) if self.is_pair else None
+        columns = self._saved.config.data.extra_columns or ()
+        cells = {name: [as_cell(row[2].get(name)) for row in rows] for name, _ in map(extra_kind, columns)}
+        extra, _ = read_extra_columns(Table("columns", tuple(cells), cells, len(rows)), columns)
+        return TextRows(ids, tuple(text for text, *_ in rows), pairs, None, "texts", extra=extra)
 
 
 def _rounded(answer: dict[str, Any]) -> dict[str, Any]:

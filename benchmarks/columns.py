@@ -1,0 +1,138 @@
+"""What columns beside the text bring, `attentune auto --extra_columns`, on two public files (results/columns).
+
+    python -m benchmarks.columns --movies vega-datasets-2.9.0.tgz [--half development] [--draws 1,2]
+    python -m benchmarks.columns
+
+Each draw is a line of `runs.jsonl`. Debian's packages are those of `apt-cache dumpavail`, the films those of the npm
+package vega-datasets (`npm pack vega-datasets@2.9.0`).
+"""
+
+import argparse
+import collections
+import hashlib
+import json
+import random
+import subprocess
+import tarfile
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.special import log_softmax
+
+from attentune.automl.fusion import FusionProblem, fit_fusion
+from attentune.baselines.frozen import FrozenEncoder
+from attentune.baselines.registry import make_baseline
+from attentune.config import DataConfig, ModelConfig
+from attentune.data.load import load_data
+from attentune.data.splits import stratified_folds
+from attentune.metrics.metrics import METRICS
+
+FOLDER, HALVES = Path(__file__).resolve().parents[1] / "results" / "columns", ("development", "reported")
+CLASSES, TRAIN_ROWS, MOST_TEST_ROWS, FOLDS = {"debian": 20, "movies": 10}, {"debian": 800, "movies": 700}, 1000, 3
+PACKAGE = "Maintainer Architecture Priority Installed-Size dependencies"
+FILM = "Source,MPAA Rating,Creative Type,Distributor,Running Time min,Production Budget,Worldwide Gross,IMDB Rating"
+COLUMNS = {"debian": PACKAGE.split(), "movies": FILM.split(",")}
+# The members of each arm, and whether the columns are joined to their text.
+ARMS = {
+    "text": (("tfidf-linear", "frozen-linear"), False),
+    "--extra_columns": (("tfidf-linear", "frozen-linear", "columns-linear"), False),
+    "--text_column": (("tfidf-linear", "frozen-linear"), True),
+    "both": (("tfidf-linear", "frozen-linear", "columns-linear"), True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="movies,debian")
+    parser.add_argument("--draws", default="1,2,3,4,5")
+    parser.add_argument("--half", choices=HALVES, default="reported")
+    parser.add_argument("--movies", help="the npm package of the films; without it only the table is made")
+    given = parser.parse_args()
+    file = FOLDER / ("runs.jsonl" if given.half == "reported" else "development.jsonl")
+    done = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    for data, draw in product(given.data.split(","), map(int, given.draws.split(","))) if given.movies else ():
+        if (data, draw) not in {(one["data"], one["draw"]) for one in done}:
+            done.append({"data": data, "draw": draw, **scores(rows_of(data, given.half, given.movies), data, draw)})
+            with file.open("a") as opened:
+                opened.write(json.dumps(done[-1]) + "\n")
+    print("\n".join(table(done)))
+
+
+def rows_of(data: str, half: str, movies: str) -> list[dict[str, str]]:
+    """Return the rows of a half: one for each source package or title, of the most frequent classes."""
+    rows: dict[str, dict[str, str]] = {}
+    if data == "debian":
+        listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
+        for part in listed.split("\n\n"):
+            cells = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line and line[0] != " ")
+            cells["dependencies"] = str(len(cells["Depends"].split(", ")) if "Depends" in cells else 0)
+            cells["Maintainer"] = cells.get("Maintainer", "").split(" <")[0]
+            if "Description" in cells and "Section" in cells:
+                texts = {"text": cells["Description"], "label": cells["Section"].split("/")[-1]}
+                key = cells.get("Source", cells["Package"]).split(" ")[0]
+                rows.setdefault(key, texts | {name: cells.get(name, "") for name in COLUMNS[data]})
+    else:
+        with tarfile.open(movies) as package:
+            films = json.load(package.extractfile("package/data/movies.json"))
+        for film in (one for one in films if one["Title"] and one["Major Genre"]):
+            cells = {name: "" if film[name] is None else str(film[name]) for name in COLUMNS[data]}
+            rows.setdefault(str(film["Title"]), {"text": str(film["Title"]), "label": film["Major Genre"], **cells})
+    kept = dict(collections.Counter(row["label"] for row in rows.values()).most_common(CLASSES[data]))
+    half_of = {key: HALVES[hashlib.sha256(key.encode()).digest()[-1] % 2] for key in rows}
+    return [row for key, row in sorted(rows.items()) if row["label"] in kept and half_of[key] == half]
+
+
+def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
+    """Fuse the members of each arm as `auto` does, and score them on rows that are not drawn."""
+    count, encoder, extra = TRAIN_ROWS[data], FrozenEncoder(ModelConfig(), 128), tuple(COLUMNS[data])
+    drawn = pd.DataFrame(random.Random(f"columns {data} {draw}").sample(rows, len(rows))[: count + MOST_TEST_ROWS])
+    config, arms, logits = DataConfig(label_column="label", extra_columns=extra), {}, dict[Any, Any]()
+    for arm, (members, is_joined) in ARMS.items():
+        settings = replace(config, text_column=json.dumps(["text", *extra]) if is_joined else "text")
+        loaded = load_data(settings, seed=draw, splits=("train",), cut_validation=False, frame=drawn)
+        every, space = loaded.splits["train"], loaded.label_space
+        labels, test, parts = np.asarray(every.labels), np.arange(count, len(every)), np.zeros(count, dtype=np.int64)
+        for fold, part in enumerate(stratified_folds(labels[:count], FOLDS, draw, "columns")):
+            parts[part] = fold
+
+        def predict(name: str, used: np.ndarray, scored: np.ndarray, every: Any = every, space: Any = space) -> Any:
+            baseline = make_baseline(name, encoder=ModelConfig(), max_length=128, seed=draw, frozen=encoder)
+            return baseline.fit(every.take(used), space).logits(every.take(scored))
+
+        for name in (name for name in members if (name, is_joined) not in logits):
+            held_NC = np.zeros((count, space.num_labels))
+            for fold in range(FOLDS):
+                held_NC[parts == fold] = predict(name, np.flatnonzero(parts != fold), np.flatnonzero(parts == fold))
+            logits[name, is_joined] = held_NC, predict(name, np.arange(count), test)
+        held = {name: logits[name, is_joined][0] for name in members}
+        fusion = fit_fusion(FusionProblem(held, labels[:count], parts, space, METRICS["accuracy"])).fusion
+        fused_NC = log_softmax(fusion.apply({name: logits[name, is_joined][1] for name in members}), axis=1)
+        facts = {"accuracy": np.mean(fused_NC.argmax(axis=1) == labels[test]), **fusion.member_weights()}
+        facts["loss"] = -fused_NC[np.arange(len(test)), labels[test]].mean()
+        arms[arm] = {name: round(float(value), 4) for name, value in facts.items()}
+    return {"train_rows": count, "test_rows": len(drawn) - count, "arms": arms}
+
+
+def table(done: list[dict[str, Any]]) -> list[str]:
+    """Return the means over draws, and the gains over the first arm with the interval of Nadeau and Bengio."""
+    lines = ["| data | arm | accuracy | loss | gain in points (95 % interval) | p |", "|---|---|---|---|---|---|"]
+    for data, arm in product(CLASSES, ARMS):
+        runs = [one for one in done if one["data"] == data]
+        frame = pd.DataFrame([one["arms"][arm] for one in runs], columns=["accuracy", "loss"])
+        gains, shown = 100 * (frame["accuracy"] - [one["arms"]["text"]["accuracy"] for one in runs]), " | "
+        if len(runs) > 1 and arm != "text":
+            spread = gains.std() * np.sqrt(1 / len(runs) + runs[0]["test_rows"] / runs[0]["train_rows"])
+            low, high = stats.t.interval(0.95, len(runs) - 1, gains.mean(), spread)
+            p = 2 * stats.t.sf(abs(gains.mean()) / spread, len(runs) - 1)
+            shown = f"{gains.mean():+.1f} ({low:+.1f} to {high:+.1f}) | {p:.4f}"
+        lines.append(f"| {data} | `{arm}` | {frame['accuracy'].mean():.4f} | {frame['loss'].mean():.3f} | {shown} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
