@@ -33,6 +33,19 @@ def load(tmp_path: Path, names: tuple[str, ...], rows: list[tuple[str, ...]], **
     return load_data(config, seed=0)
 
 
+def test_the_training_rows_say_what_the_columns_hold_in_all_files(tmp_path: Path) -> None:
+    """Cells of 0 and 1 alone could be votes for the classes 0 and 1."""
+    train = write(tmp_path / "train.csv", ("p_0", "p_1"), [("0.75", "0.25"), ("0", "1"), ("1", "0")] * 4)
+    only_ones = write(tmp_path / "dev.csv", ("p_0", "p_1"), [("1", "0"), ("0", "1"), ("0", "1")])
+    config = {"train_file": str(train), "label_column": "p_0,p_1", "task_type": "classification"}
+    data = load_data(DataConfig(validation_file=str(only_ones), **config), seed=0)
+    assert data.label_space.names == ("0", "1")
+    assert data.splits["validation"].targets.tolist() == [[1, 0], [0, 1], [0, 1]]
+    classes = write(tmp_path / "classes.csv", ("p_0", "p_1"), [("a", "b")])
+    with pytest.raises(AttentuneError, match=r"classes\.csv.*hold classes here, but probabilities in the training"):
+        load_data(DataConfig(validation_file=str(classes), **config), seed=0)
+
+
 @pytest.mark.parametrize("label_names", [None, ("good", "fair", "bad")])
 def test_votes_are_a_distribution_and_its_mode(tmp_path: Path, label_names: tuple[str, ...] | None) -> None:
     data = load(tmp_path, ("ann1", "ann2", "ann3"), VOTES, label_names=label_names)

@@ -232,15 +232,30 @@ def label_reading(table: Table, columns: Sequence[str], task_type: str | None, k
 
 
 def label_shares(
-    table: Table, column: str, task_type: str, known: Sequence[str] = (), skipped: Collection[str] = ()
+    table: Table,
+    column: str,
+    task_type: str,
+    known: Sequence[str] = (),
+    skipped: Collection[str] = (),
+    reading: str | None = None,
 ) -> tuple[list[dict[str, float] | None], tuple[str, ...]]:
-    """Return each row's distribution over the classes, None without labels; and the classes that columns stand for."""
+    """Return each row's distribution over the classes, None without labels; and the classes that columns stand for.
+
+    `reading` is what the columns hold in the training rows; None decides it by these rows.
+    """
     columns = columns_of(column)
     rows = [
         [cell.strip() for cell in row if cell and plain_label(cell)]
         for row in zip(*map(table.values, columns), strict=True)
     ]
-    if label_reading(table, columns, task_type, known) == "votes":
+    if reading == "probabilities" and label_reading(table, columns, task_type) == "votes":
+        raise table.error(
+            0,
+            f"the label columns {', '.join(map(repr, columns))} hold classes here, but probabilities in the training"
+            " rows, expected one form in all files. Write all of them in one form.",
+            LabelError,
+        )
+    if (reading or label_reading(table, columns, task_type, known)) == "votes":
         votes = [Counter(cell for cell in row if label_key(cell) not in skipped) for row in rows]
         return [{name: count / own.total() for name, count in own.items()} or None for own in votes], ()
     starts = [columns[0][: place + 1] for place, sign in enumerate(columns[0]) if sign in "_-. "]
@@ -491,6 +506,7 @@ class LabelReader:
     missing: tuple[str, ...] = ()  # values that mean "no label", besides empty and null
     separator: str | None = None  # multi-label: the separator in a cell; None finds it
     left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
+    reading: str | None = None  # what several columns hold in the training rows; see `label_reading`
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
         """Read class ids (int64), scores (float64), or of several labels a row (N, C) int64, 1 for each."""
@@ -516,7 +532,7 @@ class LabelReader:
         if self.space.is_multilabel or column in table.columns or len(columns_of(column)) == 1:
             return None
         skipped = set(map(label_key, left_out))
-        return label_shares(table, column, self.space.task_type, self.space.names, skipped)[0]
+        return label_shares(table, column, self.space.task_type, self.space.names, skipped, self.reading)[0]
 
     def targets(self, table: Table, column: str) -> np.ndarray | None:
         """Read several columns of probabilities or votes as (N, C) float64; None for one label a row."""

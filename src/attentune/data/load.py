@@ -316,6 +316,10 @@ def _load_custom(
     space, notes, doubt = _label_space(tables, columns, config, label_space)
     left_out = left_out_labels(space.names, config.ignore_labels)
     reader = label_reader(None, space, config.label_separator, left_out)
+    if label_space is None and len(columns.labels) > 1 and space.task_type in ("classification", "ordinal"):
+        # Votes or probabilities, for all splits: cells of 0 and 1 alone may be either.
+        known = config.label_names or ()
+        reader = replace(reader, reading=label_reading(tables[first], columns.labels, space.task_type, known))
     rows: dict[str, TextRows] = {}
     notes = [*named, *notes]
     for split, table in tables.items():
