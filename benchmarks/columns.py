@@ -1,18 +1,17 @@
 """What columns beside the text bring, `attentune auto --extra_columns`, on two public files (results/columns).
 
-    python -m benchmarks.columns --movies vega-datasets-2.9.0.tgz [--half development] [--draws 1,2]
-    python -m benchmarks.columns
+    python -m benchmarks.columns runs.jsonl [vega-datasets-2.9.0.tgz [reported|development [DRAW ...]]]
 
-Each draw is a line of `runs.jsonl`. Debian's packages are those of `apt-cache dumpavail`, the films those of the npm
-package vega-datasets (`npm pack vega-datasets@2.9.0`).
+Each draw is a line of the records; their table is printed. Debian's packages are those of `apt-cache dumpavail`, the
+films those of the npm package vega-datasets (`npm pack vega-datasets@2.9.0`).
 """
 
-import argparse
 import collections
 import hashlib
 import json
 import random
 import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from itertools import product
@@ -32,32 +31,22 @@ from attentune.data.load import load_data
 from attentune.data.splits import stratified_folds
 from attentune.metrics.metrics import METRICS
 
-FOLDER, HALVES = Path(__file__).resolve().parents[1] / "results" / "columns", ("development", "reported")
+HALVES, DRAWS = ("development", "reported"), ("1", "2", "3", "4", "5")
 CLASSES, TRAIN_ROWS, MOST_TEST_ROWS, FOLDS = {"debian": 20, "movies": 10}, {"debian": 800, "movies": 700}, 1000, 3
 PACKAGE = "Maintainer Architecture Priority Installed-Size dependencies"
 FILM = "Source,MPAA Rating,Creative Type,Distributor,Running Time min,Production Budget,Worldwide Gross,IMDB Rating"
 COLUMNS = {"debian": PACKAGE.split(), "movies": FILM.split(",")}
-# The members of each arm, and whether the columns are joined to their text.
-ARMS = {
-    "text": (("tfidf-linear", "frozen-linear"), False),
-    "--extra_columns": (("tfidf-linear", "frozen-linear", "columns-linear"), False),
-    "--text_column": (("tfidf-linear", "frozen-linear"), True),
-    "both": (("tfidf-linear", "frozen-linear", "columns-linear"), True),
-}
+MEMBERS = ("tfidf-linear", "frozen-linear", "columns-linear")
+# Whether an arm has the third member too, and whether the columns are joined to the texts of its members.
+ARMS = {"text": (0, 0), "--extra_columns": (1, 0), "--text_column": (0, 1), "both": (1, 1)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="movies,debian")
-    parser.add_argument("--draws", default="1,2,3,4,5")
-    parser.add_argument("--half", choices=HALVES, default="reported")
-    parser.add_argument("--movies", help="the npm package of the films; without it only the table is made")
-    given = parser.parse_args()
-    file = FOLDER / ("runs.jsonl" if given.half == "reported" else "development.jsonl")
+def main(records: str, movies: str = "", half: str = "reported", *draws: str) -> None:
+    file = Path(records)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    for data, draw in product(given.data.split(","), map(int, given.draws.split(","))) if given.movies else ():
-        if (data, draw) not in {(one["data"], one["draw"]) for one in done}:
-            done.append({"data": data, "draw": draw, **scores(rows_of(data, given.half, given.movies), data, draw)})
+    for data, draw in product(COLUMNS, draws or DRAWS) if movies else ():
+        if (data, int(draw)) not in {(one["data"], one["draw"]) for one in done}:
+            done.append({"data": data, "draw": int(draw), **scores(rows_of(data, half, movies), data, int(draw))})
             with file.open("a") as opened:
                 opened.write(json.dumps(done[-1]) + "\n")
     print("\n".join(table(done)))
@@ -74,8 +63,8 @@ def rows_of(data: str, half: str, movies: str) -> list[dict[str, str]]:
             cells["Maintainer"] = cells.get("Maintainer", "").split(" <")[0]
             if "Description" in cells and "Section" in cells:
                 texts = {"text": cells["Description"], "label": cells["Section"].split("/")[-1]}
-                key = cells.get("Source", cells["Package"]).split(" ")[0]
-                rows.setdefault(key, texts | {name: cells.get(name, "") for name in COLUMNS[data]})
+                row = texts | {name: cells.get(name, "") for name in COLUMNS[data]}
+                rows.setdefault(cells.get("Source", cells["Package"]).split(" ")[0], row)
     else:
         with tarfile.open(movies) as package:
             films = json.load(package.extractfile("package/data/movies.json"))
@@ -92,11 +81,12 @@ def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
     count, encoder, extra = TRAIN_ROWS[data], FrozenEncoder(ModelConfig(), 128), tuple(COLUMNS[data])
     drawn = pd.DataFrame(random.Random(f"columns {data} {draw}").sample(rows, len(rows))[: count + MOST_TEST_ROWS])
     config, arms, logits = DataConfig(label_column="label", extra_columns=extra), {}, dict[Any, Any]()
-    for arm, (members, is_joined) in ARMS.items():
+    for arm, (has_third, is_joined) in ARMS.items():
+        members, test = MEMBERS[: 2 + has_third], np.arange(count, len(drawn))
         settings = replace(config, text_column=json.dumps(["text", *extra]) if is_joined else "text")
         loaded = load_data(settings, seed=draw, splits=("train",), cut_validation=False, frame=drawn)
-        every, space = loaded.splits["train"], loaded.label_space
-        labels, test, parts = np.asarray(every.labels), np.arange(count, len(every)), np.zeros(count, dtype=np.int64)
+        every, space, parts = loaded.splits["train"], loaded.label_space, np.zeros(count, dtype=np.int64)
+        labels = np.asarray(every.labels)
         for fold, part in enumerate(stratified_folds(labels[:count], FOLDS, draw, "columns")):
             parts[part] = fold
 
@@ -109,9 +99,9 @@ def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
             for fold in range(FOLDS):
                 held_NC[parts == fold] = predict(name, np.flatnonzero(parts != fold), np.flatnonzero(parts == fold))
             logits[name, is_joined] = held_NC, predict(name, np.arange(count), test)
-        held = {name: logits[name, is_joined][0] for name in members}
+        held, new = ({name: logits[name, is_joined][place] for name in members} for place in (0, 1))
         fusion = fit_fusion(FusionProblem(held, labels[:count], parts, space, METRICS["accuracy"])).fusion
-        fused_NC = log_softmax(fusion.apply({name: logits[name, is_joined][1] for name in members}), axis=1)
+        fused_NC = log_softmax(fusion.apply(new), axis=1)
         facts = {"accuracy": np.mean(fused_NC.argmax(axis=1) == labels[test]), **fusion.member_weights()}
         facts["loss"] = -fused_NC[np.arange(len(test)), labels[test]].mean()
         arms[arm] = {name: round(float(value), 4) for name, value in facts.items()}
@@ -120,19 +110,18 @@ def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
 
 def table(done: list[dict[str, Any]]) -> list[str]:
     """Return the means over draws, and the gains over the first arm with the interval of Nadeau and Bengio."""
-    lines = ["| data | arm | accuracy | loss | gain in points (95 % interval) | p |", "|---|---|---|---|---|---|"]
+    lines = ["| data | arm | accuracy | loss | gain in points (95 % interval) |", "|---|---|---|---|---|"]
     for data, arm in product(CLASSES, ARMS):
         runs = [one for one in done if one["data"] == data]
         frame = pd.DataFrame([one["arms"][arm] for one in runs], columns=["accuracy", "loss"])
-        gains, shown = 100 * (frame["accuracy"] - [one["arms"]["text"]["accuracy"] for one in runs]), " | "
+        gains, shown = 100 * (frame["accuracy"] - [one["arms"]["text"]["accuracy"] for one in runs]), ""
         if len(runs) > 1 and arm != "text":
             spread = gains.std() * np.sqrt(1 / len(runs) + runs[0]["test_rows"] / runs[0]["train_rows"])
             low, high = stats.t.interval(0.95, len(runs) - 1, gains.mean(), spread)
-            p = 2 * stats.t.sf(abs(gains.mean()) / spread, len(runs) - 1)
-            shown = f"{gains.mean():+.1f} ({low:+.1f} to {high:+.1f}) | {p:.4f}"
+            shown = f"{gains.mean():+.1f} ({low:+.1f} to {high:+.1f})"
         lines.append(f"| {data} | `{arm}` | {frame['accuracy'].mean():.4f} | {frame['loss'].mean():.3f} | {shown} |")
     return lines
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

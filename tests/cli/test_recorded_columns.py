@@ -263,6 +263,10 @@ def test_an_explanation_keeps_the_columns_of_its_row(shop: Path, attentune) -> N
     [
         ("predict run --input_file no_price.csv", "there is no column 'price', which is read beside the text"),
         ("train train.csv --extra_columns price --output_dir x", "Use attentune auto --extra_columns"),
+        (
+            "compare --train_file train.csv --presets bert,columns-linear --extra_columns price --output_dir x",
+            "bert: data.extra_columns: got price, but only the baseline columns-linear reads columns.",
+        ),
         ("auto train.csv --extra_columns prise --output_dir x", "there is no column 'prise'"),
         (
             "auto train.csv --extra_columns label --label_column label --output_dir x",

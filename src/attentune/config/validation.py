@@ -157,8 +157,21 @@ def _calibration(config: Config) -> Iterator[str]:
         )
 
 
+def unread_columns(config: Config) -> str | None:
+    """Return an error if columns beside the text are named that the run would not read."""
+    if not config.data.extra_columns or config.baseline == "columns-linear":
+        return None
+    return (
+        f"data.extra_columns: got {', '.join(config.data.extra_columns)}, but only the baseline columns-linear reads"
+        " columns. Use attentune auto --extra_columns, which fuses it with other models; or join the columns into the"
+        " text: --text_column title,price."
+    )
+
+
 def _data(config: Config) -> Iterator[str]:
     data = config.data
+    if config.preset is not None and (problem := unread_columns(config)) is not None:  # auto has none
+        yield problem
     for name in ("fold", "fold_seed") if data.folds is None else ():
         if getattr(data, name) != getattr(DataConfig(), name):
             yield f"data.{name}: goes with --folds, the number of parts."

@@ -22,7 +22,7 @@ import numpy as np
 
 from attentune.config import Config, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean
-from attentune.config.validation import find_conflicts
+from attentune.config.validation import find_conflicts, unread_columns
 from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data, with_calibration, with_extra
@@ -207,12 +207,8 @@ def frame_run(
 def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
     """Read and check the rows of a run whose folder is checked."""
     settings = config.training
-    if config.data.extra_columns and config.baseline != "columns-linear":
-        raise ConfigError(
-            f"data.extra_columns: got {', '.join(config.data.extra_columns)}, but a fine-tuned encoder reads texts."
-            " Use attentune auto --extra_columns, which adds a linear model of the columns; or join the columns into"
-            " the text: --text_column title,price."
-        )
+    if (problem := unread_columns(config)) is not None:
+        raise ConfigError(problem)
     if data is None:
         # All splits of custom data; of a built-in task only those that are trained and evaluated on.
         wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None
