@@ -1,6 +1,7 @@
 """A distilled model learns an ensemble's out-of-fold predictions; a worker's run of one fold."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from attentune.automl.distill import (
     student_config,
 )
 from attentune.automl.folds import make_folds, save_folds
-from attentune.automl.members import MemberTrainer, WorkerSetup
+from attentune.automl.members import MemberTrainer, WorkerSetup, refitted_energies
 from attentune.automl.portfolio import Member
 from attentune.automl.work import AutoProgress, AutoSettings
 from attentune.config import Config, load_config, to_flat, to_yaml
@@ -46,6 +47,27 @@ SPACES = {
     "multi_label": LabelSpace("multi_label", ("a", "b", "c")),
     "regression": LabelSpace("regression"),
 }
+
+
+def test_energies_are_those_of_the_model_of_all_rows():
+    """Folds whose models are the whole one with another scale and shift of the energy."""
+    draw = np.random.default_rng(3)
+    whole_SC, fold_S, fold_M = 3 * draw.normal(size=(60, 4)), np.arange(60) % 3, np.array([0, 1, 2, 1, 0])
+    new_MC, energies = 3 * draw.normal(size=(5, 4)), {}
+    of_folds = {fold: (1 + fold) * whole_SC for fold in range(3)}
+    for fold, logits_SC in of_folds.items():
+        for row in range(60):
+            values = (logits_SC[row] - logits_SC[row].mean()).tolist()
+            energies[fold, row] = math.log(sum(math.exp(value) for value in values))
+    found = refitted_energies(np.stack([(1 + k) * row for k, row in zip(fold_M, new_MC)]), fold_M, of_folds, whole_SC, fold_S)  # fmt: skip # noqa: B905,E501
+    for place, fold in enumerate(fold_M.tolist()):
+        values = ((1 + fold) * (new_MC[place] - new_MC[place].mean())).tolist()
+        own = math.log(sum(math.exp(value) for value in values))
+        before, after = ([energies[k, row] for row in range(60) if row % 3 != fold] for k in (fold, 0))
+        expected = np.mean(after) + np.std(after) * (own - np.mean(before)) / np.std(before)
+        assert found[place] == pytest.approx(expected)
+    equal = refitted_energies(np.ones((2, 4)), np.zeros(2, int), {0: np.ones((60, 4))}, whole_SC, fold_S)
+    assert equal == pytest.approx([math.log(4)] * 2)  # nothing to scale: the majority class
 
 
 def hard_target(kind: str, labels: np.ndarray, row: int, column: int) -> float:

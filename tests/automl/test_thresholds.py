@@ -438,7 +438,7 @@ def test_the_leaderboard_and_its_card():
     for part in (
         "bert is delivered.",
         "| bert | 0.8000 |",
-        "test rows, which chose nothing: accuracy 0.8100",
+        "test rows, which chose no member: accuracy 0.8100",
         "- 3 folds",
     ):
         assert part in text

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
@@ -29,7 +30,14 @@ from attentune.baselines.frozen import (
     alignment_features,
     chunks,
 )
-from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, LinearModel, fit_linear, with_class_names
+from attentune.baselines.linear import (
+    BASELINE_FILE,
+    MANY_CLASSES,
+    WEIGHTS_FILE,
+    LinearModel,
+    fit_linear,
+    with_class_names,
+)
 from attentune.baselines.registry import (
     BASELINES,
     OF_PAIRS,
@@ -614,3 +622,18 @@ def test_rows_of_names_have_weights_and_are_of_single_texts_with_one_label() -> 
         (rows, LabelSpace("ordinal", NAMES)),
     ):
         assert with_class_names(unchanged, of) is unchanged
+
+
+def test_many_classes_on_sparse_features_end_near_the_solution():
+    """By a few passes of SAGA, and L-BFGS on the same numbers in a dense matrix."""
+    draw, classes = np.random.default_rng(0), MANY_CLASSES
+    labels = np.arange(80 * classes) % classes  # more rows than are reduced
+    dense_ND = draw.random((len(labels), 60)) * (draw.random((len(labels), 60)) < 0.1)
+    dense_ND[np.arange(len(labels)), labels] += draw.random(len(labels))
+    space = LabelSpace("classification", tuple(f"c{k}" for k in range(classes)))
+    options = {"weights": None, "strengths": (1.0,), "seed": 0, "standardise": False}
+    fitted = [fit_linear(x, labels, space, **options)[0] for x in (dense_ND, *[sparse.csr_matrix(dense_ND)] * 2)]
+    assert (fitted[1].weights_PD == fitted[2].weights_PD).all()
+    assert np.abs(fitted[1].weights_PD - fitted[0].weights_PD).max() > 1e-9  # another solver
+    exact_NC, near_NC = (model.logits(dense_ND, space)[np.arange(len(labels)), labels] for model in fitted[:2])
+    assert near_NC.mean() == pytest.approx(exact_NC.mean(), abs=0.02)

@@ -422,6 +422,30 @@ def test_fused_baselines_are_a_single_model_of_one_encoder(attentune, tiny, tmp_
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("validation", [False, True])
+def test_a_baseline_that_beats_the_distilled_encoder_is_delivered(attentune, tiny, tmp_path, fuses_all, validation):
+    flags = ("--portfolio", "tfidf-linear,bert-mean", "--folds", "2", "--jobs", "1", "--deliver", "single", "--reject")
+    line = intents(tmp_path, tiny("bert"), *flags, *LONG, classes=3, rows=90)
+    line += ["--validation_file", str(tmp_path / "train.csv")] * validation
+    out, _ = attentune.done(*line)
+    told = re.search(r"tfidf-linear is delivered: its accuracy is (0\.\d+|1\.0000) on \d+ .* ensemble (0\.\d+)", out)
+    assert told, out
+    assert float(told[1]) > float(told[2])
+    best = Predictor.load(tmp_path / "best")
+    assert (best.kind, best.rejection.score) == ("tfidf-linear baseline", "energy")
+    assert re.search(r"^tfidf-linear .* delivered$", out, re.MULTILINE)
+    assert predict(best, ["w1x1 f2 f3"])[0]["prediction"] == "c1"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("classes", "first"), [(19, "tfidf-linear"), (20, "frozen-linear")])
+def test_the_strongest_baseline_of_many_classes_comes_first(attentune, tiny, tmp_path, classes, first):
+    flags = ("--portfolio", "majority,tfidf-linear,frozen-linear", "--folds", "2", "--jobs", "1", *LONG)
+    attentune.done(*intents(tmp_path, tiny("bert"), *flags, classes=classes, rows=100))
+    assert next(name for _, name in tasks(tmp_path) if "majority" not in name).startswith(first)
+
+
+@pytest.mark.integration
 def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_path, monkeypatch):
     distillation = delivery.Distillation
     monkeypatch.setattr(delivery, "Distillation", lambda **given: distillation(**{**given, "left_s": lambda: 0.0}))

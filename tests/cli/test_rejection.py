@@ -2,7 +2,9 @@
 
 import csv
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +12,16 @@ import pandas
 import pytest
 from starlette.testclient import TestClient
 
+from attentune.config import DataConfig
 from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
-from attentune.inference.predictor import Predictor, predict
-from attentune.metrics.rejection import ClassMeans
+from attentune.inference.predictor import Predictor, predict, predict_rows
+from attentune.metrics.rejection import ClassMeans, Rejection
 from attentune.serving.api import api_app
 from attentune.serving.backend import RunBackend
 from attentune.training.calibration import reject_run
 from helpers.samples import train_reviews, write_reviews
+from helpers.tiny_runs import saved_ensemble
 
 QUICK = ("--per_device_train_batch_size", "8", "--learning_rate", "2e-3", "--max_length", "24", "--num_train_epochs", 3)
 OTHER = ("q z x", "17 + 4 = 21", "wxyz " * 9, "print(none)")
@@ -56,7 +60,7 @@ def distances(run: Path, texts: list[str]) -> list[float]:
     return means.scores(vectors_NF[len(train) :]).tolist()
 
 
-def test_training_saves_what_the_validation_rows_say(files: Path) -> None:
+def test_training_saves_what_the_validation_rows_say(attentune, files: Path, tmp_path: Path) -> None:
     facts, saved = numbers(files / "run"), Predictor.load(files / "run")
     dev = saved.data(None, ("validation",)).splits["validation"]
     scores_N = np.array(distances(files / "run", list(dev.texts)))
@@ -70,6 +74,10 @@ def test_training_saves_what_the_validation_rows_say(files: Path) -> None:
     assert record["train"]["rejection"] == facts
     assert "rejected as of no class: " in (files / "run/README.md").read_text()
     assert "none is rejected" in (files / "plain/README.md").read_text()
+    attentune.done("report", files / "run", "--output_file", tmp_path / "report.html")
+    told = Rejection.load(files / "run").sentence()
+    assert f"% of {facts['rows']} right predictions on held-out rows (at most 10.0% wanted)" in told
+    assert told in (tmp_path / "report.html").read_text()
     assert not (files / "plain/rejection.json").exists()
 
 
@@ -104,6 +112,30 @@ def test_predictions_have_the_columns_in_every_format(attentune, files: Path, tm
     assert attentune("predict", files / "plain", "--text", "a")[1].startswith("id,prediction,p_bad,p_good\n")
 
 
+def test_an_ensemble_has_the_energies_of_its_members(attentune, files: Path, tiny, tmp_path: Path) -> None:
+    run, space = tmp_path / "run", Predictor.load(files / "plain").label_space
+    saved_ensemble(run, tiny, space=space, members={"bert": 2, "roberta": 1})
+    flags = ("--validation_file", files / "dev.csv", "--text_column", "text", "--label_column", "label")
+    attentune.done("calibrate", run, "--reject", 0.3, *flags)
+    saved, facts = Predictor.load(run), numbers(run)
+    rows = saved.data(DataConfig(validation_file=str(files / "dev.csv")), ("validation",)).splits["validation"]
+    by_member, texts = [], replace(rows, labels=None)
+    for member in saved.members:
+        by_run = []
+        for folder in member.folders:
+            logits_NC = predict_rows(run / folder, texts).astype(float)
+            by_run.append([math.log(sum(math.exp(z - sum(row) / 2) for z in row)) for row in logits_NC.tolist()])
+        by_member.append(np.mean(by_run, axis=0))
+    weights = [share / np.std(one) for share, one in zip((0.75, 0.25), by_member, strict=True)]
+    assert (facts["score"], facts["weights"]) == ("energy", pytest.approx(weights, rel=1e-4))
+    scores_N = weights[0] * by_member[0] + weights[1] * by_member[1]
+    answers = predict(run, list(rows.texts))
+    assert [one["in_scope_score"] for one in answers] == pytest.approx(scores_N.tolist(), rel=1e-3)
+    right_N = [one["prediction"] == space.names[k] for one, k in zip(answers, rows.labels, strict=True)]
+    kept = sorted(scores_N[right_N])
+    assert facts["threshold"] == pytest.approx(kept[max(int(0.3 * (len(kept) + 1) + 1e-9) - 1, 0)], rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["plain", "words"])
 def test_a_finished_run_of_any_kind_gets_one(attentune, files: Path, tmp_path: Path, kind: str) -> None:
     run = Path(shutil.copytree(files / kind, tmp_path / "run"))
@@ -112,11 +144,11 @@ def test_a_finished_run_of_any_kind_gets_one(attentune, files: Path, tmp_path: P
     assert (status, json.loads(out)) == (0, {"rejection": numbers(run)})
     assert all((run / name).read_bytes() == content for name, content in before.items() if name != ".lock")
     assert numbers(run)["share"] == 0.05
-    assert numbers(run)["score"] == ("distance" if kind == "plain" else "probability")
+    assert numbers(run)["score"] == ("distance" if kind == "plain" else "energy")
     assert {*predict(run, ["a"])[0]} == {"prediction", "probabilities", "rejected", "in_scope_score"}
     status, out, _ = attentune("calibrate", run, "--reject", 0.2, "--out_of_scope_file", files / "other.csv")
     assert (status, "AUROC" in out) == (0, True)
-    expected = {"distance", "energy", "probability"} if kind == "plain" else {"probability"}
+    expected = {"distance", "energy", "probability"} if kind == "plain" else {"energy", "probability"}
     assert {*numbers(run)["auroc"]} == expected
     assert numbers(run)["score"] == max(numbers(run)["auroc"], key=numbers(run)["auroc"].get)
 
@@ -210,7 +242,7 @@ def test_auto_rejects_by_out_of_fold_predictions(attentune, files: Path, tiny, t
     rows, right = 60, facts["rows"]
     leaderboard = json.loads((tmp_path / "best/auto/leaderboard.json").read_text())["leaderboard"]
     assert right == pytest.approx(rows * leaderboard[0]["score"])
-    assert (facts["score"], facts["share"]) == ("probability", 0.2)
+    assert (facts["score"], facts["share"]) == ("energy", 0.2)
     assert facts["lost"] == pytest.approx((int(0.2 * (right + 1) + 1e-9) - 1) / right)
     assert "rejected" in predict(tmp_path / "best", ["a"])[0]
     again = attentune("calibrate", tmp_path / "best", "--reject", "--validation_file", files / "dev.csv")

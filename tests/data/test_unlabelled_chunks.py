@@ -134,7 +134,8 @@ LEFT_OUT = "The labels are left out.*rows.csv"
         (CLASSES, ["bad", "good", "Good", "bad"], None, f"{LEFT_OUT}:4: unknown labels: 'Good' .*Did you mean 'good'"),
         (CLASSES, ["", "", "", "", ""], None, ""),
         (CLASSES, ["bad", "good", "", "bad"], None, f"{LEFT_OUT}:4: column 'label' has no label here"),
-        (CLASSES, ["", "", "bad", "bad", "good"], None, None),  # told unless the first part has no label at all
+        (CLASSES, ["", "", "bad", "bad", "good"], None, f"{LEFT_OUT}:2: column 'label' has no label here"),
+        (CLASSES, ["", "", "odd", "bad", "good"], None, LEFT_OUT),
         (CLASSES, ["bad", "good", "-1", "-1", "bad"], None, LEFT_OUT),
         (SCORES, ["-1", "-1", "2", "-1", "-1"], [-1, -1, 2, -1, -1], ""),
         (SCORES, ["-1", "-1", "-1", "-1", "-1"], None, ""),
@@ -149,8 +150,8 @@ def test_labels_are_kept_if_all_parts_have_known_ones_or_told_in_one_line(tmp_pa
     assert (None if found is None else found.tolist()) == expected
     for limit in (WHOLE, TWO_ROWS):
         notes = unlabelled_chunks(str(path), label_space=space, is_pair=False, config=DataConfig(), limit=limit).notes
-        assert told is None or len(notes) == bool(told)
-        assert all(re.search(told or "", note) for note in notes), notes
+        assert len(notes) == bool(told)
+        assert all(re.search(told, note) for note in notes), notes
 
 
 def test_ids_are_copied_also_where_they_repeat(tmp_path):

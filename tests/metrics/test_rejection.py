@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf
 
+from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, DataError
 from attentune.metrics.rejection import (
     ClassMeans,
     Rejection,
     energy,
+    energy_weights,
     fit_rejection,
     maximum_probability,
     rejection_scores,
@@ -25,10 +27,31 @@ RNG = np.random.default_rng(0)
 
 def test_energy_and_maximum_probability_by_loops() -> None:
     logits_NC = 3 * RNG.normal(size=(20, 4)).astype(np.float32)
-    for row, found, highest in zip(logits_NC.tolist(), energy(logits_NC), maximum_probability(logits_NC), strict=True):
+    log_shares_NC = np.log([np.exp(row) / sum(np.exp(row)) for row in logits_NC.astype(float)])
+    highest_N = maximum_probability(logits_NC, LabelSpace("classification", tuple("abcd")))
+    for row, found, same, highest in zip(
+        logits_NC.tolist(), energy(logits_NC), energy(log_shares_NC), highest_N, strict=True
+    ):
         total = sum(math.exp(value) for value in row)
-        assert found == pytest.approx(math.log(total), rel=1e-9)
+        assert found == pytest.approx(math.log(total) - sum(row) / 4, rel=1e-9)
+        assert same == pytest.approx(found, rel=1e-9)  # as baselines have them
         assert highest == pytest.approx(math.exp(max(row)) / total, rel=1e-9)
+
+
+def test_members_energies_are_weighed_in_units_of_their_deviations(tmp_path: Path) -> None:
+    energies_NM = RNG.normal(size=(9, 2)) * (2, 30)
+    weights = energy_weights(energies_NM, (0.7, 0.3))
+    for column, share in enumerate((0.7, 0.3)):
+        values = energies_NM[:, column].tolist()
+        mean = sum(values) / 9
+        assert weights[column] == pytest.approx(share / math.sqrt(sum((one - mean) ** 2 for one in values) / 9))
+    made = Rejection("energy", 1.0, 0.05, 9, 0.0, weights=weights)
+    made.save(tmp_path)
+    assert Rejection.load(tmp_path) == made
+    assert "weighted log-sum-exp of the members' logits" in made.sentence()
+    expected = [sum(w * e for w, e in zip(weights, row, strict=True)) for row in energies_NM.tolist()]
+    space = LabelSpace("classification", tuple("abcd"))
+    assert made.scores(np.zeros((9, 4)), energies_NM, space) == pytest.approx(expected)
 
 
 def test_the_distance_is_mahalanobis_to_the_nearest_mean() -> None:
@@ -111,7 +134,8 @@ def test_it_is_saved_and_refused_when_damaged(tmp_path: Path) -> None:
     assert loaded is not None
     assert replace(loaded, means=None) == replace(made, means=None)
     vectors_NF = RNG.normal(size=(5, 2))
-    assert loaded.scores(np.zeros((5, 3)), vectors_NF).tolist() == made.scores(np.zeros((5, 3)), vectors_NF).tolist()
+    nothing = np.zeros((5, 3)), vectors_NF, LabelSpace("classification", tuple("abc"))
+    assert loaded.scores(*nothing).tolist() == made.scores(*nothing).tolist()
     replace(made, score="energy", means=None).save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rejection.json"]
     for content in ("{}", "[", '{"score": "luck", "threshold": 1, "share": 0.1, "rows": 1, "lost": 0}'):

@@ -44,6 +44,7 @@ from attentune.automl.fusion import calibrated_losses
 from attentune.automl.members import MemberTrainer, WorkerSetup, hold, probe, settings_of
 from attentune.automl.portfolio import Member, choose_members
 from attentune.automl.work import AutoProgress, AutoSettings, AutoWork
+from attentune.baselines.linear import has_many_classes
 from attentune.config import Config, to_flat
 from attentune.data.columns import with_columns
 from attentune.data.dataset import TaskData
@@ -100,7 +101,7 @@ def auto(
 ) -> AutoResult:
     """Train the portfolio on folds of the training rows within a time limit, and deliver the best model or ensemble.
 
-    Validation and test rows are scored at the end; they choose nothing. With equal seeds every member is the same in
+    Validation and test rows are scored at the end; they choose no member. With equal seeds every member is the same in
     every call; how many of them are trained depends on the speed of the machine.
 
     Args:
@@ -214,7 +215,7 @@ class _Training(AutoWork, Plan):
             self.unlabeled = read_unlabelled(
                 self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=texts_only
             )
-        return choose_members(
+        members = choose_members(
             is_pair=self.data.is_pair,
             task_type=self.space.task_type,
             num_labels=self.space.num_labels,
@@ -224,6 +225,9 @@ class _Training(AutoWork, Plan):
             exclude=self.options.exclude,
             has_unlabeled=self.unlabeled is not None,
         )
+        if has_many_classes(self.space, is_pair=self.data.is_pair):  # the strongest baseline first
+            members = tuple(sorted(members, key=lambda one: (not one.is_baseline, one.method == "tfidf-linear")))
+        return members
 
     def prepare(self, members: Sequence[Member], stop: StopRequest) -> None:
         """Measure the encoders, and make or read the plan."""

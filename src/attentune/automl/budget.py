@@ -42,8 +42,8 @@ _SHARES = (0.5, 0.33)
 FEWEST_UPDATES = 50
 # Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
-# A linear model takes longer in proportion to the labels beyond these.
-_LABELS_OF_LINEAR = 20
+# A linear model takes longer in proportion to the labels beyond these; on sparse features it is fitted otherwise then.
+_LABELS_OF_LINEAR, _LABELS_OF_TFIDF = 20, 50
 # The seconds in which a load is measured, and from which on it is sure; and the largest.
 _LOAD_S, _SURE_LOAD_S, _MOST_LOAD = 0.5, 5.0, 20.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -149,7 +149,7 @@ class SpeedModel:
     def _parts(self, member: Member, plan: BudgetPlan) -> tuple[float, float]:
         """Return the seconds of one fold that constants of a free machine predict, and those that the probe does."""
         rows = plan.train_rows + plan.held_rows
-        labels = max(1.0, self.labels / _LABELS_OF_LINEAR)
+        labels = max(1.0, self.labels / (_LABELS_OF_TFIDF if member.encoder is None else _LABELS_OF_LINEAR))
         if member.is_baseline and member.encoder is None:
             return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S * labels), 0.0
         speed = self.encoders[member.encoder or ""]

@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, LoadMeter, MemberState
 from attentune.automl.distill import TIME_MARGIN, Distillation, OutOfTime, training_runs
-from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, label_note, save_out_of_fold
+from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, held_out_energies, label_note, save_out_of_fold
 from attentune.automl.fusion import (
     PARTS,
     Effort,
@@ -36,7 +36,7 @@ from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of, score_predictions
-from attentune.metrics.rejection import fit_rejection, maximum_probability
+from attentune.metrics.rejection import energy_weights, fit_rejection, maximum_probability
 from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
 from attentune.training.prepare import row_facts
@@ -88,7 +88,7 @@ class AutoResult:
     leaderboard: list[LeaderboardRow]  # the members and the fusion, best first
     reason: str  # why this was delivered, in a sentence
     estimate: dict[str, Any]  # the expected score on new rows, with its interval and how it was computed
-    scores: dict[str, dict[str, float]]  # the scores of validation and test rows, if there are any; they chose nothing
+    scores: dict[str, dict[str, float]]  # the scores of validation and test rows, if any; they chose no member
     seconds: float  # the time spent, over all calls
     step_seconds: dict[str, float] = field(default_factory=dict)  # what the seconds of this call went to
     stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
@@ -125,6 +125,7 @@ class Delivery:
         self.stop = stop  # whether a stop was requested, before or meanwhile
         self.reads_columns = False  # whether the delivered model reads columns beside the text
         self.delivered: _Fused | None = None  # None until it is written, and if it is a distilled encoder
+        self.better: MemberState | None = None  # a baseline that is delivered instead of a distilled encoder
         self.labels, self.seed = auto.labels, auto.config.training.seed
 
     def run(self) -> AutoResult:
@@ -136,6 +137,9 @@ class Delivery:
         complete = [state for state in auto.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
         single = self._write_model(best, wants_single=auto.options.deliver == "single" and not self.stop.requested)
+        if self.better is not None:
+            best, estimate, rows = self._chosen([self.better])
+            self._write_fused(best)
         rejection = self._reject(best)
         notes = [*auto.notes, *([] if rejection is None else [rejection])]
         if auto.data.has_columns and not self.reads_columns:
@@ -155,7 +159,7 @@ class Delivery:
             folder=auto.folder,
             metric=auto.metric.name,
             leaderboard=rows,
-            reason=best.reason if single is None else f"{best.reason} {single}",
+            reason=" ".join(filter(None, (best.reason if self.better is None else None, single))),
             estimate=estimate,
             scores=scores,
             seconds=auto.spent_s,
@@ -324,13 +328,27 @@ class Delivery:
     def _reject(self, best: _Fused) -> str | None:
         """Choose by out-of-fold predictions which texts are rejected, save it, and return a sentence.
 
-        An encoder that learned from the ensemble has its probabilities, and so its threshold.
+        By the energies of its members; an encoder that learned from the ensemble has its probabilities, and so its
+        threshold.
         """
         share, fused = self.auto.config.training.reject, self.delivered or best
         is_right_N = fused.predictions == self.labels
         if share is None or not is_right_N.any() or fused.fusion.members == ("majority",):
             return None
-        rejection = fit_rejection({"probability": maximum_probability(fused.logits)}, is_right_N, share)
+        scores, weights = {"probability": maximum_probability(fused.logits, self.auto.space)}, None
+        if self.delivered is not None:
+            states = {state.member.name: state for state in self.auto.states}
+            shares = fused.fusion.member_weights()
+            energies_NM = np.column_stack(
+                [
+                    held_out_energies(states[name].run_folders(), len(self.auto.folds_N))[self.auto.scored]
+                    for name in shares
+                ]
+            )
+            if self._only_run(fused) is None:
+                weights = energy_weights(energies_NM, tuple(shares.values()))
+            scores = {"energy": energies_NM @ np.array(weights or [1.0])}
+        rejection = fit_rejection(scores, is_right_N, share, weights=weights)
         rejection.save(self.auto.folder)
         return rejection.sentence()
 
@@ -382,11 +400,23 @@ class Delivery:
             return "All its members are baselines, which share one encoder."
         self._save_ensemble(self.auto.work, best)
         folder = self.auto.work / SINGLE_FOLDER
-        result = self._distill(best, folder)
+        complete = {state.member.name: state for state in self.auto.states if state.is_complete}
+        baselines = {name: state for name, state in complete.items() if state.member.is_baseline}
+        result = self._distill(best, folder, baselines)
+        facts = result.train.get("distillation", {})
+        if rivals := facts.get("rivals"):
+            sign = 1 if self.auto.metric.greater_is_better else -1
+            name = max(rivals, key=lambda name: sign * rivals[name])
+            if sign * rivals[name] > sign * facts["single"]:
+                self.better = baselines[name]
+                return (
+                    f"{name} is delivered: its {facts['metric']} is {rivals[name]:.4f} on {facts['rows']:,}"
+                    f" {facts['scored']}, that of an encoder distilled from the ensemble {facts['single']:.4f}."
+                )
         self._write_run(folder)
         return result.notes[-1]
 
-    def _distill(self, fused: _Fused, folder: Path) -> RunResult:
+    def _distill(self, fused: _Fused, folder: Path, baselines: Mapping[str, MemberState]) -> RunResult:
         """Train one encoder on the ensemble's out-of-fold predictions; its record compares it with the ensemble."""
         auto = self.auto
         used = np.flatnonzero(auto.folds_N >= 0)
@@ -398,6 +428,11 @@ class Delivery:
             config=replace(auto.config, training=training),
             out_of_fold=self._on_all_rows(fused.logits)[used],
             folds=auto.folds_N[used] - 1,
+            rivals={
+                name: (state.folders()[0], self._on_all_rows(auto.out_of_fold(state))[used])
+                for name, state in baselines.items()
+                if len(state.folders()) == 1
+            },
             unlabeled=auto.unlabeled,
             max_steps=self._distillation_updates(fused),
             left_s=lambda: auto.left_s,
@@ -545,7 +580,7 @@ def card(result: AutoResult) -> str:
         values = ", ".join(
             f"{name} {'undefined' if value != value else format(value, '.4f')}" for name, value in scores.items()
         )
-        lines += [f"Scores on {split} rows, which chose nothing: {values}.", ""]
+        lines += [f"Scores on {split} rows, which chose no member: {values}.", ""]
     header = ("model", f"{result.metric}, out of fold", *LEADERBOARD_HEADER[2:])
     lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     lines += [

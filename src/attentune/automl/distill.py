@@ -9,7 +9,7 @@ Source: Hinton, Vinyals and Dean 2015, with temperature 1.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,11 @@ class Distillation:
     """What an encoder learns from, and how it is compared with the ensemble."""
 
     teacher: Predictor  # the ensemble
-    data: TaskData  # validation or test rows with labels, if there are any, compare the two; they choose nothing
+    data: TaskData  # validation rows with labels, if there are any, compare the two and the rivals
     config: Config  # the settings of the caller; its `training.output_dir` is the folder of the encoder
     out_of_fold: np.ndarray  # (N, C) the ensemble's out-of-fold logits of the training rows
     folds: np.ndarray  # (N,) their folds, from 0
+    rivals: Mapping[str, tuple[Path, np.ndarray]] = field(default_factory=dict)  # run folders, out-of-fold logits
     unlabeled: TextRows | None = None  # further texts, whose targets are the ensemble's predictions
     max_steps: int | None = None  # the updates, if not those of the best neural member
     left_s: Callable[[], float] | None = None  # returns the seconds that are left
@@ -110,11 +111,13 @@ class Distillation:
         wanted = self.config.training.metric_for_best_model
         metric = choose_metric(wanted, self.data.metrics, self.data.label_space).name
         scores = {name: score_predictions([metric], labels, *logits)[metric] for name, logits in given.items()}
-        return {"metric": metric, **scores, "rows": len(labels)}
+        rivals = {name: scores.pop(name) for name in self.rivals}
+        return {"metric": metric, **scores, "rows": len(labels), **({"rivals": rivals} if rivals else {})}
 
     def _score(self, single: Predictor, split: str) -> dict[str, Any]:
         """Score both on a split."""
         rows, runs = self.data.splits[split], {"ensemble": self.teacher, "single": single}
+        runs |= {name: Predictor.load(folder) for name, (folder, _) in self.rivals.items()}
         logits = {name: (predict_rows(run, rows), run.label_space) for name, run in runs.items()}
         return {**self._scores(np.asarray(rows.labels), **logits), "scored": "held-out rows"}
 
@@ -129,6 +132,7 @@ class Distillation:
         single, rows = _with_thresholds(folder, space), self.data.splits["train"].take(scored)
         labels, single_MC = np.asarray(rows.labels), predict_rows(single, replace(rows, labels=None))
         logits = {"ensemble": (self.out_of_fold[scored], space), "single": (single_MC, single.label_space)}
+        logits |= {name: (out_of_fold_NC[scored], plain) for name, (_, out_of_fold_NC) in self.rivals.items()}
         return {**self._scores(labels, **logits), "scored": _FOLD}
 
 
@@ -218,10 +222,9 @@ def _best_model(teacher: Predictor) -> ModelPredictor | None:
 
 
 def _held_out(data: TaskData) -> str | None:
-    """Return the first split but train that has labels."""
-    return next(
-        (name for name, rows in data.splits.items() if name != "train" and rows.labels is not None and len(rows)), None
-    )
+    """Return the first validation split that has labels."""
+    splits = ((name, rows) for name, rows in data.splits.items() if name.startswith("validation"))
+    return next((name for name, rows in splits if rows.labels is not None and len(rows)), None)
 
 
 def training_runs(data: TaskData) -> int:

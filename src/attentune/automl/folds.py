@@ -14,6 +14,7 @@ from attentune.data.splits import deal_groups, row_groups, stratified_sample
 from attentune.errors import CheckpointError, DataError
 from attentune.io.files import read_json, storage_errors
 from attentune.metrics.metrics import probabilities_of
+from attentune.metrics.rejection import energy
 from attentune.stats.estimate import wilson_interval
 
 WORK_FOLDER, PLAN_FILE, OOF_FILE = "auto", "plan.json", "oof.safetensors"
@@ -117,6 +118,14 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         return load_file(file)
     except Exception as error:  # safetensors has its own
         raise CheckpointError(f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir.") from error
+
+
+def held_out_energies(folders: Sequence[Path], rows: int) -> np.ndarray:
+    """Return the (N,) out-of-fold energies in these run folders, of baselines on the scale of the model of all rows."""
+    energies_N = np.full(rows, np.nan)
+    for part in (_arrays(folder / HELD_OUT_FILE) for folder in folders):
+        energies_N[part["rows"]] = part["energies"] if "energies" in part else energy(part["logits"])
+    return energies_N
 
 
 def held_out_logits(folders: Sequence[Path], rows: int) -> np.ndarray:

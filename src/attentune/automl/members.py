@@ -26,12 +26,15 @@ from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError
 from attentune.io.files import storage_errors
+from attentune.metrics.rejection import energy
 from attentune.results import RunResult, versions
 from attentune.runs.records import Run
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
+# Rows on which the energies of baselines are compared, and a deviation below which these are all equal.
+_COMPARED_ROWS, _EQUAL = 500, 1e-9
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
     *("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator"),
@@ -206,14 +209,21 @@ class MemberTrainer:
             baseline.save(target)
             return baseline
 
-        parts = []
+        models, parts, used = {}, [], folds_N >= 0
         for fold in self.folds:
-            baseline = fit((folds_N != fold) & (folds_N >= 0), folder / f"fold-{fold}")
+            models[fold] = fit((folds_N != fold) & used, folder / f"fold-{fold}")
             held = np.flatnonzero(folds_N == fold)
-            parts.append((baseline.logits(_SETUP.rows.take(held)), held))
-        _save_held_out(folder, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+            parts.append((models[fold].logits(_SETUP.rows.take(held)), held))
+        logits_MC, held = (np.concatenate(each) for each in zip(*parts, strict=True))
+        _save_held_out(folder, logits_MC, held)
         with contextlib.suppress(Interrupted):  # without it, the models of the folds are averaged
-            fit(folds_N >= 0, folder / REFIT_FOLDER)
+            whole = fit(used, folder / REFIT_FOLDER)
+            if _SETUP.data.label_space.task_type in ("classification", "ordinal"):
+                sample = np.flatnonzero(used)[:: max(1, used.sum() // _COMPARED_ROWS)]
+                found = {fold: model.logits(_SETUP.rows.take(sample)) for fold, model in models.items()}
+                whole_SC = whole.logits(_SETUP.rows.take(sample))
+                energies_M = refitted_energies(logits_MC, folds_N[held], found, whole_SC, folds_N[sample])
+                _save_held_out(folder, logits_MC, held, energies=energies_M)
         return RunResult({}, {}, None, to_dict(config), config.training.seed, versions(), {})
 
     def _adapt(self, config: Config, deadline: _Deadline) -> RunResult:
@@ -253,11 +263,34 @@ def _train(config: Config, rows: np.ndarray, callbacks: Sequence[TrainingCallbac
     return train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=callbacks, with_baselines=False)
 
 
-def _save_held_out(folder: Path, logits_MC: np.ndarray, held: np.ndarray) -> None:
+def refitted_energies(
+    logits_MC: np.ndarray,
+    fold_M: np.ndarray,
+    of_folds: Mapping[int, np.ndarray],
+    of_whole_SC: np.ndarray,
+    fold_S: np.ndarray,
+) -> np.ndarray:
+    """Return (M,) the energies of out-of-fold logits on the scale of the model of all rows.
+
+    Each model chooses its own penalty and scale. Those of a fold's model are scaled and shifted so that both models
+    have the same mean and deviation on sampled rows (S) that both were fitted on.
+    """
+    energies_M, whole_S = energy(logits_MC), energy(of_whole_SC)
+    for fold, logits_SC in of_folds.items():
+        held, both = fold_M == fold, fold_S != fold
+        own_S = energy(logits_SC)[both]
+        if (deviation := own_S.std()) > _EQUAL:
+            scaled_M = (energies_M[held] - own_S.mean()) / deviation
+            energies_M[held] = whole_S[both].mean() + whole_S[both].std() * scaled_M
+    return energies_M
+
+
+def _save_held_out(folder: Path, logits_MC: np.ndarray, held: np.ndarray, **more: np.ndarray) -> None:
     if not np.isfinite(logits_MC).all():
         raise ValueError("its predictions are not finite")
     with storage_errors(folder):
         arrays = {"logits": np.ascontiguousarray(logits_MC, dtype=np.float64), "rows": held.astype(np.int64)}
+        arrays |= more
         save_file(arrays, folder / HELD_OUT_FILE)
 
 

@@ -37,7 +37,7 @@ examples:
   attentune predict best --text "a fine story"
 
 Members of the portfolio are scored on folds of the training rows; validation and test files are scored at the end and
-choose nothing. Settings given as flags apply to all members."""
+choose no member. Settings given as flags apply to all members."""
 
 parser = parser_of("auto", _HELP, None)
 
@@ -108,7 +108,7 @@ def _text(result: Any) -> str:
     parts.append(estimate_sentence(result.estimate))
     parts += [] if result.rejection is None else [result.rejection]
     if result.scores:
-        parts += ["", "Rows that chose nothing:", scores_table(result.scores)]
+        parts += ["", "Rows that chose no member:", scores_table(result.scores)]
     spent = [(step, f"{seconds:.1f}") for step, seconds in result.step_seconds.items()]
     parts += ["", table(("the time went to", "seconds"), spent, right=(1,))]
     return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s).", ""])

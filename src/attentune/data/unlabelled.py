@@ -219,27 +219,27 @@ def _checked(
     tables: Iterable[Table], columns: Columns, reader: LabelReader, keep: Sequence[str]
 ) -> tuple[bool, tuple[str, ...]]:
     """Check the texts of all rows; return whether all labels are known, and notes on labels and numbers."""
-    is_labelled, is_known, told, of_numbers = False, columns.label is not None, tuple[str, ...](), dict[str, str]()
+    is_labelled, unknown, told, of_numbers = False, None, tuple[str, ...](), dict[str, str]()
     for table in tables:
         _copied(table, keep)
         of_numbers = read_extra_columns(table, columns.extra)[1] | of_numbers
         for name in filter(None, (columns.text, columns.pair)):
             table.texts(name)
-        if is_known and columns.label is not None:
-            has_none = False
+        if columns.label is not None and not (is_labelled and unknown):
+            has_some = True
             try:
                 # -1 in all rows means that there are no labels; in some rows it may be a score. Both must be readable.
-                has_none = reader.read(table, columns.label, is_test=True) is None
-                is_labelled |= not has_none
-                has_none = has_none and not is_labelled
+                has_some = reader.read(table, columns.label, is_test=True) is not None
                 reader.read(table, columns.label)
                 spelled = reader.spellings(table, columns.label)
                 told = told or (() if spelled is None else (spelled,))
             except DataError as error:
-                # Prediction needs no labels, so a column of that name with other content is not an error.
-                is_known = False
-                told = () if has_none else (f"The labels are left out, since not all are the run's: {error}",)
-    return is_labelled and is_known, (*told, *of_numbers.values())
+                unknown = unknown or error
+            is_labelled |= has_some
+    if unknown is not None:
+        # Prediction needs no labels, so a column of that name with other content is not an error.
+        told = (f"The labels are left out, since not all are the run's: {unknown}",) if is_labelled else ()
+    return is_labelled and unknown is None, (*told, *of_numbers.values())
 
 
 @dataclass(frozen=True)

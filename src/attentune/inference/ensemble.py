@@ -20,6 +20,7 @@ from attentune.inference.fusion import Fusion, mean_logits
 from attentune.inference.predictor import ModelPredictor, Predictor, saved_config
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import read_json, write_text
+from attentune.metrics.rejection import energy
 from attentune.results import check_fields, to_json
 
 ENSEMBLE_FILE = "ensemble.json"
@@ -183,7 +184,7 @@ class EnsembleEvaluator(Evaluator):
         """Predict with each run and combine the logits; `progress` counts a row once all runs have predicted it."""
         rows, task_type = self.splits[split], self.label_space.task_type
         shared = _SharedProgress(progress, self.ensemble.num_runs)
-        by_member, cut = {}, super().cut_lengths(split)
+        by_member, energies, cut = {}, [], super().cut_lengths(split)
         for member in self.ensemble.members:
             bag = []
             for folder in member.folders:
@@ -193,6 +194,10 @@ class EnsembleEvaluator(Evaluator):
                 cut = np.maximum(cut, made.cut_lengths(split))
                 self.ensemble.read.infrequent |= run.read.infrequent
             by_member[member.name] = mean_logits(bag, task_type)
+            # The mean of each model's, as out-of-fold scores are of one: the score of their mean would be lower where
+            # they disagree.
+            energies.append(np.mean([energy(logits_NC) for logits_NC in bag], axis=0))
+        self.vectors[split] = np.column_stack(energies)
         self.cut[split] = cut
         self.ensemble.read.add(cut)
         return self.ensemble.fusion.apply(by_member)

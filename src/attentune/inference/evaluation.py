@@ -125,7 +125,9 @@ def evaluate_out_of_scope(evaluator: Evaluator, split: str, outside: Evaluator) 
     """
     rejection = evaluator.rejection
     known_N, unknown_N = (
-        np.array(one.rejection_columns(name)[IN_SCOPE_SCORE]) if rejection else maximum_probability(one.logits[name])
+        np.array(one.rejection_columns(name)[IN_SCOPE_SCORE])
+        if rejection
+        else maximum_probability(one.logits[name], one.label_space)
         for one, name in ((evaluator, split), (outside, "input"))
     )
     found = {

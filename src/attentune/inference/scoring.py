@@ -36,7 +36,8 @@ class Evaluator(ABC):
     label_space: LabelSpace
     metrics: Sequence[str]  # the names of the metrics, in order
     logits: dict[str, np.ndarray] = field(default_factory=dict)  # the latest logits (N, C) of each split
-    vectors: dict[str, np.ndarray] = field(default_factory=dict)  # with them, the (N, F) inputs of a model's classifier
+    # With them, the (N, F) inputs of a model's classifier, or the (N, M) energies of an ensemble's members.
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
     rejection: Rejection | None = None  # which texts are rejected, as of no class
 
     @abstractmethod
@@ -64,7 +65,7 @@ class Evaluator(ABC):
         """Return, of the rows that were predicted last, which are rejected, and the score; nothing if none can be."""
         if self.rejection is None:
             return {}
-        scores_N = self.rejection.scores(self.logits[split], self.vectors.get(split))
+        scores_N = self.rejection.scores(self.logits[split], self.vectors.get(split), self.label_space)
         return self.rejection.columns(scores_N)
 
     def _check_finite(self, split: str) -> None:

@@ -2,7 +2,7 @@
 the two are worth where texts of no class are known."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, DataError
 from attentune.io.files import read_json, write_bytes, write_text
-from attentune.metrics.metrics import predictions_of
+from attentune.metrics.metrics import predictions_of, probabilities_of
 
 # A run takes the first that it has, unless texts of no class decide: a model has all, with the rows that it was trained
-# on; log-probabilities of baselines and ensembles have no energy. results/reject has the measures.
+# on; baselines and ensembles have no distance. results/reject has the measures.
 SCORES = ("distance", "energy", "probability")
 REJECTION_FILE, MEANS_FILE = "rejection.json", "rejection.safetensors"
 # The columns and fields of predictions.
@@ -57,20 +57,26 @@ class ClassMeans:
 
 
 def energy(logits_NC: np.ndarray) -> np.ndarray:
-    """Return (N,) the log of the sum of the exponentials of the logits.
+    """Return (N,) the log of the sum of the exponentials of the logits, each row's centred.
+
+    Baselines return log-probabilities, whose own sum is 1; centred they are the logits that a softmax was taken of.
 
     Source: minus the energy of Liu et al., "Energy-based out-of-distribution detection", NeurIPS 2020.
     """
     from scipy.special import logsumexp  # imported late: mistakes are told without it
 
-    return logsumexp(logits_NC.astype(np.float64), axis=1)
+    logits_NC = logits_NC.astype(np.float64)
+    return logsumexp(logits_NC, axis=1) - logits_NC.mean(axis=1)
 
 
-def maximum_probability(logits_NC: np.ndarray) -> np.ndarray:
+def maximum_probability(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
     """Return (N,) the probability of the likeliest class."""
-    from scipy.special import softmax
+    return probabilities_of(logits_NC, space).max(axis=1)
 
-    return softmax(logits_NC.astype(np.float64), axis=1).max(axis=1)
+
+def energy_weights(energies_NM: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the factors that give the standardised energies of an ensemble's members their shares."""
+    return tuple((np.asarray(shares) / np.maximum(energies_NM.std(axis=0), 1e-9)).tolist())
 
 
 def threshold_for(scores_right_N: np.ndarray, share: float) -> float:
@@ -94,12 +100,15 @@ class Rejection:
     lost: float  # the share of them that is lost
     auroc: Mapping[str, float] | None = None  # of each score that was tried, with the texts of no class that chose one
     means: ClassMeans | None = None  # for "distance"
+    weights: tuple[float, ...] | None = None  # of the energies of an ensemble's members
 
-    def scores(self, logits_NC: np.ndarray, vectors_NF: np.ndarray | None) -> np.ndarray:
-        """Return (N,) scores of belonging to a class."""
+    def scores(self, logits_NC: np.ndarray, vectors_NF: np.ndarray | None, space: LabelSpace) -> np.ndarray:
+        """Return (N,) scores of belonging to a class; of an ensemble `vectors_NF` are its members' energies."""
         if self.means is not None and vectors_NF is not None:  # evaluators of runs with means keep vectors
             return self.means.scores(vectors_NF)
-        return energy(logits_NC) if self.score == "energy" else maximum_probability(logits_NC)
+        if self.weights is not None and vectors_NF is not None:
+            return vectors_NF @ np.array(self.weights)
+        return energy(logits_NC) if self.score == "energy" else maximum_probability(logits_NC, space)
 
     def columns(self, scores_N: np.ndarray) -> dict[str, list[Any]]:
         """Return the columns of predictions."""
@@ -112,6 +121,8 @@ class Rejection:
     def sentence(self) -> str:
         """Say what is rejected, and what that costs."""
         by = {"distance": "minus the squared distance to the nearest class mean", "energy": "log-sum-exp of the logits"}
+        if self.weights is not None:
+            by["energy"] = "a weighted log-sum-exp of the members' logits"
         chosen = ""
         if self.auroc is not None:
             listed = ", ".join(f"{name} {value:.4f}" for name, value in self.auroc.items())
@@ -138,7 +149,8 @@ class Rejection:
         try:
             content = read_json(file)
             means = ClassMeans(**load_file(folder / MEANS_FILE)) if content["score"] == "distance" else None
-            made = cls(**content, means=means)
+            weights = None if content.get("weights") is None else tuple(map(float, content["weights"]))
+            made = cls(**{**content, "weights": weights}, means=means)
             numbers = [made.threshold, made.share, made.rows, made.lost]
             if made.score not in SCORES or not all(type(one) in (int, float) for one in numbers):
                 raise ValueError(f"got {content}")
@@ -162,6 +174,7 @@ def fit_rejection(
     share: float,
     unknown: Mapping[str, np.ndarray] | None = None,
     means: ClassMeans | None = None,
+    weights: tuple[float, ...] | None = None,
 ) -> Rejection:
     """Choose a score and its threshold by scores of held-out rows, some of which are predicted rightly (`right_N`).
 
@@ -176,7 +189,8 @@ def fit_rejection(
     scores_N = known[name][right_N]
     threshold = threshold_for(scores_N, share)
     lost = float((scores_N < threshold).mean())
-    return Rejection(name, threshold, share, len(scores_N), lost, auroc, means if name == "distance" else None)
+    weights, means = (weights if name == "energy" else None), (means if name == "distance" else None)
+    return Rejection(name, threshold, share, len(scores_N), lost, auroc, means, weights)
 
 
 def separation(known_N: np.ndarray, unknown_N: np.ndarray) -> dict[str, float]:

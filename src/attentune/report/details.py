@@ -4,10 +4,12 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from attentune.metrics.calibration import calibration_error
+from attentune.metrics.rejection import Rejection
 from attentune.report.analysis import Cell, Verdicts, same_rows
 from attentune.report.charts import Line, confusion_figure, lines_figure
 from attentune.report.document import NOTHING, Figure, Section, Table, slug
@@ -264,14 +266,17 @@ def _who(predicted: Mapping[str, Sequence[Predictions]], right_M: np.ndarray) ->
 
 
 def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section | None:
-    """Show of the only model whether its probabilities can be trusted, and where it errs while sure."""
+    """Show of the only model whether its probabilities can be trusted, where it errs while sure, what it rejects."""
     done = [run.predictions() for run in cell.recorded if run.record.is_done]
     pooled = [one for one in done if one is not None and one.probabilities_NC.size and one.labels_N.ndim == 1]
     parts: list[Table | Figure | None] = [_calibration_figure(cell.task, pooled)]
     if len(cell.done) == 1 and pooled:
         parts.append(_confident_errors(cell.task, pooled[0], texts))
     present = tuple(part for part in parts if part is not None)
-    return Section(f"The model for {verdicts.title(cell)}", present, on_page_only=True) if present else None
+    folders = [run.source.parent for run in cell.recorded if isinstance(run.source, Path)]
+    rejected = tuple(one.sentence() for one in map(Rejection.load, folders) if one is not None)
+    title = f"The model for {verdicts.title(cell)}"
+    return Section(title, present, rejected, on_page_only=True) if present or rejected else None
 
 
 def _calibration_figure(task: str, pooled: Sequence[Predictions]) -> Figure | None:

@@ -14,6 +14,7 @@ from attentune.config import DataConfig, TrainingConfig
 from attentune.data.dataset import CALIBRATION, LabelSpace, TextRows
 from attentune.data.splits import stratified_sample
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.ensemble import EnsembleEvaluator
 from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import Evaluator, ModelEvaluator
 from attentune.io.files import MANIFEST, read_json, write_text
@@ -22,6 +23,7 @@ from attentune.metrics.rejection import (
     ClassMeans,
     Rejection,
     energy,
+    energy_weights,
     fit_rejection,
     is_right,
     maximum_probability,
@@ -166,20 +168,26 @@ def rejection_of(evaluator: Evaluator, splits: Sequence[str], share: float, *, o
             means = ClassMeans.fit(evaluator.vectors_of("train", rows), train.labels[rows])
         evaluator = replace(evaluator, keep_vectors=means is not None)
 
+    for name in (*splits, *(() if outside is None else (outside,))):
+        evaluator.predict(name)
+
+    def vectors(names: Sequence[str]) -> np.ndarray:
+        return np.concatenate([evaluator.vectors[name] for name in names])
+
+    space, weights = evaluator.label_space, None
+    if isinstance(evaluator, EnsembleEvaluator):
+        weights = energy_weights(vectors(splits), tuple(evaluator.ensemble.fusion.member_weights().values()))
+
     def scores(names: Sequence[str]) -> dict[str, np.ndarray]:
-        logits_NC = np.concatenate([evaluator.predict(name) for name in names])
-        found = {"probability": maximum_probability(logits_NC)}
-        if isinstance(evaluator, ModelEvaluator):  # others have log-probabilities, whose energy is 0
-            found = {"energy": energy(logits_NC), **found}
-        if means is not None:
-            found = {"distance": means.scores(np.concatenate([evaluator.vectors[name] for name in names])), **found}
-        return found
+        logits_NC = np.concatenate([evaluator.logits[name] for name in names])
+        energies_N = energy(logits_NC) if weights is None else vectors(names) @ np.array(weights)
+        found = {"energy": energies_N, "probability": maximum_probability(logits_NC, space)}
+        return found if means is None else {"distance": means.scores(vectors(names)), **found}
 
     known = scores(splits)
-    space = evaluator.label_space
     right = [is_right(evaluator.logits[name], np.asarray(evaluator.splits[name].labels), space) for name in splits]
     unknown = None if outside is None else scores((outside,))
-    return fit_rejection(known, np.concatenate(right), share, unknown, means)
+    return fit_rejection(known, np.concatenate(right), share, unknown, means, weights)
 
 
 def fit_on_held_out(evaluator: Evaluator, share: float | None) -> tuple[Rejection | None, str | None]:
