@@ -581,6 +581,7 @@ class _Training(AutoWork, Plan):
         if len(complete) >= 2 * self.timed_members:
             self.timed_members = len(complete)
             self.end_s = Delivery(self, StopRequest()).end_seconds(complete)
+        Delivery(self, StopRequest()).prepare(complete)
 
     def _put_similarity_first(self) -> None:
         """Try the cosine bi-encoder before other fine-tuned ones if the frozen cosine predicts better than TF-IDF."""

@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from attentune.automl.work import AutoWork
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.columns import with_columns
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import fold_rows, row_groups, stratified_sample
+from attentune.data.splits import fold_rows, stratified_sample
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictions import predictions_csv
@@ -183,19 +183,36 @@ class Delivery:
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
                 kept_s = END_SHARE * self.auto.options.time_limit_s
-                return self._chosen_within(states, kept_s, kept_s)
-        return self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S)
+                best, estimate = self._chosen_within(states, kept_s, kept_s)
+                return best, estimate, self._leaderboard(best)
+        names = tuple(state.member.name for state in states)
+        if self.auto.prepared is None or self.auto.prepared[0] != names:
+            self.prepare(states, self.auto.display.doing)
+        assert self.auto.prepared is not None
+        best, estimate = self.auto.prepared[1]
+        return best, estimate, self._leaderboard(best)
+
+    def prepare(self, states: Sequence[MemberState], tell: Callable[[str, str], None] = lambda *_: None) -> None:
+        """Fuse these members and estimate the score, so that a stop does not wait for it: in about a second."""
+        chosen = self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S, tell)
+        self.auto.prepared = tuple(state.member.name for state in states), chosen
+        self._leaderboard(chosen[0])  # whose intervals are kept
 
     def _chosen_within(
-        self, states: Sequence[MemberState], fuse_s: float, estimate_s: float
-    ) -> tuple[_Fused, dict[str, Any], list[LeaderboardRow]]:
+        self,
+        states: Sequence[MemberState],
+        fuse_s: float,
+        estimate_s: float,
+        tell: Callable[[str, str], None] | None = None,
+    ) -> tuple[_Fused, dict[str, Any]]:
         names, auto = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto
-        auto.display.doing("fusing", names)
+        tell = tell or auto.display.doing
+        tell("fusing", names)
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        auto.display.doing("estimating the score", f"of {names}")
-        estimate = estimate_score(problem, effort, groups=row_groups(auto.rows.take(auto.scored)))
+        tell("estimating the score", f"of {names}")
+        estimate = estimate_score(problem, effort, groups=auto.groups)
         facts = {
             "metric": auto.metric.name,
             "value": estimate.value,
@@ -204,7 +221,7 @@ class Delivery:
             "rows": len(self.labels),
             "method": _METHOD,
         }
-        return best, without_nan(facts), self._leaderboard(best)
+        return best, without_nan(facts)
 
     def _problem(self, states: Sequence[MemberState]) -> FusionProblem:
         """Return the rows and logits for fitting a fusion; the rows of one held-out part have five folds."""
@@ -288,14 +305,18 @@ class Delivery:
 
     def _interval(self, predictions: np.ndarray) -> dict[str, Any]:
         """Return `score`, `low` and `high` of out-of-fold predictions."""
-        values = score_interval(
-            self.auto.metric,
-            self.labels,
-            predictions,
-            generator=numpy_generator("auto estimate", self.seed),
-            resamples=_RESAMPLES if len(self.labels) <= _MANY_ROWS else _FEWER_RESAMPLES,
-        )
-        return without_nan(dict(zip(("score", "low", "high"), map(float, values), strict=True)))
+        key = predictions.tobytes()
+        if key not in self.auto.intervals:
+            values = score_interval(
+                self.auto.metric,
+                self.labels,
+                predictions,
+                generator=numpy_generator("auto estimate", self.seed),
+                resamples=_RESAMPLES if len(self.labels) <= _MANY_ROWS else _FEWER_RESAMPLES,
+            )
+            scores = dict(zip(("score", "low", "high"), map(float, values), strict=True))
+            self.auto.intervals[key] = without_nan(scores)
+        return self.auto.intervals[key]
 
     # The model.
 

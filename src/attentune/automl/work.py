@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from attentune.automl.thresholds import utility
 from attentune.config import Config
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.splits import row_groups
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import Metric, predictions_of
 from attentune.runs.progress import ComparisonProgress, as_duration
@@ -101,6 +103,8 @@ class AutoWork:
     metric: Metric = field(init=False)  # what decides
     folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `members.save_folds`
     workers: int = 1  # runs at a time, for which memory suffices
+    prepared: tuple[tuple[str, ...], Any] | None = None  # complete members, with their fusion and estimate
+    intervals: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # of the scores of out-of-fold predictions
     busy_s: dict[str, float] = field(default_factory=dict)  # the seconds of workers that each member took, in this call
 
     @property
@@ -123,6 +127,11 @@ class AutoWork:
     def scored(self) -> np.ndarray:
         """The indices of the rows that some fold predicts."""
         return np.flatnonzero(self.folds_N > 0)
+
+    @functools.cached_property
+    def groups(self) -> np.ndarray:
+        """The groups of these rows; see `row_groups`."""
+        return row_groups(self.rows.take(self.scored))
 
     @property
     def labels(self) -> np.ndarray:
