@@ -11,10 +11,11 @@ from safetensors.numpy import load_file
 
 import attentune
 from attentune.automl.delivery import AutoResult, LeaderboardRow
+from attentune.automl.work import AutoProgress
 from attentune.errors import AttentuneError
 from attentune.explain.explanation import Explanation, Subword
 from attentune.results import RunResult
-from attentune.training.callbacks import ProgressDisplay
+from attentune.training.callbacks import NotebookBar, ProgressDisplay
 from helpers.samples import settings
 
 QUIET = ProgressDisplay(quiet=True)
@@ -144,6 +145,56 @@ def test_a_notebook_gets_escaped_html_without_colours_of_text(shown):
 
 def test_a_notebook_shows_words_by_their_scores():
     assert re.findall(r"rgba\(([^)]+)\)[^>]*>([^<]+)<", EXPLAINED._repr_html_()) == [
-        ("255, 140, 0, 0.30", "a"),
-        ("66, 133, 244, 0.60", "&lt;b&gt;"),
+        ("38, 112, 214, 0.28", "a"),
+        ("226, 60, 48, 0.55", "&lt;b&gt;"),
     ]
+    assert "<td>&lt;b&gt;</td><td>+1</td>" in EXPLAINED._repr_html_()
+
+
+# Progress in a notebook: one output, updated in place
+
+
+class Output:
+    def __init__(self) -> None:
+        self.made, self.contents = 0, list[dict[str, str]]()
+
+    def display(self, content: dict[str, str], *, raw: bool, display_id: bool) -> "Output":
+        assert raw
+        assert display_id
+        self.made += 1
+        self.update(content, raw=raw)
+        return self
+
+    def update(self, content: dict[str, str], *, raw: bool) -> None:
+        self.contents.append(content)
+
+
+def test_progress_in_a_notebook_is_one_bar(monkeypatch, capsys):
+    output = Output()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("IPython.display.display", output.display)
+    monkeypatch.setattr(NotebookBar, "_EVERY_S", 0.0)
+    display = ProgressDisplay()
+    display.info("rows: <b>8</b>")
+    display.start(40, 0)
+    display.warning("few rows")
+    for step in range(1, 41):
+        display.advance(step, loss=0.5, tokens_per_second=1000)
+    display.stop()
+    display.info("done")
+    assert output.made == 1
+    shown = output.contents[-1]["text/html"]
+    assert '<progress value="40" max="40"></progress> 40 of 40; loss 0.5000, 1,000 tokens/s' in shown
+    assert "<div>done</div><div>warning: few rows</div>" in shown
+    assert "<pre>rows: &lt;b&gt;8&lt;/b&gt;\ndone</pre>" in shown
+    assert output.contents[-1]["text/plain"] == "done\nwarning: few rows"
+    quiet = ProgressDisplay(quiet=True)
+    quiet.info("nothing")
+    quiet.start(2, 0)
+    quiet.advance(2, loss=0.5, tokens_per_second=1000)
+    auto = AutoProgress()
+    auto.start(3)
+    auto.update(2, 3, failed=0, running=(), left=30)
+    assert "2 of 3;" in output.contents[-1]["text/html"]
+    assert output.made == 2
+    assert capsys.readouterr() == ("", "")

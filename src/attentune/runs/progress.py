@@ -7,10 +7,10 @@ import statistics
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from attentune.runs.records import Run, RunRecord
+from attentune.training.callbacks import LiveDisplay
 
 # The task, size and method of runs that differ in their seeds only.
 Group = tuple[str, str, str]
@@ -66,15 +66,13 @@ def as_duration(seconds: float | None) -> str:
     return f"about {minutes} min" if minutes < 60 else f"about {minutes // 60} h {minutes % 60} min"
 
 
-class ComparisonProgress:
-    """Shows the progress of a comparison or search: a bar on a terminal, plain lines elsewhere."""
+class ComparisonProgress(LiveDisplay):
+    """The progress of a comparison or search."""
 
     unit = "runs"
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        super().__init__(quiet=quiet)
         # How a run is described in the bar and in a line; a search sets its own.
         self.task_name: Callable[[str], str] = str
         self.short: Callable[[Run], str] = lambda run: f"{run.method} on {self.task_name(run.task)}"
@@ -84,35 +82,22 @@ class ComparisonProgress:
     def is_quiet(self) -> bool:
         return self._console.quiet
 
-    def info(self, text: str) -> None:
-        self._console.print(text, markup=False)
-
-    def warning(self, text: str) -> None:
-        self._console.print(f"warning: {text}", markup=False, style="yellow")
-
     def start(self, total: int) -> None:
-        """Show the bar, if standard error is a terminal."""
-        if not self._console.is_terminal or self._console.quiet:
-            return
-        self._bar = Progress(
+        """Show the bar, if there can be one."""
+        self._show_bar(
             BarColumn(),
             TextColumn("{task.completed}/{task.total} " + self.unit),
             TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            console=self._console,
-            transient=True,
+            total=total,
         )
-        self._task = self._bar.add_task("", total=total, facts="", left="")
-        self._bar.start()
 
     def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
-        if self._bar is None or self._task is None:
-            return
         names = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
         facts = (f"{failed} failed  " if failed else "") + ("running: " + ", ".join(names) if names else "")
         time_left = "" if left is None else f"{as_duration(left)} left"
-        self._bar.update(self._task, completed=done, total=total, facts=facts, left=time_left)
+        self._move(completed=done, total=total, facts=facts, left=time_left)
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
         """Print a line for a finished run."""
@@ -125,8 +110,3 @@ class ComparisonProgress:
         score = "no score" if record.score is None else f"{record.metric} {record.score:.4f}"
         time_left = f"; {as_duration(left)} left" if left is not None and number < total else ""
         self.info(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
-
-    def stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from attentune.config import Config, to_flat
 from attentune.errors import ConfigError
@@ -148,67 +158,148 @@ def is_main_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class ProgressDisplay:
-    """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
+class NotebookBar:
+    """The progress of one call in a notebook: an output with a bar and the newest line, which is updated in place.
 
-    def __init__(self, *, quiet: bool = False, only_steps: bool = False) -> None:
-        """`only_steps` leaves out what is said before the first step and after the last."""
-        self._is_silent, self._only_steps = only_steps, only_steps
-        self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._predicted = self._tenths = self._total = 0
+    It stands for rich's `Progress`, which floods a notebook without ipywidgets. Its text has the notebook's colours.
+    """
+
+    _EVERY_S = 0.2
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._warnings: list[str] = []
+        self._fields: dict[str, Any] = {"completed": 0, "total": 0, "facts": "", "left": ""}
+        self._output: Any = None
+        self._shown_s = -math.inf
+
+    def line(self, text: str, *, is_warning: bool = False) -> None:
+        """Show a line below the bar; warnings stay, other lines make room for the next and are folded."""
+        (self._warnings if is_warning else self._lines).append(text)
+        self._show()
+
+    def update(self, task: TaskID, **fields: Any) -> None:
+        """Move the bar, as `Progress.update` does."""
+        self._fields |= fields
+        if time.monotonic() - self._shown_s > self._EVERY_S:
+            self._show()
+
+    def stop(self) -> None:
+        """Show the last state."""
+        self._show()
+
+    def _show(self) -> None:
+        from IPython.display import display
+
+        content = {"text/html": self._html(), "text/plain": "\n".join([*self._lines[-1:], *self._warnings])}
+        self._shown_s = time.monotonic()
+        if self._output is None:
+            self._output = display(content, raw=True, display_id=True)
+        else:
+            self._output.update(content, raw=True)
+
+    def _html(self) -> str:
+        done, total = self._fields["completed"], self._fields["total"]
+        facts = html.escape("  ".join(filter(None, (self._fields["facts"], self._fields["left"]))))
+        bar = f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,}; {facts}' if total else ""
+        shown = "".join(f"<div>{html.escape(line)}</div>" for line in (*self._lines[-1:], *self._warnings))
+        log = html.escape("\n".join(self._lines))
+        folded = f"<details><summary>{len(self._lines)} lines</summary><pre>{log}</pre></details>"
+        return f"<div>{bar}{shown}{folded if len(self._lines) > 1 else ''}</div>"
+
+
+class LiveDisplay:
+    """Lines and a bar on standard error; plain lines where that is no terminal, and one output in a notebook."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+        self._notebook = NotebookBar() if self._console.is_jupyter and not quiet else None
+        self._bar: Progress | NotebookBar | None = None
 
     def info(self, text: str) -> None:
         """Print a line above the bar."""
-        if not self._is_silent:
+        if self._notebook is None:
             self._console.print(text, markup=False)
+        else:
+            self._notebook.line(text)
 
     def warning(self, text: str) -> None:
         """Print a warning above the bar."""
-        if not self._is_silent:
+        if self._notebook is None:
             self._console.print(f"warning: {text}", markup=False, style="yellow")
+        else:
+            self._notebook.line(f"warning: {text}", is_warning=True)
+
+    def _show_bar(self, *columns: ProgressColumn, total: int, completed: int = 0) -> None:
+        """Show the bar, whose columns may have the fields `facts` and `left`, on a terminal or in a notebook."""
+        if self._notebook is not None:
+            self._bar = self._notebook
+            self._move(total=total, completed=completed)
+        elif self._console.is_terminal and not self._console.quiet:
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task("training", total=total, completed=completed, facts="", left="")
+            self._bar.start()
+
+    def _move(self, **fields: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(TaskID(0), **fields)
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class ProgressDisplay(LiveDisplay):
+    """The progress of a run, with loss, speed and time left."""
+
+    def __init__(self, *, quiet: bool = False, only_steps: bool = False) -> None:
+        """`only_steps` leaves out what is said before the first step and after the last."""
+        super().__init__(quiet=quiet or not is_main_rank())
+        self._is_silent, self._only_steps = only_steps, only_steps
+        self._predicted = self._tenths = self._total = 0
+
+    def info(self, text: str) -> None:
+        if not self._is_silent:
+            super().info(text)
+
+    def warning(self, text: str) -> None:
+        if not self._is_silent:
+            super().warning(text)
 
     def start(self, total_steps: int, done: int) -> None:
-        """Show the bar, if standard error is a terminal."""
+        """Show the bar, if there can be one."""
         self._is_silent, self._total, self._tenths = False, total_steps, 10 * done // max(total_steps, 1)
-        if not self._console.is_terminal or self._console.quiet:
-            return
-        self._bar = Progress(
+        self._show_bar(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total} steps"),
             TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
+            total=total_steps,
+            completed=done,
         )
-        self._task = self._bar.add_task("training", total=total_steps, completed=done, facts="")
-        self._bar.start()
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
         """Move the bar; without one, print a line at each tenth of the steps."""
         self._predicted = 0
         facts = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step, facts=facts)
-        elif (tenths := 10 * step // max(self._total, 1)) > self._tenths:
+        self._move(completed=step, facts=facts)
+        if self._bar is None and (tenths := 10 * step // max(self._total, 1)) > self._tenths:
             self._tenths = tenths
             self.info(f"step {step} of {self._total}: {facts}")
 
     def predicted(self, rows: int) -> None:
         """Show in the bar how many sentences have been predicted for token labels since the last step."""
         self._predicted += rows
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, facts=f"labels: {self._predicted:,} sentences predicted")
+        self._move(facts=f"labels: {self._predicted:,} sentences predicted")
 
     def stop(self) -> None:
         """Remove the bar."""
         self._is_silent = self._only_steps
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        super().stop()
 
     def __enter__(self) -> ProgressDisplay:
         return self
