@@ -211,6 +211,15 @@ def test_every_method_and_task_type_has_a_unit(tiny: Tiny, kind: str, method: st
     assert (quantity(kind, found.label) in found.unit) == METHODS[method].explains_class
     assert ("fall" in found.unit) == METHODS[method].signed
     assert "{" not in found.unit
+    # The same in words, with the figures of the strongest word.
+    strongest = max(found.words, key=lambda word: abs(word.score))
+    size, added, of = f"{abs(strongest.score):.3g}", strongest.score > 0, quantity(kind, found.label)
+    said = {
+        True: f"leaving it out {'lowers' if added else 'raises'} {of} by {size}",
+        False: f"it adds {size} to {of}" if added else f"it takes {size} from {of}",
+    }[found.unit.startswith("change of ")]
+    start = f"\u201c{strongest.text}\u201d {strongest.score:+.3g}: {said}"
+    assert found.in_words().startswith(start) if METHODS[method].signed else found.in_words() == ""
     scores = [token.score for token in found.words]
     if " from 0 to 1" in found.unit:
         assert 0 <= min(scores) <= max(scores) <= 1

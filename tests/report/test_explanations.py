@@ -59,7 +59,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     **{key: {} for key in ("table", "tr", "th", "td")},
     "bdi": {"dir": "auto"},
     "span": {
-        "class": "t plain|t for|t against|ramp plain|ramp signed",
+        "class": "t (plain|for|against)( strong)?|ramp plain|ramp signed",
         "title": r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|nan|inf)",
         "style": LOOK,
     },
@@ -174,11 +174,12 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
     text = render_explanations([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
     spans = re.findall(r'<span class="(t[^"]*)" title="([^"]*)" style="([^"]*)">([^<]*)</span>', text)
     assert [(kind, title, word) for kind, title, _, word in spans] == 2 * [
-        ("t for", "+0", "none"), ("t for", "+0.25", "least"), ("t against", "-0.5", "against"), ("t for", "+1", "most"),
+        ("t for", "+0", "none"), ("t for", "+0.25", "least"),
+        ("t against strong", "-0.5", "against"), ("t for strong", "+1", "most"),
     ]  # fmt: skip
     assert [share for _, _, share, _ in spans[:4]] == ["--share:0.00", "--share:0.25", "--share:0.50", "--share:1.00"]
     unsigned = render_explanations([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
-    assert '<span class="t plain" title="0.5" style="--share:1.00">b</span>' in unsigned
+    assert '<span class="t plain strong" title="0.5" style="--share:1.00">b</span>' in unsigned
     # Readable without pointing at a word: the words with the highest scores, in their order.
     listed = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td></tr>", text)
     assert listed == [("most", "+1"), ("against", "-0.5"), ("least", "+0.25"), ("none", "+0")]
@@ -195,9 +196,9 @@ def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
         assert text.count(" checked") == 1
         words, pieces = text.split('<div class="by-pieces">')
         assert (
-            words.count('class="t plain"')
+            words.count('class="t plain')
             == len(found[0].words)
-            < pieces.count('class="t plain"')
+            < pieces.count('class="t plain')
             == len(found[0].pieces)
         )
 

@@ -1,6 +1,7 @@
 """The explanation of one prediction: the words or tokens of a text, each with a score."""
 
 import html
+import math
 import re
 import unicodedata
 from bisect import bisect_right
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
-from attentune.results import html_block
+from attentune.results import html_block, html_table
 
 # In the order of `registry.METHODS`.
 METHOD_NAMES = (
@@ -245,6 +246,25 @@ class Explanation:
         measured = [(word, value) for word, value in pairs if value is not None]
         return sorted(measured, key=lambda pair: -abs(pair[0].score))
 
+    def in_words(self) -> str:
+        """Say what the highest score means: "“dull” +2.4: leaving it out lowers the log-odds of bad by 2.4."; "" for
+        scores without a sign, whose unit says it."""
+        word = max(self.tokens, key=lambda token: abs(token.score), default=None)
+        if not self.signed or word is None or not math.isfinite(word.score):
+            return ""
+        size, is_more = f"{abs(word.score):.3g}", word.score > 0
+        is_change = r"change of (.+) when the \w+ is left out \(\w+(?:, (.+))?\); .+"
+        is_part = r"the \w+'s part, (.+?), of the change of (.+) when all .+"
+        if found := re.fullmatch(is_change, self.unit, re.DOTALL):
+            effect = f"leaving it out {'lowers' if is_more else 'raises'} {found[1]} by {size}"
+            how = found[2]
+        elif found := re.fullmatch(is_part, self.unit, re.DOTALL):
+            effect = f"it adds {size} to {found[2]}" if is_more else f"it takes {size} from {found[2]}"
+            how = found[1]
+        else:
+            return ""
+        return f"\u201c{word.text}\u201d {word.score:+.3g}: {effect}{f' ({how})' if how else ''}."
+
     @property
     def unread_words(self) -> int:
         """The number of words after the last one that the model read, where a text was too long for it."""
@@ -266,7 +286,10 @@ class Explanation:
             parts.append(f"<p>{''.join(pieces)}{html.escape(text[done:])}</p>" if text else "")
         label = self.label if isinstance(self.label, str) else f"{self.label:.4g}"
         share = "" if self.probability is None else f" ({self.probability:.3f})"
-        return html_block(f"{label}{share}", parts, (f"{self.method}: {self.unit}",))
+        strongest = sorted(tokens, key=lambda token: -abs(token.score))[:5]
+        parts.append(html_table((self.level, "score"), [(token.text, f"{token.score:+.3g}") for token in strongest]))
+        sentences = (f"{self.method}: {self.unit}", *filter(None, [self.in_words()]))
+        return html_block(f"{label}{share}", parts, sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
@@ -296,9 +319,15 @@ class Explanation:
 
 
 def _marked(token: Subword, largest: float) -> str:
-    """Return a word on a background as strong as its score: blue speaks for the class, orange against it."""
-    colour = "255, 140, 0" if token.score < 0 else "66, 133, 244"
-    style = f"background: rgba({colour}, {0.6 * abs(token.score) / largest:.2f}); border-radius: 3px"
+    """Return a word on a background as strong as its score: red speaks for the class, blue against it.
+
+    The background is translucent and the text has the notebook's colour, so that both suit light and dark themes.
+    """
+    colour, line = ("38, 112, 214", "dashed") if token.score < 0 else ("226, 60, 48", "solid")
+    share = abs(token.score) / largest
+    style = (
+        f"background: rgba({colour}, {0.55 * share:.2f}); border-bottom: {3 * share:.1f}px {line}; border-radius: 2px"
+    )
     return f'<span style="{style}" title="{token.score:+.4g}">{html.escape(token.text)}</span>'
 
 

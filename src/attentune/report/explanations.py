@@ -137,9 +137,10 @@ def prediction_text(explanation: Explanation) -> str:
 
 
 def effect_text(explanation: Explanation) -> str:
-    """Say how the prediction changes without the strongest word that was left out; "" if none was."""
+    """Say what the highest score means, and how the prediction changes without the strongest word that was left out."""
+    meaning = one_line(explanation.in_words())
     if not (effects := explanation.effects()):
-        return ""
+        return meaning
     word, after = effects[0]
     before, quantity = explanation.probability, f"p({one_line(str(explanation.label))})"
     if before is None:
@@ -148,7 +149,7 @@ def effect_text(explanation: Explanation) -> str:
     change = f"stays at {shown[0]}"
     if shown[0] != shown[1]:
         change = f"{'falls' if after < before else 'rises'} from {shown[0]} to {shown[1]}"
-    return f"Without \u201c{one_line(word.text)}\u201d, {quantity} {change}."
+    return f"{meaning} Without \u201c{one_line(word.text)}\u201d, {quantity} {change}.".strip()
 
 
 def outcome_text(value: float | None, explanation: Explanation) -> str:
@@ -183,6 +184,6 @@ def cost_text(explanation: Explanation) -> str:
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
 html_templates.globals |= {
-    "effect_text": effect_text, "highest": highest, "outcome_name": outcome_name, "score_text": score_text,
-    "segments": segments, "share_of": share_of, "sides": sides, "strongest": strongest,
+    "STRONG": STRONG, "effect_text": effect_text, "highest": highest, "outcome_name": outcome_name,
+    "score_text": score_text, "segments": segments, "share_of": share_of, "sides": sides, "strongest": strongest,
 }  # fmt: skip

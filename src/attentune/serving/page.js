@@ -24,6 +24,16 @@ function visible(text) {
 const cut = (text, most = MOST_SHOWN) => visible(text.length > most ? `${text.slice(0, most - 3)}...` : text);
 const digits = (score, signed) => (signed && score >= 0 ? "+" : "") + String(Number(score.toPrecision(3)));
 
+// Says what a signed score means, as Explanation.in_words does.
+function meaningOf({text, score}, unit) {
+  const size = digits(Math.abs(score)), start = `“${text}” ${digits(score, true)}: `;
+  const added = (how) => how ? ` (${how}).` : ".";
+  const change = unit.match(/^change of (.+) when the \w+ is left out \(\w+(?:, (.+))?\); /s);
+  if (change) return `${start}leaving it out ${score > 0 ? "lowers" : "raises"} ${change[1]} by ${size}${added(change[2])}`;
+  const [, how, of] = unit.match(/^the \w+'s part, (.+?), of the change of (.+) when all /s) ?? [];
+  return of ? `${start}it ${score > 0 ? `adds ${size} to` : `takes ${size} from`} ${of}${added(how)}` : "";
+}
+
 async function call(path, options = {}) {
   let response;
   const headers = {...options.headers, ...(key && {Authorization: `Bearer ${key}`})};
@@ -117,6 +127,7 @@ function showExplanation(why) {
     make("p", {class: "soft", id: "legend"}, digits(low, signed), ramp, `${digits(most, signed)}: ${visible(why.unit)}`,
       make("br", {}), `${meaning}; words below ${100 * weak}% of the strongest stay unpainted`));
   const strongest = words.find((word) => word.without !== undefined);
+  if (words.length && signed) $("why").append(make("p", {id: "meaning"}, meaningOf(words[0], visible(why.unit))));
   if (strongest) {
     const after = outcome(strongest.without);
     const change = after === before ? `stays at ${before}`
