@@ -75,6 +75,22 @@ def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_
     assert load_config(tmp_path / "a" / "config.yaml").model.head.kind == "mean"
 
 
+def test_the_next_commands_work_whatever_the_folder_and_the_texts(attentune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = write_reviews(tmp_path / "my file.csv", 40).read_text().splitlines()
+    (tmp_path / "my file.csv").write_text("\n".join([rows[0], *(f"-{row}" for row in rows[1:])]))
+    folder = "it's $HOME (1)"
+    _, err = attentune.done("train", "my file.csv", "--preset", "tfidf-linear", "--output_dir", folder)
+    lines = err.rpartition("next:\n")[2].splitlines()
+    # The shell makes of each line the words that were meant.
+    told = [subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True) for line in lines]
+    words = [one.stdout.splitlines() for one in told]
+    assert [one[:3] for one in words] == [["attentune", name, folder] for name in ("predict", "explain")]
+    for one in words:
+        out, _ = attentune.done(*one[1:])
+        assert re.search(r"\b(good|bad)\b", out)
+
+
 def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
     train, run = write_reviews(tmp_path / "train.csv", 64), tmp_path / "run"
     out, err = attentune.done(

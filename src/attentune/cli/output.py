@@ -50,8 +50,10 @@ def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
 
 def tell_next(folder: object, rows: Any) -> None:
     """Say on standard error what to do with a new run: two commands, with a text of its rows (`TextRows`)."""
-    texts = ["--text", short(rows.texts[0], 60)]
-    texts += [] if rows.pairs is None else ["--text_pair", short(rows.pairs[0], 60)]
+    given = [("--text", rows.texts[0])] + ([] if rows.pairs is None else [("--text_pair", rows.pairs[0])])
+    # A text that begins like a flag has to be joined to its own.
+    words = [(flag, short(text, 60)) for flag, text in given]
+    texts = [part for flag, text in words for part in ([f"{flag}={text}"] if text.startswith("-") else [flag, text])]
     commands = (shlex.join(["attentune", command, str(folder), *texts]) for command in ("predict", "explain"))
     print("next:", *commands, sep="\n  ", file=sys.stderr)
 
