@@ -37,8 +37,11 @@ parser = parser_of("calibrate", _HELP, (*ROW_SETTINGS, "training.reject"))
 def run(arguments: Sequence[str]) -> int:
     """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
+    given = {*overrides_of(parsed, [])} - {"training.reject"}
+    if "data.calibration_file" in given:
+        raise ConfigError("--calibration_file: is a setting of training; here --validation_file names the rows.")
     config = config_from(parsed, problems)
-    share, given = config.training.reject, {*overrides_of(parsed, [])} - {"training.reject"}
+    share = config.training.reject
     if parsed.out_of_scope_file is not None and share is None:
         raise ConfigError("--out_of_scope_file: goes with --reject.")
     recalibrates = share is None or parsed.calibrate is not None or parsed.thresholds != "none"

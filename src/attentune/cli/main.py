@@ -65,6 +65,12 @@ first steps:
 """
 
 
+_LESS_MEMORY = (
+    "out of memory. Use a smaller --max_length, or smaller batches: --per_device_train_batch_size 8"
+    " --gradient_accumulation_steps 4 trains as batches of 32 do. The allocation:"
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -81,7 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
+            print(f"attentune: {_LESS_MEMORY} {_printable(str(error).splitlines()[0])}", file=sys.stderr)
+            return 2
         import traceback
 
         traceback.print_exc()
