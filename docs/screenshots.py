@@ -1,16 +1,19 @@
 """Makes the screenshots of the documentation: `make screenshots`. Look at them before they are committed.
 
-`PYTHONPATH=tests python docs/screenshots.py report` or `serve` makes those of one page.
+`PYTHONPATH=tests python docs/screenshots.py notebook`, `report` or `serve` makes those of one page.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import html
 import os
 import sys
 import tempfile
 from pathlib import Path
 
+import attentune
 from attentune.cli.main import main
 from attentune.demo.domains import write_files
 from attentune.inference.predictor import Predictor
@@ -72,7 +75,35 @@ def serve_pictures(page: Page, folder: Path) -> None:
         shoot(page, IMAGES / "serve.png", "h1", "#errors tbody tr:nth-child(5)")
 
 
-PICTURES = {"report": report_pictures, "serve": serve_pictures}
+_NOTEBOOK = """<meta charset="utf-8"><style>
+body { font: 14px/1.5 system-ui, sans-serif; margin: 12px 24px; }
+pre { background: #f5f5f5; border: 1px solid #e0e0e0; padding: .5rem .7rem; margin: .6rem 0; }
+p { margin: .4rem 0; }
+table { border-collapse: collapse; font-size: 13px; }
+th, td { text-align: left; padding: .15rem .9rem .15rem 0; }
+tr:nth-child(even) { background: #f5f5f5; }
+</style>"""
+
+
+def notebook_pictures(page: Page, folder: Path) -> None:
+    """Write what a notebook shows of a leaderboard of `auto`, and of the explanation of a prediction."""
+    file = write_files(folder / "data", train_size=400, seed=42)["train"].rename(folder / "reviews.csv")
+    config = attentune.load_config(overrides={"data.train_file": file.name, "training.output_dir": "runs/best"})
+    with contextlib.chdir(folder):
+        best = attentune.auto(config, time_limit_s=180, jobs=1)
+        (why,) = attentune.explain_texts(best.folder, [TEXT])
+    cells = {
+        "best = attentune.auto(attentune.load_config(overrides=settings), time_limit_s=180)\nbest": best,
+        f'attentune.explain_texts("runs/best", ["{TEXT}"])[0]': why,
+    }
+    shown = "".join(f"<pre>{html.escape(code)}</pre>{value._repr_html_()}" for code, value in cells.items())
+    (folder / "notebook.html").write_text(f"{_NOTEBOOK}<main>{shown}</main>", encoding="utf-8")
+    page.resize(_WIDTH, 900)
+    page.open((folder / "notebook.html").as_uri())
+    shoot(page, IMAGES / "notebook.png", "main", "main")
+
+
+PICTURES = {"notebook": notebook_pictures, "report": report_pictures, "serve": serve_pictures}
 
 if __name__ == "__main__":
     os.chdir(ROOT)
