@@ -128,6 +128,14 @@ def test_there_are_command_lines_for_every_command_and_flags_are_checked():
     assert parser.parse(["--no_such_flag", "1"])[1] != []
 
 
+def test_readme_is_read_in_a_minute():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 160
+    (rows,) = [part.strip().splitlines() for part in "\n".join(lines).split("\n\n") if part.startswith("| against ")]
+    assert all(_LINK.search(row) for row in rows[2:])  # each figure is linked to its record
+
+
 def test_make_targets_that_are_named_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = {target for path in TEXTS for target in re.findall(r"(?:`|(?m:^))make ([a-z-]+)", path.read_text("utf-8"))}

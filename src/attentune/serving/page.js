@@ -127,13 +127,14 @@ function showExplanation(why) {
     make("p", {class: "soft", id: "legend"}, digits(low, signed), ramp, `${digits(most, signed)}: ${visible(why.unit)}`,
       make("br", {}), `${meaning}; words below ${100 * weak}% of the strongest stay unpainted`));
   const strongest = words.find((word) => word.without !== undefined);
-  if (words.length && signed) $("why").append(make("p", {id: "meaning"}, meaningOf(words[0], visible(why.unit))));
+  const effects = words.length && signed ? [meaningOf(words[0], visible(why.unit))] : [];
   if (strongest) {
     const after = outcome(strongest.without);
     const change = after === before ? `stays at ${before}`
       : `${strongest.without < (why.probability ?? why.label) ? "falls" : "rises"} from ${before} to ${after}`;
-    $("why").append(make("p", {id: "effect"}, `Without “${strongest.text}”, ${quantity} ${change}.`));
+    effects.push(`Without “${strongest.text}”, ${quantity} ${change}.`);
   }
+  if (effects.length) $("why").append(make("p", {id: "effect"}, effects.join(" ").trim()));
   const sides = why.pair === null ? {text: "Text"} : {text: "Text", pair: "Second text"};
   for (const [within, title] of Object.entries(sides)) {
     const letters = [...why[within]];  // the server counts characters, not UTF-16 units
