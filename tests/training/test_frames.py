@@ -196,5 +196,7 @@ def test_progress_in_a_notebook_is_one_bar(monkeypatch, capsys):
     auto.start(3)
     auto.update(2, 3, failed=0, running=(), left=30)
     assert "2 of 3;" in output.contents[-1]["text/html"]
+    auto.stop()
+    assert "progress" not in output.contents[-1]["text/html"]
     assert output.made == 2
     assert capsys.readouterr() == ("", "")

@@ -185,7 +185,9 @@ class NotebookBar:
             self._show()
 
     def stop(self) -> None:
-        """Show the last state."""
+        """Show the last state; a bar that did not reach its end goes, as it does on a terminal."""
+        if self._fields["completed"] < self._fields["total"]:
+            self._fields["total"] = 0
         self._show()
 
     def _show(self) -> None:
