@@ -87,6 +87,22 @@ def test_predictions_metrics_tokens_and_explanations(run, attentune, monkeypatch
     assert places[0] == places[1]
 
 
+@pytest.mark.integration
+def test_what_readme_shows_of_auto_and_of_an_explanation(attentune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_reviews(tmp_path / "reviews.csv", 60)
+    words = ("--portfolio", "majority,tfidf-linear", "--folds", 2, "--time_limit", "60s", "--jobs", 1)
+    table, _ = attentune.done("auto", "reviews.csv", *words, "--output_dir", "best")
+    why, _ = attentune.done("explain", "best", "--text", "a dull film")
+    header, *rows, estimate, prediction, meaning = shown("README.md", "model ").splitlines()
+    assert header.split() == table.splitlines()[0].split()
+    assert all(re.fullmatch(r"\S+ +# +# to # +# +#  (delivered|in the fusion, weight #)", shape(row)) for row in rows)
+    assert shape(estimate) in shape(table)
+    assert re.sub(r"\w+ \(", "(", shape(prediction)) in re.sub(r"(good|bad) \(", "(", shape(why))
+    plain = re.compile(r"“\w+”|[-+](?=#)|(?<=of )\w+(?= by)|p\(\w+\)|lowers|raises|falls|rises")
+    assert plain.sub("", shape(meaning)) in plain.sub("", shape(why))
+
+
 def test_messages_on_bad_data_and_flags(attentune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, content in BAD_FILES.items():
