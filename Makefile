@@ -67,7 +67,7 @@ $(VERSIONS)/%/.installed: pyproject.toml $(CONSTRAINTS) requirements/oldest.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet -c $(CONSTRAINTS) $(LIMITS) torch
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet -c $(CONSTRAINTS) $(LIMITS) \
-		-e '.[embedded,export,peft]' hypothesis polars pytest pytest-xdist
+		-e '.[embedded,export,hub,parquet,peft,search]' hypothesis polars pytest pytest-xdist
 	@touch $@
 
 .PHONY: wheel

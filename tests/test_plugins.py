@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -175,15 +176,31 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 @pytest.mark.parametrize("extra", sorted({*EXTRAS} - {"dev", "bench", "mutation"}))
 def test_the_command_that_installs_an_extra_works_in_a_clone_and_without_one(extra, tmp_path, monkeypatch):
-    assert shlex.split(plugins.install_command(extra)) == ["pip", "install", "-e", f"{ROOT}[{extra}]"]
+    pip = [sys.executable, "-m", "pip"]
+    assert shlex.split(plugins.install_command(extra)) == [*pip, "install", "-e", f"{ROOT}[{extra}]"]
     monkeypatch.setattr(plugins, "__file__", str(tmp_path / "site-packages/attentune/plugins.py"))
     given = shlex.split(plugins.install_command(extra))
-    assert given[:2] == ["pip", "install"]
-    assert {str(Requirement(one)) for one in given[2:]} == {str(Requirement(one)) for one in EXTRAS[extra]}
+    assert given[:4] == [*pip, "install"]
+    assert {str(Requirement(one)) for one in given[4:]} == {str(Requirement(one)) for one in EXTRAS[extra]}
+
+
+@pytest.mark.parametrize(
+    ("found", "has_pip", "expected"),
+    [
+        ("HERE/pip", True, "pip"),  # the environment is activated
+        ("/usr/bin/pip", True, f"{sys.executable} -m pip"),
+        (None, True, f"{sys.executable} -m pip"),
+        ("/usr/bin/uv", False, f"uv pip install --python {sys.executable}"),
+    ],
+)
+def test_the_command_installs_into_this_environment(found, has_pip, expected, monkeypatch):
+    path = found and found.replace("HERE", str(Path(sys.executable).parent))
+    monkeypatch.setattr("shutil.which", lambda name: path if path and path.endswith(name) else None)
+    if not has_pip:
+        monkeypatch.setitem(sys.modules, "pip", None)
+    assert plugins.install_command("search").startswith(f"{expected} ")
 
 
 def test_no_message_names_the_package_to_an_index():
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     assert not [found for text in sources for found in re.findall(r"pip install .*attentune\[.*", text)]
-    used = {found for text in sources for found in re.findall(r"install_command\([\"'](\w+)", text)}
-    assert {"excel", "explain", "export", "labels", "peft", "ray", "serve", "slurm", "trackers"} == used

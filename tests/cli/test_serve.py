@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from attentune.inference.predictor import predict
-from attentune.plugins import install_command
 from helpers.served import asked
 from helpers.tiny_runs import SPACES, TEXTS, saved_model
 
@@ -130,10 +129,3 @@ def test_ctrl_c_ends_with_130_though_a_client_sends_nothing_more(run):
         assert program.ask("/predict", {"texts": ["yes"]})[0] == 200
         silent.close()
         assert program.stop(signal.SIGINT) == (130, "", "attentune: stopped.\n")
-
-
-def test_without_its_packages_it_says_how_to_get_them(attentune, run, monkeypatch):
-    find = __import__("importlib.util", fromlist=["find_spec"]).find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fastapi_offline" else find(name))
-    err = attentune.refused("serve", run)
-    assert err == f"attentune: serve: needs fastapi_offline, not installed; run: {install_command('serve')}\n"

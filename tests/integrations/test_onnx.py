@@ -199,13 +199,6 @@ def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_packages_it_says_what_to_install(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
-    with pytest.raises(ExportError, match=r"onnx, onnxscript, onnxruntime: not installed; run: pip install"):
-        export_run(run, tmp_path / "served")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Path) -> None:
     overrides = {

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,12 +77,6 @@ def test_a_class_without_rows_may_be_suggested():
 def test_rows_of_one_class_are_refused():
     with pytest.raises(DataError, match="got 4 rows of 1 class, expected rows of at least two classes"):
         find_label_errors(np.zeros(4, np.int64), np.full((4, 2), 0.5))
-
-
-def test_without_cleanlab_the_message_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
-    with pytest.raises(ConfigError, match="needs cleanlab, which is not installed; run: pip install -e "):
-        find_label_errors(np.array([0, 1]), np.full((2, 2), 0.5))
 
 
 def test_auto_notes_contradicted_labels_only_if_there_are_many(tmp_path):

@@ -9,10 +9,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from attentune.errors import ConfigError
 from attentune.inference.scoring import score_rows
-from attentune.plugins import install_command
-from attentune.token_labels import attribution as attributions
 from attentune.token_labels import planner
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import (
@@ -189,17 +186,6 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
     assert (parts[1] >= 0).any()
     assert np.allclose(np.maximum(*parts), whole, atol=1e-6)  # asked in other batches, so up to rounding
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_without_captum_the_message_says_what_to_install(tiny, name, monkeypatch):
-    source = tiny_source(tiny(), rows=2)
-    monkeypatch.setattr(attributions.importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(ConfigError) as raised:
-        generator(name, source)
-    assert str(raised.value) == (
-        f"labels.generator: {name} needs Captum, which is not installed; run: {install_command('explain')}"
-    )
 
 
 # The first-order estimate of what masking a token does to the loss, and the labels made of it

@@ -14,7 +14,6 @@ from transformers import AutoModel
 
 import attentune
 from attentune.config import Config, load_config, to_flat
-from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.slots import merge_adapters
@@ -101,12 +100,6 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(config, tiny, tmp
 def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Config], tmp_path: Path) -> None:
     result = train(config("ssa-co", precision="bf16", load_best_model_at_end=True))
     assert attentune.evaluate(tmp_path / "run")["validation"] == pytest.approx(result.scores["validation"])
-
-
-def test_without_peft_it_says_what_to_install(config, monkeypatch) -> None:
-    monkeypatch.setattr("attentune.models.slots.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs peft, which is not installed; run: pip install -e "):
-        train(config("bert"))
 
 
 def test_a_model_without_adapters_has_nothing_to_merge(tiny: Tiny) -> None:

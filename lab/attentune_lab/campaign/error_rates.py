@@ -10,7 +10,6 @@ cross-validation as JSON instead.
 """
 
 import argparse
-import gc
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -276,9 +275,7 @@ def family(scenario: Scenario, methods: int, seeds: int, plays: int, key: str) -
         values = right.astype(np.float64)
         p_MP = np.array([mean_over_seeds_and_examples(one - values[0]).p for one in values[1:]])
         plain.append((p_MP <= LEVEL).any(axis=0))
-        gc.freeze()  # statsmodels collects garbage at every call of Holm's correction
         corrected.append(np.array([(holm(p_M) <= LEVEL).any() for p_M in p_MP.T]))
-        gc.unfreeze()
     return {
         "methods": methods,
         "without_holm": float(np.mean(np.concatenate(plain))),

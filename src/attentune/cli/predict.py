@@ -19,6 +19,7 @@ from attentune.cli.inputs import (
 )
 from attentune.cli.output import destination, row_bar, stopped
 from attentune.errors import ConfigError
+from attentune.plugins import require_extra
 
 _HELP = f"""
 attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
@@ -121,6 +122,8 @@ def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
     number, parts = (int(found[1]), int(found[2])) if found is not None else (0, 0)
     if not 1 <= number <= parts <= 99_999:
         problems.append(f"--shard: got {parsed.shard}, expected I/N from 1/N to N/N, such as 3/8.")
+    if parsed.format in (None, "parquet") and not problems:
+        require_extra("parquet", "pyarrow", what="--format parquet, which --output_dir writes unless it is csv or json")
     return number, parts
 
 

@@ -1,6 +1,5 @@
 """`attentune serve`: serve a page for trying a run, and a JSON API."""
 
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 
 from attentune.cli.flags import PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 
 _PACKAGES = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")
 _HELP = f"""
@@ -59,9 +58,8 @@ def run(arguments: Sequence[str]) -> int:
             f"--max_queue: got {parsed.max_queue}, expected at least the {parsed.max_texts} texts of a request"
             " (--max_texts)."
         )
-    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        problems.append(f"serve: needs {', '.join(missing)}, not installed; run: {install_command('serve')}")
     check(problems)
+    require_extra("serve", *_PACKAGES, what="serve")
     check_named(parsed)
 
     from attentune.serving.guard import KEY_VARIABLE, check_key

@@ -1,7 +1,6 @@
 """Readers of Parquet, Feather and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
 
 import contextlib
-import importlib
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, 
 from attentune.data.text_files import check_header, numbered_names
 from attentune.data.text_formats import FOUND, MAX_BYTES, SNIFFED_BYTES, FileOptions, check_no_page, check_ratio
 from attentune.errors import DataError
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 
 # Batch size: so many rows, or fewer if they have more bytes. A cell that is no text has so many.
 _BATCH_ROWS, _BATCH_BYTES, _CELL_BYTES = 4096, 1 << 24, 8
@@ -63,6 +62,7 @@ def scan_parquet(source: Any, path: str) -> tuple[tuple[str, ...], int]:
 
 @contextlib.contextmanager
 def _whole_file(path: str | Path) -> Iterator[None]:
+    require_extra("parquet", "pyarrow", what=str(path))
     import pyarrow as pa
 
     try:
@@ -135,6 +135,7 @@ def _cells(array: Any) -> list[Any]:
 
 def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
     """Parse a Feather (version 2) or Arrow file."""
+    require_extra("parquet", "pyarrow", what=str(path))
     import pyarrow as pa
 
     try:
@@ -173,13 +174,7 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, options: 
     """Parse a sheet of a spreadsheet: numbers as they are shown without a format, dates in ISO 8601."""
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
-    try:
-        importlib.import_module("python_calamine")
-    except ImportError as error:
-        raise DataError(
-            f"reading spreadsheets needs python-calamine: {install_command('excel')}, or save the file as .csv.",
-            path=path,
-        ) from error
+    require_extra("excel", "python_calamine", what=f"{path} (or save it as .csv)")
     sheets, sheet = _sheets(path), options.sheet
     filled = [name for name, rows in sheets.items() if any(map(any, rows))]
     if not filled:

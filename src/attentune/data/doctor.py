@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import functools
+import importlib.util
 import math
 import re
 import warnings
@@ -546,6 +547,8 @@ def _time_shift(split: _Split) -> _Found:
 
 def _read_dates(*columns: Sequence[Any]) -> list[np.ndarray]:
     """Return the dates of columns that are written alike as datetime64[s]; none if they may be read twofold."""
+    if importlib.util.find_spec("pandas") is None:
+        return []
     import pandas as pd
 
     cells = [[cell for cell in column if cell is not None and cell != ""] for column in columns]

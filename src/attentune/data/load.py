@@ -39,6 +39,7 @@ from attentune.data.tables import Table, as_cell
 from attentune.data.text_formats import FileOptions
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
+from attentune.plugins import require_extra
 
 # The name of a data frame in messages.
 FRAME = "data frame"
@@ -77,6 +78,7 @@ def _our_name(key: str) -> str | None:
 
 
 def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
+    require_extra("hub", "datasets", what="data.dataset_name")
     import datasets
 
     folder = Path(name).expanduser()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
+from attentune.plugins import require_extra
 
 
 def available_memory_bytes() -> int | None:
@@ -48,7 +49,8 @@ def resident_bytes(pid: int) -> int:
     return 0
 
 
-EXECUTORS = ("local", "ray", "slurm")
+# With the module that each needs.
+EXECUTORS = {"local": "", "ray": "ray", "slurm": "submitit"}
 # A task is not repeated after this many workers were killed during it.
 MAX_KILLS = 3
 
@@ -114,6 +116,8 @@ class ExecutorOptions:
             problems.append("--slurm: goes with --executor slurm.")
         if problems:
             raise ConfigError(problems)
+        if module := EXECUTORS[self.executor]:
+            require_extra(self.executor, module, what=f"--executor {self.executor}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
-from attentune.plugins import install_command
 from attentune.training.run_folder import stop_on_signal
 
 
@@ -30,12 +29,7 @@ class RayExecutor:
     _refs: dict[Future[Any], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        try:
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError as error:
-            raise ConfigError(
-                f"--executor ray: Ray is not installed ({error}); run: {install_command('ray')}"
-            ) from error
+        self._ray: Any = importlib.import_module("ray")
         self._started_ray = not self._ray.is_initialized()
         if self._started_ray:
             self._connect()

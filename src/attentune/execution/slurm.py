@@ -20,7 +20,6 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
-from attentune.plugins import install_command
 from attentune.training.run_folder import stop_on_signal
 
 # Jobs at a time if --jobs is not given.
@@ -44,12 +43,7 @@ class SlurmExecutor:
     _jobs: dict[Future[Any], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        try:
-            submitit: Any = importlib.import_module("submitit")
-        except ImportError as error:
-            raise ConfigError(
-                f"--executor slurm: submitit is not installed ({error}); run: {install_command('slurm')}"
-            ) from error
+        submitit: Any = importlib.import_module("submitit")
         given = dict(self.options.slurm)
         cluster = str(given.pop("cluster", "slurm"))
         try:

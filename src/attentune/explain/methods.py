@@ -1,6 +1,5 @@
 """The attribution methods by name, all with one signature."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from attentune.explain.gradient import gradient, integrated_gradients
 from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, numpy_of
 from attentune.models.cpu_layers import attention_by
 from attentune.models.layouts import find_texts
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 from attentune.seeding import derive_key, numpy_generator, seed_global
 
 # From (S, M) presence of M tokens in S copies of a text, 1 or 0, to the (S,) values of the function to explain.
@@ -392,7 +391,6 @@ def _known(name: str) -> Method:
 
 
 def _installed(name: str, method: Method) -> Method:
-    if method.needs_captum and importlib.util.find_spec("captum") is None:
-        cure = f"run: {install_command('explain')}"
-        raise ConfigError(f"method: {name} needs Captum, which is not installed; {cure}")
+    if method.needs_captum:
+        require_extra("explain", "captum", what=f"method: {name}")
     return method

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, is_mlflow_available, is_tensorboard_available, is_wandb_available
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from attentune.data.dataset import LabelSpace, TextRows
@@ -23,7 +23,7 @@ from attentune.models.cpu_layers import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.compiled.memory import kept_memory
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 
 _SHOWN_ROWS = 8
 
@@ -141,15 +141,14 @@ class ModelEvaluator(Evaluator):
 # Large enough for efficient matrix products, small enough for activations to stay in a CPU's cache.
 BATCH_TOKENS = 2048
 BATCH_TOKENS_GPU = 16384
-TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
 
 
 def make_accelerator(
     *, precision: str, use_cpu: bool = False, tracker: str = "none", folder: str | None = None
 ) -> tuple[Accelerator, str]:
     """Make an accelerator, and resolve the precision."""
-    if tracker != "none" and not TRACKERS[tracker]():
-        raise ConfigError(f"training.report_to: {tracker} is not installed; run: {install_command('trackers')}")
+    if tracker != "none":
+        require_extra("trackers", tracker, what="training.report_to")
     # On machines without an accelerator, Accelerate detects processes started by torchrun only with cpu=True.
     use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
     _reset_device(use_cpu=use_cpu)

@@ -16,7 +16,6 @@ transformers.js loads this folder too.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -51,7 +50,7 @@ from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import quiet, save_tokenizer
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 from attentune.results import to_json
 
 # The operator sets that PyTorch's exporter supports.
@@ -145,9 +144,7 @@ def _check_settings(target: Path, opset: int | None, quantize: str | None, rows:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ExportError(f"{', '.join(missing)}: not installed; run: {install_command('export')}")
+    require_extra("export", "onnx", "onnxscript", "onnxruntime", what="export --format onnx")
 
 
 class _Making:

@@ -30,7 +30,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import WordExplainer
 from attentune.io.files import write_text
 from attentune.metrics.metrics import probabilities_of
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
 
@@ -258,12 +258,8 @@ def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> tuple
 
     Source: Northcutt, Jiang and Chuang, "Confident learning", JAIR 70, 2021; `cleanlab.filter.find_label_issues`.
     """
-    try:
-        from cleanlab.filter import find_label_issues
-    except ImportError:
-        raise ConfigError(
-            f"--labels: needs cleanlab, which is not installed; run: {install_command('labels')}"
-        ) from None
+    from cleanlab.filter import find_label_issues
+
     present, own_N = np.unique(labels, return_inverse=True)
     if len(present) < 2:
         raise DataError(
@@ -366,6 +362,7 @@ def check_labels(
             f"--labels: got labels of the type {label_space.task_type}, expected one class a row (classification or"
             " ordinal). Wrong scores and label sets are not looked for."
         )
+    require_extra("labels", "cleanlab", what="--labels")
     report = progress or (lambda name, done, total: None)
     frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu, in_bf16=True)
     fit = functools.cache(lambda: fit_folds(rows, label_space, frozen, config.training.seed, report))

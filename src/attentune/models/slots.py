@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.errors import UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur, apply_blur
 from attentune.nn.classifiers import build_classifier, raw_outputs
 from attentune.nn.heads import TOKEN_GATES, HeadOptions, ImportanceGate, build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
-from attentune.plugins import install_command, is_plugin, part_of
+from attentune.plugins import is_plugin, part_of, require_extra
 
 # Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
 # of the family. ModernBERT's `Wqkv` computes queries, keys and values together.
@@ -260,8 +260,7 @@ _TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin")
 
 def check_peft() -> None:
     """Check that peft is installed."""
-    if importlib.util.find_spec("peft") is None:
-        raise ConfigError(f"training.lora_rank: needs peft, which is not installed; run: {install_command('peft')}")
+    require_extra("peft", "peft", what="training.lora_rank")
 
 
 def adapter_settings(settings: dict[str, Any], encoder: nn.Module, **more: Any) -> Any:

@@ -3,7 +3,6 @@
 Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
 """
 
-import importlib.util
 import io
 import math
 import textwrap
@@ -18,7 +17,7 @@ import numpy as np
 from attentune.errors import ConfigError
 from attentune.explain.explanation import HeadAttention
 from attentune.io.files import write_bytes
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
@@ -42,10 +41,7 @@ def check_figure_file(path: str | Path) -> None:
     """Check, before the work is done, that a figure can be drawn to a file of this name."""
     if Path(path).suffix.lower() not in FIGURE_KINDS:
         raise ConfigError(f"{path}: expected a name for a figure that ends in {', '.join(FIGURE_KINDS)}.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            f"{path}: drawing needs Matplotlib, which is not installed; run: {install_command('explain')}"
-        )
+    require_extra("report", "matplotlib", what=str(path))
 
 
 def new_figure(width_in: float, height_in: float, **options: Any) -> Any:

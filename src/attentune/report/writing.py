@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
+from attentune.plugins import require_extra
 from attentune.report.charts import FIGURE_KINDS, check_figure_file, figure_bytes
 from attentune.report.document import Figure, Report, Section, Table, slug, visible
 
@@ -184,7 +185,7 @@ def check_report_file(path: str | Path) -> None:
     if extension not in REPORT_KINDS:
         raise ConfigError(f"{path}: expected a name that ends in {', '.join(REPORT_KINDS)}.")
     if extension == ".html":
-        check_figure_file(Path(path).with_suffix(".svg"))
+        require_extra("report", "matplotlib", what=str(path))
 
 
 def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import AttentuneError, ConfigError
 from attentune.metrics.metrics import METRICS
+from attentune.plugins import require_extra
 from attentune.runs.records import CUSTOM_TASK
 from attentune.runs.space import Dimension, Space, load_space, space_from
 from attentune.training.prepare import ending_with_last_weights
@@ -136,7 +137,8 @@ def _config(options: SearchSettings, common: Mapping[str, Any], changes: Mapping
 
 
 def check_search(options: SearchSettings) -> Search:
-    """Check a search's space and settings."""
+    """Check a search's space and settings, and that Optuna, which samples and weighs them, is installed."""
+    require_extra("search", "optuna", what="search")
     if isinstance(options.space, Mapping):
         given = space_from(options.space if "space" in options.space else {"space": options.space}, "space")
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import permutation_test, rankdata
+from scipy.stats import binom, chi2, permutation_test, rankdata
 
 from attentune.stats.estimate import bootstrap_of_mean
 
@@ -64,10 +64,10 @@ def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
     """Compute the p of `mcnemar_test` from the two counts of rows on which exactly one model is right."""
-    from statsmodels.stats.contingency_tables import mcnemar  # imports pandas, which is slow
-
-    table = [[0, only_first], [only_second, 0]]
-    return float(mcnemar(table, exact=_exact(only_first, only_second), correction=False).pvalue)
+    discordant = only_first + only_second
+    if _exact(only_first, only_second):
+        return min(1.0, 2 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
+    return float(chi2.sf((only_first - only_second) ** 2 / discordant, 1))
 
 
 def _exact(only_first: int, only_second: int) -> bool:

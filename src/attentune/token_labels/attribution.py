@@ -1,7 +1,6 @@
 """Token labels from integrated gradients and LIME: expensive, for comparison with the cheaper generators."""
 
 import contextlib
-import importlib.util
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor
 
 from attentune.config import LabelsConfig
-from attentune.errors import ConfigError
 from attentune.explain.gradient import EmbeddingGradientHook, integrate, mask_embedding, masked_ids, rise_if_masked
 from attentune.explain.methods import LIME_CAPTUM, fit_lime
 from attentune.nn.losses import NO_LABEL, resolve_loss, row_losses
-from attentune.plugins import install_command
+from attentune.plugins import require_extra
 from attentune.seeding import derive_key, numpy_generator, seed_global
 from attentune.token_labels.base import LabelGenerator, LabelSource, RowLabelGenerator
 from attentune.token_labels.corruption import spread_copies
@@ -174,11 +172,7 @@ class AttributionLabels(RowLabelGenerator):
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
-        if importlib.util.find_spec("captum") is None:
-            raise ConfigError(
-                f"labels.generator: {settings.generator} needs Captum, which is not installed; run:"
-                f" {install_command('explain')}"
-            )
+        require_extra("explain", "captum", what=f"labels.generator: {settings.generator}")
 
     @abstractmethod
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
