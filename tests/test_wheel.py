@@ -1,7 +1,9 @@
 """The wheel and the source archive hold all that is needed: installed alone, without a compiler, they work."""
 
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,15 +15,20 @@ import pytest
 
 import attentune
 from attentune.nn.compiled.native import LEVELS
+from helpers.served import asked
 
 ROOT = Path(__file__).resolve().parent.parent
 Tiny = Callable[..., Path]
 ROWS = "text,label\n" + "".join(f"{'good fine' if n % 2 else 'bad poor'} thing {n},{n % 2}\n" for n in range(40))
 
 
+def outside() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "ATTENTUNE_NATIVE")}
+
+
 def said(*words: str | Path, cwd: Path, **more: str) -> str:
-    around = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "ATTENTUNE_NATIVE")}
-    done = subprocess.run([*map(str, words)], cwd=cwd, env=around | more, capture_output=True, text=True, check=False)
+    env = outside() | more
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -75,6 +82,24 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(python,
     )
     said(command, "export", "run", "--format", "transformers", "--output_dir", "exported", cwd=tmp_path)
     assert (tmp_path / "exported/model.safetensors").is_file()
+    fit = (
+        f"model = AttentuneClassifier(model_name_or_path={str(tiny('bert'))!r}, num_train_epochs=1)",
+        "model.fit(['good thing', 'bad thing'] * 20, ['yes', 'no'] * 20)",
+        "print(*model.predict(['a good thing']))",
+    )
+    fitted = "; ".join(("from attentune.integrations.sklearn import AttentuneClassifier", *fit))
+    assert said(python, "-c", fitted, cwd=tmp_path).split()[-1] in ("yes", "no")
+    with subprocess.Popen(
+        [command, "serve", "run", "--port", "0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=outside()
+    ) as server:
+        try:
+            assert server.stderr is not None
+            port = int(re.findall(r"http://127\.0\.0\.1:(\d+)/", server.stderr.readline())[0])
+            status, _, answer = asked(port, "POST", "/predict", {"texts": ["a good thing"]})
+        finally:
+            server.terminate()
+    assert (status, json.loads(answer)["predictions"][0]["prediction"] in ("0", "1")) == (200, True)
+    assert "Which model is best" in said(command, "demo", "--quick", "--model_name_or_path", tiny("bert"), cwd=tmp_path)
 
 
 @pytest.mark.slow

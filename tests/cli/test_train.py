@@ -146,6 +146,13 @@ def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tin
         correct = sum(row["label"] == row["prediction"] for row in rows)
         assert line["scores"]["films"]["accuracy"] == correct / 1000
     assert content["explanation"]["of"] == content["leaderboard"][0]["method"]
+    assert content["auto"] in lines
+    fused = json.loads((folder / "auto/auto/leaderboard.json").read_text())["leaderboard"]
+    for row in fused:
+        if row["weight"] is not None and row["kind"] != "fusion":
+            assert row["name"] in content["auto"]
+    assert lines[0] == "Which model is best for these texts?"
+    assert lines[-1].startswith("Your own file: attentune auto --train_file ")
     assert content["report"] == str(folder / "report.html")
 
 

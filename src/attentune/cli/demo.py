@@ -1,9 +1,10 @@
 """`attentune demo`: the main job on real sentences."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import QUIET, check, parser_of
+from attentune.cli.flags import QUIET, check, has_flag, parser_of
 from attentune.cli.output import stopped, table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
@@ -19,9 +20,10 @@ leaderboard, explains a prediction and writes a report. After an interruption, t
 --presets NAME,NAME  presets, baselines and auto, or all (default: a telling few)
 --output_dir DIR  where data and runs go (default: runs/demo)
 --model_name_or_path NAME  the encoder (default: embedded)
+--quick  a small one in runs/demo-quick: 400 sentences, 50 updates, 30 seconds of auto
 --train_size N  number of training sentences, up to 1600 (default: 1600)
---num_train_epochs X  passes over the rows (default: 300 updates)
---time_limit TIME  time of auto: 60s, 5m (default: 90s)
+--num_train_epochs X  passes over the rows (default: 150 updates)
+--time_limit TIME  time of auto: 60s, 5m (default: 45s)
 --seed N>=0  seed of data and training (default: 42)
 --jobs N  parallel runs (default: one per core on a CPU, else 1)
 --format text|json  output format of the results (default: text)
@@ -29,7 +31,7 @@ leaderboard, explains a prediction and writes a report. After an interruption, t
 
 examples:
   attentune demo
-  attentune demo --train_size 400 --output_dir runs/demo-400
+  attentune demo --quick
 
 The sentences: Kotzias et al., From Group to Individual Labels Using Deep Features, KDD 2015; UCI Machine Learning
 Repository; licence CC BY 4.0."""
@@ -40,7 +42,7 @@ parser = parser_of("demo", _HELP)
 def run(arguments: Sequence[str]) -> int:
     """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    options = _options(parsed, problems)
+    options = _options(parsed, arguments, problems)
     check(problems)
 
     from attentune.runs.compare import ComparisonStopped
@@ -52,9 +54,13 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
+def _options(parsed: Any, arguments: Sequence[str], problems: list[str]) -> dict[str, Any]:
     """Return the arguments of the demo, checked before anything is written."""
     from attentune.automl.budget import parse_duration
+
+    if parsed.quick:
+        small = {"output_dir": "runs/demo-quick", "train_size": 400, "time_limit": "30s"}
+        vars(parsed).update({name: value for name, value in small.items() if not has_flag(arguments, name)})
 
     overrides: dict[str, Any] = {"model.name_or_path": parsed.model_name_or_path}
     if parsed.num_train_epochs is not None:
@@ -78,6 +84,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "jobs": parsed.jobs,
         "quiet": parsed.quiet,
         **({"methods": methods} if methods else {}),
+        **({"max_steps": 50} if parsed.quick else {}),
     }
 
 
@@ -92,6 +99,7 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.format == "json":
         content = {
             "answer": list(result.answer),
+            "auto": result.auto,
             "leaderboard": [run.to_dict() for run in ranked(result.runs)],
             "explanation": {"of": result.explained.method, **result.explanation.to_dict()},
             "report": str(result.report),
@@ -99,10 +107,12 @@ def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
         print(to_json(without_nan(content)), end="")
         return
     header, rows = cells(result.runs)
-    print("\n".join(result.answer) + "\n")
+    print("Which model is best for these texts?", *result.answer, "", sep="\n")
     print(table(header, rows, right=range(1, len(header))))
-    print("\n" + "\n".join(NOTES))
+    print("", *([result.auto] if result.auto else []), *NOTES, sep="\n")
     print(f"\nWhy {result.explained.method} predicts what it does:\n")
     print_explanations([[result.explanation]])
     print(f"Report: {result.report}")
-    print(f'Next: attentune predict {result.explained.folder} --text "The story was not dull at all."')
+    predict = shlex.join(["attentune", "predict", str(result.explained.folder), "--text", "The story was not dull."])
+    own = "attentune auto --train_file YOURS.csv --text_column text --label_column label --output_dir runs/mine"
+    print(f"Next: {predict}", f"Your own file: {own}", sep="\n")
