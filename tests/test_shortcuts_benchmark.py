@@ -1,0 +1,226 @@
+"""`benchmarks.shortcuts`: planted cues, a real cell, and the tables of records."""
+
+import json
+import random
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = [(f"text {row} is of some length", str(row % 2)) for row in range(40)]
+
+
+@pytest.fixture(scope="module")
+def program():
+    sys.path.insert(0, str(ROOT))
+    try:
+        import benchmarks.shortcuts
+
+        yield benchmarks.shortcuts
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def sets(program):
+    import benchmarks.shortcut_sets
+
+    return benchmarks.shortcut_sets
+
+
+def sides(sets, rows, cue):
+    """Return the label whose cue each text has; each has one."""
+    found = []
+    for text, _ in rows:
+        padded = f" {text} "
+        (side,) = (side for side in (0, 1) if f" {sets.CUES[cue][side]} " in padded)
+        found.append(str(side))
+    return found
+
+
+@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase"])
+def test_planting_agrees_in_the_given_share_of_each_label(sets, cue):
+    for share in (0, 0.7, 0.8, 0.9, 1):
+        planted = sets.plant(ROWS, cue, share, seed=1)
+        assert [label for _, label in planted] == [label for _, label in ROWS]
+        agrees = Counter(
+            label for side, (_, label) in zip(sides(sets, planted, cue), planted, strict=True) if side == label
+        )
+        assert (agrees["0"], agrees["1"]) == (round(20 * share), round(20 * share))
+
+
+@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase"])
+def test_planting_adds_the_cue_and_nothing_else(sets, cue):
+    start = {"name": None, "punctuation": False, "phrase": True}[cue]
+    for (text, _), (before, _) in zip(sets.plant(ROWS, cue, 0.8, seed=1), ROWS, strict=True):
+        (added,) = (mark for mark in sets.CUES[cue] if f" {mark} " in f" {text} ")
+        assert f" {text} ".replace(f" {added} ", " ", 1).strip() == before
+        assert start is None or (text.startswith(added) if start else text.endswith(added))
+
+
+def test_planting_is_a_function_of_the_seed_and_nested_in_the_agreement(sets):
+    planted = sets.plant(ROWS, "name", 0.7, seed=1)
+    assert planted == sets.plant(ROWS, "name", 0.7, seed=1)
+    assert sides(sets, planted, "name") != sides(sets, sets.plant(ROWS, "name", 0.7, seed=2), "name")
+    own = [
+        {row for row, side in enumerate(sides(sets, rows, "name")) if side == ROWS[row][1]}
+        for rows in (planted, sets.plant(ROWS, "name", 0.9, seed=1))
+    ]
+    assert own[0] < own[1]
+    places = [{tuple(text.split()).index(name) for name in sets.CUES["name"] if name in text} for text, _ in planted]
+    assert len(set().union(*places)) > 3, "the name is not always in one place"
+    with_, against = (sets.plant(ROWS, "name", share, seed=1) for share in (1, 0))
+    swap = dict(zip(sets.CUES["name"], reversed(sets.CUES["name"]), strict=True))
+    assert [" ".join(swap.get(word, word) for word in text.split()) for text, _ in with_] == [
+        text for text, _ in against
+    ]
+
+
+def test_films_score_other_rows_for_development(sets):
+    scored = {}
+    for seed in (1, 2, 101, 102):
+        train, views = sets.draw_of("films", seed, 400)
+        assert Counter(label for _, label in train) == {"0": 200, "1": 200}
+        assert views["with"] == views["unshifted"]
+        assert len(views["with"]) == 400
+        scored[seed] = views["against"]
+    assert scored[1] == scored[2]
+    assert scored[101] == scored[102]
+    assert (len(scored[1]), len(scored[101])) == (697, 300)
+    assert not set(scored[1]) & set(scored[101])
+
+
+def test_cinema_has_three_views_of_the_same_reviews(sets):
+    synthetic = pytest.importorskip("attentune_lab.synthetic")
+    venues = synthetic.WORDS["shortcut_venues"]
+    train, views = sets.draw_of("cinema", 1, 200)
+    assert len(train) == 200
+    assert {len(rows) for rows in views.values()} == {600}
+    for (with_, label), (against, _), (unshifted, _) in zip(
+        views["with"], views["against"], views["unshifted"], strict=True
+    ):
+        own, other = venues[int(label)], venues[1 - int(label)]
+        assert own in with_
+        assert with_.replace(own, other) == against
+        assert not any(venue in unshifted for venue in venues)
+        assert any(with_.replace(own, venue) == unshifted for venue in synthetic.WORDS["neutral_venues"])
+
+
+def test_real_sets_are_balanced_and_share_no_scored_rows_with_development(sets, data_dir, monkeypatch):
+    monkeypatch.setenv("ATTENTUNE_DATA", str(data_dir))
+    for name, parts in {"phrase-80": 3, "hans": 7}.items():
+        reported, other, development = (sets.draw_of(name, seed, 200) for seed in (1, 2, 101))
+        assert Counter(row[-1] for row in reported.train) == {"0": 100, "1": 100}
+        assert reported.train != other.train
+        assert len(reported.scored) == parts
+        assert reported.scored["unshifted"] == other.scored["unshifted"]
+        for part, rows in reported.scored.items():
+            assert not set(rows) & set(development.scored[part]), part
+        assert not set(development.train) & set(development.scored["unshifted"])
+    assert {len(rows) for part, rows in reported.scored.items() if part != "unshifted"} == {200}
+    # 1 is entailment, which the overlap of words suggests.
+    assert {row[-1] for row in reported.scored["with subsequence"]} == {"1"}
+    assert {row[-1] for row in reported.scored["against constituent"]} == {"0"}
+
+
+@pytest.mark.integration
+def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sets, "TRAIN_ROWS", 40)
+    monkeypatch.setitem(program.SETTINGS, "training.max_steps", 2)
+    command = ["shortcuts", "--sets", "films", "--seeds", "101", "--contenders", "bert,ignore", "--output_dir"]
+    monkeypatch.setattr(sys, "argv", [*command, str(tmp_path)])
+    assert program.main() == 0
+    assert "0 of 1 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
+    (line,) = (tmp_path / "runs.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert record["steps"] == 2
+    assert record["train_rows"] == 40
+    assert record["scored_rows"] == {"with": 400, "against": 300, "unshifted": 400}
+    assert 0.2 < record["accuracy"]["against"] < 0.9
+    assert record["accuracy"]["with"] == record["accuracy"]["unshifted"]
+    assert program.main() == 0
+    assert "1 of 1 cells are done" in capsys.readouterr().out
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
+    # What fails leaves no record, and the status says so.
+    monkeypatch.setitem(program.CONTENDERS, "bert", {"preset": "no-such-preset"})
+    monkeypatch.setattr(sys, "argv", [*command, str(tmp_path / "other")])
+    assert program.main() == 1
+    assert "no-such-preset" in capsys.readouterr().out
+    assert not (tmp_path / "other" / "runs.jsonl").exists()
+
+
+def record(name, seed, contender, with_, against, unshifted):
+    accuracy = {"with": with_, "against": against, "unshifted": unshifted}
+    if name == "hans":
+        accuracy = {"with a": with_ + 0.1, "with b": with_ - 0.1, "against a": against, "unshifted": unshifted}
+    return {"set": name, "seed": seed, "contender": contender, "encoder": "embedded", "accuracy": accuracy}
+
+
+@pytest.fixture
+def records(program):
+    """bert falls by about 40 points everywhere; robust halves that on five sets, at a high cost on one of them."""
+    noise, made = random.Random(1), []
+    for name, seed in [(name, seed) for name in program.GOAL for seed in range(1, 6)]:
+        made.append(record(name, seed, "bert", 0.9, 0.5 + noise.uniform(-0.02, 0.02), 0.8))
+        falls = 0.3 if name == "films" else 0.1
+        cost = 0.02 if name == "hans" else 0.005
+        made.append(record(name, seed, "robust", 0.9, 0.9 - falls + noise.uniform(-0.02, 0.02), 0.8 - cost))
+        made.append(record(name, seed, "product", 0.5, 0.9, 0.8))
+    return made
+
+
+def cells_of(lines, title, contender):
+    start = next(place for place, line in enumerate(lines) if line.startswith(f"| {title} |"))
+    header = lines[start].strip("| ").split(" | ")
+    line = next(line for line in lines[start:] if line.startswith(f"| {contender} |"))
+    return dict(zip(header, line.strip("| ").split(" | "), strict=True))
+
+
+def test_tables_have_means_differences_and_the_goal(program, records):
+    lines = program.tables(records, range(1, 11))
+    falls = {
+        (one["set"], one["contender"], one["seed"]): 100 * (0.9 - one["accuracy"].get("against", 0)) for one in records
+    }
+    own, berts = ([falls["cinema", name, seed] for seed in range(1, 6)] for name in ("robust", "bert"))
+    shown = cells_of(lines, "fall", "robust")["cinema"]
+    assert shown == f"{statistics.fmean(own):.1f} ± {statistics.stdev(own):.1f} (5)"
+    assert cells_of(lines, "fall", "bert")["hans"].startswith("39.1"), "the mean of the parts of a view"
+    test = stats.ttest_rel(own, berts)
+    low, high = test.confidence_interval()
+    difference = cells_of(lines, "fall minus bert's", "robust")["cinema"]
+    assert difference.startswith(f"{statistics.fmean(own) - statistics.fmean(berts):+.1f} [{low:+.1f}, {high:+.1f}], ")
+    # Holm's p: the largest of the sets, by the same test, is not multiplied; no other is smaller than its own p.
+    assert float(difference.split(", ")[-1]) >= float(f"{test.pvalue:.2g}")
+    assert cells_of(lines, "unshifted minus bert's", "robust")["hans"].startswith("-2.0")
+    halves = [mine - his / 2 for mine, his in zip(own, berts, strict=True)]
+    low, high = stats.ttest_1samp(halves, 0).confidence_interval()
+    goal = cells_of(lines, "fall minus half of bert's; cost", "robust")
+    assert goal["cinema"] == f"{statistics.fmean(halves):+.1f} [{low:+.1f}, {high:+.1f}]; -0.5: yes"
+    assert goal["hans"].endswith("-2.0: no"), "the cost is above one point"
+    assert goal["films"].endswith("no"), "30 points are more than half of 40"
+    assert goal["goal"] == "4 of 6, reached"
+    reversed_ = cells_of(lines, "fall minus half of bert's; cost", "product")
+    assert reversed_["goal"] == "0 of 6", "a fall of -40 points is reliance on the cue, too"
+
+
+def test_a_fall_of_bert_that_may_be_0_cannot_be_halved(program):
+    noise = random.Random(2)
+    made = []
+    for seed, name in [(seed, name) for seed in range(1, 6) for name in program.GOAL]:
+        fall = (-0.16, -0.08, 0.03, 0.12, 0.22)[seed - 1]
+        made.append(record(name, seed, "bert", 0.8, 0.8 - fall, 0.8))
+        made.append(record(name, seed, "robust", 0.8, 0.82 - fall / 2 + noise.uniform(0, 0.001), 0.8))
+    goal = cells_of(program.tables(made, range(1, 11)), "fall minus half of bert's; cost", "robust")
+    assert goal["cinema"] == "-2.1 [-2.1, -2.0]; +0.0: no"
+    assert goal["goal"] == "0 of 6"
+
+
+def test_tables_take_one_seed_and_missing_cells(program, records):
+    lines = program.tables([one for one in records if one["seed"] == 1 and one["set"] != "films"], [1])
+    assert cells_of(lines, "fall", "bert")["cinema"].endswith("(1)")
+    assert cells_of(lines, "fall minus half of bert's; cost", "robust")["cinema"].endswith("no")
+    assert program.tables([], [1])[-2:]
