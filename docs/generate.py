@@ -47,6 +47,7 @@ SEE = {
     "data.extra_train_files": "data.md#extra-rows-with-weights",
     "data.folds": "comparing.md#cross-validation",
     "data.long_texts": "data.md#long-texts",
+    "data.ignore_words": "training.md#shortcuts-that-you-can-name",
     "data.file_format": "data.md#standard-input",
 }
 

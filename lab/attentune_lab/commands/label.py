@@ -103,6 +103,7 @@ def list_tokens(
         labels = _labels_by_row(saved.folder, rows) if has_labels else {}
     if max_samples is not None:
         rows = rows.take(range(min(max_samples, len(rows))))
+    rows = saved.shortened(rows)
     evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
     scores = score_rows(
         evaluator.model,

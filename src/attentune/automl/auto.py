@@ -49,6 +49,7 @@ from attentune.config import Config, to_flat
 from attentune.data.columns import with_columns
 from attentune.data.dataset import TaskData
 from attentune.data.doctor import examine, summary_lines
+from attentune.data.ignored_words import data_without_words, without_words
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
 from attentune.data.unlabelled import read_unlabelled
@@ -205,16 +206,18 @@ class _Training(AutoWork, Plan):
 
     def read(self, data: TaskData | None) -> tuple[Member, ...]:
         """Read and check the rows; return the members to try."""
-        self.data = _load_rows(self.config, data)
+        ignored = self.config.data.ignore_words
+        self.data = data_without_words(_load_rows(self.config, data), ignored)
         if self.data.has_columns:  # with their kinds
             self.config = replace(self.config, data=with_columns(self.config.data, self.data.columns))
         check_rejection(self.space, self.config.training.reject)
         self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
         if self.options.unlabeled_file is not None:
             texts_only = replace(self.config.data, extra_columns=None)
-            self.unlabeled = read_unlabelled(
+            unlabeled = read_unlabelled(
                 self.options.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=texts_only
             )
+            self.unlabeled = without_words(unlabeled, ignored)
         members = choose_members(
             is_pair=self.data.is_pair,
             task_type=self.space.task_type,

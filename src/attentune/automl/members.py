@@ -22,15 +22,15 @@ from safetensors.numpy import save_file
 from attentune.automl.budget import REFIT_FOLDER, EncoderSpeed, LoadMeter
 from attentune.automl.folds import HELD_OUT_FILE, load_folds
 from attentune.automl.portfolio import Member
-from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat
+from attentune.config import Config, ModelConfig, load_config, to_dict, to_flat, to_yaml
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError
-from attentune.io.files import storage_errors
+from attentune.io.files import storage_errors, write_text
 from attentune.metrics.rejection import energy
 from attentune.results import RunResult, versions
 from attentune.runs.records import Run
 from attentune.training.callbacks import TrainingCallback
-from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
+from attentune.training.run_folder import CONFIG_FILE, Interrupted, StopRequest, stop_on_signal
 
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
 # Rows on which the energies of baselines are compared, and a deviation below which these are all equal.
@@ -38,7 +38,7 @@ _COMPARED_ROWS, _EQUAL = 500, 1e-9
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
     *("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator"),
-    *("label_names", "ignore_labels", "max_length", "long_texts", "stride", "max_windows"),
+    *("label_names", "ignore_labels", "ignore_words", "max_length", "long_texts", "stride", "max_windows"),
 )
 # Settings of the whole command, not of a member's runs.
 _NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.overwrite_output_dir",
@@ -207,6 +207,8 @@ class MemberTrainer:
             with storage_errors(target):
                 target.mkdir()
             baseline.save(target)
+            if config.data.ignore_words:  # as the folders of models say what they leave out
+                write_text(target / CONFIG_FILE, to_yaml(config))
             return baseline
 
         models, parts, used = {}, [], folds_N >= 0

@@ -303,7 +303,7 @@ class BaselinePredictor(Predictor):
 
     def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
         """Make an evaluator of these rows."""
-        self._check_pairs(data)
+        data = self._as_read(data)
         return BaselineEvaluator(
             splits=data.splits,
             label_space=self.label_space,

@@ -63,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         check_feasible(config)
 
     from attentune.data.doctor import examine, full_lines
+    from attentune.data.ignored_words import data_without_words
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 
@@ -70,7 +71,10 @@ def run(arguments: Sequence[str]) -> int:
         config = _config_of_run(parsed, config)
     data, lengths = rows_and_lengths(config, cut_validation=not parsed.labels)
     report = examine(
-        data, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
+        data_without_words(data, config.data.ignore_words),
+        token_lengths=lengths,
+        max_length=config.data.longest_row,
+        english_only=is_english_only(config.model),
     )
     content, lines = {"notes": list(data.notes), **report.to_dict()}, full_lines(report)
     if parsed.labels:
@@ -86,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, dict[str, Any]]:
     """Load the rows, and count the tokens of each row by split, before truncation and with special tokens."""
+    from attentune.data.ignored_words import without_words
     from attentune.data.load import load_data
     from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
@@ -94,7 +99,9 @@ def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, 
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     bi_encoder = config.model.pair_encoding == "bi-encoder"
     return data, {
-        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
+        name: encode_rows(
+            without_words(rows, config.data.ignore_words), tokenizer, max_length=limit, bi_encoder=bi_encoder
+        ).full_lengths
         for name, rows in data.splits.items()
     }
 

@@ -33,7 +33,7 @@ from attentune.cli.inputs import (
     use_best,
 )
 from attentune.cli.output import progress_lines, table
-from attentune.explain.explanation import check_method_names
+from attentune.explain.explanation import check_method_names, ignored_text
 from attentune.report.document import score_text, visible
 
 if TYPE_CHECKING:
@@ -294,6 +294,7 @@ def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
         below = [f"{one.method}: {visible(one.unit, one_line=True)}" for one in group]
         below += [f"{one.method}: {effect}" for one in group if (effect := effect_text(one))]
         below += [f"{group[0].unread_words:,} more words were not read."] if group[0].unread_words else []
+        below += [visible(ignored_text(group[0].ignored), one_line=True)] if group[0].ignored else []
         names = ("", "passes", "seconds")
         tables.append(_words_table(group[0], prediction_text(group[0]), columns, "\n".join(below), names))
     return "\n\n".join([*tables, ""]) if tables else ""
@@ -309,7 +310,8 @@ def _head_tables(results: Sequence[HeadAttention]) -> str:
         columns |= {} if one.importance is None else {"ssa": [f"{share:.3f}" for share in one.importance]}
         probability = "" if one.probability is None else f" ({one.probability:.3f})"
         label = visible(str(one.label), one_line=True)
-        tables.append(_words_table(one, f"{label}{probability}; layer {one.layer}", columns, one.unit))
+        below = "\n".join(filter(None, (one.unit, visible(ignored_text(one.ignored), one_line=True))))
+        tables.append(_words_table(one, f"{label}{probability}; layer {one.layer}", columns, below))
     return "\n\n".join([*tables, ""]) if tables else ""
 
 

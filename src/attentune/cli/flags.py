@@ -132,8 +132,8 @@ TEXT_SETTINGS = tuple(
         "max_eval_samples",
     )
 )
-_NOT_OF_RUNS = ("tasks", "task_settings", "extra_columns", "extra_train_files", "extra_train_weights", "max_length",
-                "long_texts", "stride", "max_windows")  # fmt: skip
+_NOT_OF_RUNS = ("tasks", "task_settings", "extra_columns", "extra_train_files", "extra_train_weights", "ignore_words",
+                "max_length", "long_texts", "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # Flags that set a setting to a fixed value.
 SHORTHANDS = {
@@ -143,7 +143,7 @@ SHORTHANDS = {
     "no_header": ("data.header", "false"),
 }
 # Settings with several values, which may be written as YAML.
-_LISTS = ("objective.class_weights", "data.label_column", "data.label_names", "data.ignore_labels",
+_LISTS = ("objective.class_weights", "data.label_column", "data.label_names", "data.ignore_labels", "data.ignore_words",
           "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),

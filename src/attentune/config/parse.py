@@ -7,16 +7,20 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from attentune.io.files import read_text
 from attentune.plugins import MARK, full_name, is_plugin, plugin_names
 
 T = TypeVar("T")
 
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
+# Endings of names that are no words.
+_LIST_FILES = (".txt", ".csv", ".tsv", ".list", ".yaml", ".json")
 _NULL = {"null", "none", "~", ""}
 
 
@@ -78,9 +82,31 @@ def _parsed(value: Any, hint: Any, facts: Mapping[str, Any]) -> Any:
         value = mapping_from(value)
     if facts.get("columns") and isinstance(value, (list, tuple)):
         value = value[0] if len(value) == 1 else json.dumps(_as_list(value, str), ensure_ascii=False)
+    if facts.get("file") and isinstance(value, str):
+        value = _lines_of(value)
     if facts.get("words") and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]  # none and null are words here
-    return _checked(coerce(value, hint), facts)
+    parsed = _checked(coerce(value, hint), facts)
+    if facts.get("file") and parsed is not None:
+        parsed = tuple(filter(None, map(str.strip, parsed))) or None
+    return parsed
+
+
+def _lines_of(value: str) -> str | list[str]:
+    """Return the lines of a file, if the value of a list names one; otherwise the value."""
+    path = Path(value.strip()).expanduser()
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # a long list is no file name
+        return value
+    if is_file:
+        try:
+            return read_text(path).removeprefix("\ufeff").splitlines()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"a file of UTF-8 with one a line, but it cannot be read: {error}") from None
+    if path.suffix.lower() in _LIST_FILES and not {",", " "} & set(value.strip()):
+        raise ValueError("a list, or a file with one a line; there is no file of this name.")
+    return value
 
 
 def mapping_from(value: Any) -> Any:

@@ -416,6 +416,13 @@ class DataConfig:
         'labels that mean no label: their rows are left out (comma-separated, "" for empty ones; default: - in NLI)',
         words=True,
     )
+    ignore_words: tuple[str, ...] | None = setting(
+        None,
+        "words, marks or phrases that the model never sees: they are left out of all texts, whatever their case"
+        " (comma-separated, or a file with one a line)",
+        words=True,
+        file=True,
+    )
     validation_share: float = setting(
         0.1, "share of train_file that is split off if there is no validation file", minimum=0.001, maximum=0.9
     )

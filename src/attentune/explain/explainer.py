@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.ignored_words import shortened
 from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
 from attentune.explain.fast_shap import LEAST_EXPLAINED, explains_enough
@@ -66,7 +67,8 @@ class BaseExplainer(ABC):
     left_out = "masked"  # what is done to a word that is left out
 
     def __init__(self, saved: Predictor, rows: TextRows) -> None:
-        self.saved, self._rows, self._space = saved, rows, saved.label_space
+        self.saved, self.given, self._space = saved, rows, saved.label_space
+        self.rows = saved.shortened(rows)  # as the run reads them
 
     @abstractmethod
     def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
@@ -74,12 +76,18 @@ class BaseExplainer(ABC):
 
     def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
         """Return the tokens of a row, without special tokens, with their character spans and these scores."""
-        texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
+        texts = {"text": self.rows.texts[row], "pair": self.rows.pairs[row] if self.rows.pairs else ""}
         return tuple(
             Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
             for span, score in zip(self.spans(row), scores.tolist(), strict=True)
             if span is not None
         )
+
+    def ignored_words(self, row: int) -> tuple[str, ...]:
+        """Return the words of a row that the run does not read, see `data.ignored_words`."""
+        words = tuple(self.saved.config.data.ignore_words or ())
+        texts = (self.given.texts[row], self.given.pairs[row] if self.given.pairs else "")
+        return tuple(dict.fromkeys(word for text in texts for word in shortened(text, words).ignored))
 
     @abstractmethod
     def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
@@ -100,7 +108,7 @@ class BaseExplainer(ABC):
     ) -> list[Attribution]:
         """Compute each row's scores."""
         settings = settings or Settings()
-        method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self._rows))
+        method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self.rows))
         if settings.contrast is not None:
             check_contrast(name)
         scorer = replace(self.scorer, contrast=contrast_id(settings.contrast, target, self._space))
@@ -124,7 +132,7 @@ class BaseExplainer(ABC):
                     )
                 if progress is not None:
                     progress(len(places))
-        return [by_row[place] for place in range(len(self._rows))]
+        return [by_row[place] for place in range(len(self.rows))]
 
     def explanations(
         self, name: str, level: str, attributions: Sequence[Attribution], *, contrast: str | None = None
@@ -201,8 +209,8 @@ class BaseExplainer(ABC):
     ) -> Explanation:
         label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
         return Explanation(
-            text=self._rows.texts[row],
-            pair=self._rows.pairs[row] if self._rows.pairs else None,
+            text=self.rows.texts[row],
+            pair=self.rows.pairs[row] if self.rows.pairs else None,
             method=name,
             label=label,
             probability=probability,
@@ -214,6 +222,7 @@ class BaseExplainer(ABC):
             unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out),
             pieces=self.pieces(row, attribution.scores),
             contrast=contrast,
+            ignored=self.ignored_words(row),
         )
 
     def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
@@ -236,7 +245,7 @@ class Explainer(BaseExplainer):
         super().__init__(saved, rows)
         self._tokenizer = saved.tokenizer
         self._spans: list[Spans] | None = None
-        data = TaskData("input", saved.label_space, (), {"input": rows})
+        data = TaskData("input", saved.label_space, (), {"input": self.rows})
         encode = self._encode_with_spans if with_spans else encode_rows
         evaluator = saved.evaluator(data, encode=encode, precision=precision)
         self.batch_size = evaluator.batch_size
@@ -262,14 +271,14 @@ class Explainer(BaseExplainer):
     def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
         if method.batched and not alone:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
-        return [np.array([place]) for place in range(len(self._rows))]
+        return [np.array([place]) for place in range(len(self.rows))]
 
     def spans(self, row: int) -> Spans:
         """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
         if self._spans is None:
             model = self.scorer.model.config
             lengths = {"max_length": model.max_seq_length, "bi_encoder": model.is_bi_encoder}
-            self._spans = token_spans(self._rows, self._tokenizer, **lengths)
+            self._spans = token_spans(self.rows, self._tokenizer, **lengths)
         return self._spans[row]
 
 
@@ -280,6 +289,7 @@ class WordExplainer(BaseExplainer):
 
     def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
         super().__init__(saved, rows)
+        rows = self.rows
         self._precision = precision
         self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
         self._predicted = 0
@@ -288,7 +298,7 @@ class WordExplainer(BaseExplainer):
         self.scorer: WordScorer = WordScorer(word_features(rows, spans), saved.label_space, self._predict, rows, spans)
 
     def _words(self, row: int) -> list[tuple[str, int, int]]:
-        texts = {"text": self._rows.texts[row]} | ({"pair": self._rows.pairs[row]} if self._rows.pairs else {})
+        texts = {"text": self.rows.texts[row]} | ({"pair": self.rows.pairs[row]} if self.rows.pairs else {})
         return [(within, *span) for within, text in texts.items() for span in word_spans(text)]
 
     def _predict(self, rows: TextRows) -> np.ndarray:
@@ -314,7 +324,7 @@ class WordExplainer(BaseExplainer):
         yield take
 
     def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        return [np.array([place]) for place in range(len(self._rows))]
+        return [np.array([place]) for place in range(len(self.rows))]
 
     def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
         """Return the text and character span of each word of a row."""
@@ -397,6 +407,14 @@ def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
     return Answer(space.text_of(predicted), dict(zip(space.names, shares, strict=True)))
 
 
+def _as_read(word: Subword, rows: TextRows, explainer: BaseExplainer) -> Subword:
+    """Return a word with its span in the text that the run reads; empty if the word is left out of it."""
+    text = rows.texts[0] if word.within == "text" or rows.pairs is None else rows.pairs[0]
+    origins = shortened(text, tuple(explainer.saved.config.data.ignore_words or ())).origins
+    own = [place for place, origin in enumerate(origins) if word.start <= origin < word.end]
+    return word._replace(start=own[0], end=own[-1] + 1) if own else word._replace(start=0, end=0)
+
+
 def answer_masked(
     saved: Predictor, rows: TextRows, words: Sequence[Subword], *, precision: str | None = None
 ) -> MaskedWords:
@@ -407,10 +425,11 @@ def answer_masked(
     Source: SSA (Kou et al. 2020, figure 1).
     """
     explainer = explainer_for(saved, rows, precision=precision)
+    read = [_as_read(word, rows, explainer) for word in words]
     length = int(explainer.scorer.features.lengths[0])
     ordinary = explainer.scorer.features.non_special_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))
-    is_masked_WT = np.array([[overlap(piece, word) for piece in pieces] for word in words], dtype=bool)
+    is_masked_WT = np.array([[overlap(piece, word) for piece in pieces] for word in read], dtype=bool)
     is_masked_WT = is_masked_WT.reshape(len(words), len(pieces))
     masked = ordinary[is_masked_WT.any(axis=0)]
     logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, masked]).logits_NC

@@ -206,6 +206,8 @@ class Explanation:
         word_scores: the scores of the words, where they are not those of their subwords put together.
         without: for each word the probability of `label` (for regression the score) that was predicted without it; None
             for words that were not left out, and for methods whose scores are not about leaving words out.
+        ignored: the words of the user's text that the run never reads (`data.ignore_words`); `text` and `pair` lack
+            them.
     """
 
     text: str
@@ -223,6 +225,7 @@ class Explanation:
     contrast: str | None = None
     word_scores: tuple[float, ...] | None = None
     without: tuple[float | None, ...] | None = None
+    ignored: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> tuple[Subword, ...]:
@@ -288,14 +291,15 @@ class Explanation:
         share = "" if self.probability is None else f" ({self.probability:.3f})"
         strongest = sorted(tokens, key=lambda token: -abs(token.score))[:5]
         parts.append(html_table((self.level, "score"), [(token.text, f"{token.score:+.3g}") for token in strongest]))
-        sentences = (f"{self.method}: {self.unit}", *filter(None, [self.in_words()]))
+        sentences = (f"{self.method}: {self.unit}", *filter(None, [self.in_words(), ignored_text(self.ignored)]))
         return html_block(f"{label}{share}", parts, sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
         `passes`, `seconds`, `level`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs,
-        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`. Words
-        that were left out have `without`, the probability (or score) that was predicted then."""
+        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`, and
+        where it has words of `data.ignore_words`, `ignored`. Words that were left out have `without`, the probability
+        (or score) that was predicted then."""
         tokens = token_dicts(self.tokens, is_pair=self.pair is not None)
         if self.level == "word":
             for token, value in zip(tokens, self.without or [None] * len(tokens), strict=True):
@@ -314,8 +318,14 @@ class Explanation:
             "level": self.level,
             "unit": self.unit,
             **({"unread_words": unread} if (unread := self.unread_words) else {}),
+            **({"ignored": list(self.ignored)} if self.ignored else {}),
             "tokens": tokens,
         }
+
+
+def ignored_text(words: Sequence[str]) -> str:
+    """Say which words of a text the run never reads; "" if there are none."""
+    return f"Ignored words, which the model never sees: {', '.join(words)}." if words else ""
 
 
 def _marked(token: Subword, largest: float) -> str:
@@ -354,6 +364,7 @@ class HeadAttention:
     tokens: tuple[Subword, ...]  # with the mean over these heads as scores
     attention: tuple[tuple[float, ...], ...]  # for each token one weight per head
     importance: tuple[float, ...] | None  # for each token the token gate's importance; None without a token gate
+    ignored: tuple[str, ...] = ()  # the words that the run never reads; `text` and `pair` lack them
 
     @property
     def unit(self) -> str:
@@ -381,5 +392,6 @@ class HeadAttention:
             "heads": list(self.heads),
             "level": self.level,
             "unit": self.unit,
+            **({"ignored": list(self.ignored)} if self.ignored else {}),
             "tokens": tokens,
         }

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -240,14 +241,12 @@ def head_attention(
         explainer = Explainer(saved, rows, precision=precision)
         with explainer.scorer.evaluating():
             for row in range(len(rows)):
-                by_row.append(_of_row(explainer, rows, row, layer, chosen, level))
+                by_row.append(_of_row(explainer, row, layer, chosen, level))
     return by_row
 
 
-def _of_row(
-    explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], level: str
-) -> HeadAttention:
-    scorer, place = explainer.scorer, np.array([row])
+def _of_row(explainer: Explainer, row: int, layer: int, heads: tuple[int, ...], level: str) -> HeadAttention:
+    scorer, place, rows = explainer.scorer, np.array([row]), explainer.rows
     logits_1C, weights_1TH = first_token_attention(scorer, place, layer - 1)
     logits_C = numpy_of(logits_1C)[0]
     weights_TH = numpy_of(weights_1TH)[0][:, [head - 1 for head in heads]]
@@ -276,6 +275,7 @@ def _of_row(
         ),
         attention=tuple(by_token),
         importance=None if gate is None else tuple(token.score for token in merged[-1]),
+        ignored=explainer.ignored_words(row),
     )
 
 
@@ -318,12 +318,13 @@ def predict_explained(
         by_row = signed_scores(scored, scorer, np.arange(len(rows)), target_N)
     names, method = saved.label_space.names or ("",), "ssa" if head is None else "fast-shap"
     units = [score_unit(method, saved.label_space, name) for name in names]
-    column = []
+    column, read = [], explainer.rows
     for row, scores in enumerate(by_row):
-        pair = rows.pairs[row] if rows.pairs else None
-        pieces = explainer.pieces(row, scores)
-        words = merge_subwords(pieces, rows.texts[row], pair, signed=head is not None)
-        content = {"unit": units[target_N[row]], "tokens": token_dicts(words, is_pair=pair is not None)}
+        text, pair = read.texts[row], read.pairs[row] if read.pairs else None
+        words = merge_subwords(explainer.pieces(row, scores), text, pair, signed=head is not None)
+        content: dict[str, Any] = {"unit": units[target_N[row]], "tokens": token_dicts(words, is_pair=pair is not None)}
+        if ignored := explainer.ignored_words(row):  # the spans are of the text that was read
+            content |= {"ignored": list(ignored), "text": text, **({} if pair is None else {"pair": pair})}
         column.append(json.dumps(without_nan(content), ensure_ascii=False))
     return scored.logits_NC, column
 

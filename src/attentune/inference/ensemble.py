@@ -148,7 +148,7 @@ class EnsemblePredictor(Predictor):
         return lambda data: self._evaluator(data, lambda run, rows: ready[run.folder](rows))
 
     def _evaluator(self, data: TaskData, make: Callable[[Predictor, TaskData], Evaluator]) -> EnsembleEvaluator:
-        self._check_pairs(data)
+        data = self._as_read(data)
         return EnsembleEvaluator(
             splits=data.splits,
             label_space=self.label_space,

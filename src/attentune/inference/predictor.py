@@ -21,6 +21,7 @@ from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.builtin import load_spec
 from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
+from attentune.data.ignored_words import data_without_words, without_words
 from attentune.data.load import frame_table, load_data
 from attentune.data.tables import columns_of, find_columns, quote
 from attentune.data.tokenization import Features, encode_rows
@@ -184,13 +185,29 @@ class Predictor(ABC):
             raise DataError(f"{loaded.name}: has no split named {', '.join(splits)}.")
         return loaded
 
-    def _check_pairs(self, data: TaskData) -> None:
+    def shortened(self, rows: TextRows) -> TextRows:
+        """Return the rows as the run reads them: without the words of `data.ignore_words`."""
+        return without_words(rows, self.config.data.ignore_words)
+
+    def check_reads_all(self, purpose: str) -> None:
+        """Check that the run leaves no words out, for copies of the model that would read them."""
+        if words := self.config.data.ignore_words:
+            shown = ", ".join(map(quote, words[:3])) + (", ..." if len(words) > 3 else "")
+            raise ConfigError(
+                f"{purpose}: {self.folder} leaves {shown} out of texts (data.ignore_words), which the written model"
+                " would read; expected a run that reads all words. Use attentune predict, serve or"
+                " attentune.predict, which leave them out, or train without --ignore_words."
+            )
+
+    def _as_read(self, data: TaskData) -> TaskData:
+        """Return the data as the run reads them, see `shortened`."""
         if data.splits and data.is_pair != self.is_pair:
             kinds = ("single texts", "pairs of texts")
             raise DataError(
                 f"{data.name}: got {kinds[data.is_pair]}, but {self.folder} was trained on {kinds[self.is_pair]}."
                 " Give it rows of that kind (own files: --text_column and --text_pair_column name the texts)."
             )
+        return data_without_words(data, self.config.data.ignore_words)
 
 
 @dataclass
@@ -241,7 +258,7 @@ class ModelPredictor(Predictor):
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:
         """Make an evaluator of these rows; `encode` tokenises rows, as `encode_rows` does."""
         settings = self._settings(training)
-        self._check_pairs(data)
+        data = self._as_read(data)
         accelerator, precision = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         if accelerator.device.type == "cpu":
             # The same kernels as in training, for identical scores.
@@ -268,7 +285,7 @@ class ModelPredictor(Predictor):
         made = self.evaluator(TaskData("none", self.label_space, (), {}), precision=precision)
 
         def evaluator(data: TaskData) -> ModelEvaluator:
-            self._check_pairs(data)
+            data = self._as_read(data)
             features = self._features(data, encode_rows)
             return replace(
                 made,

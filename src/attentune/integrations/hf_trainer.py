@@ -62,6 +62,7 @@ def new_model(
     """
     settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
     config = load_config(overrides=settings, preset=preset)
+    _check_reads_all(config)
     tokenizer = load_tokenizer(config.model)
     tokenizer.model_max_length = config.data.max_length
     space = LabelSpace("regression") if labels is None else LabelSpace("classification", tuple(labels))
@@ -297,6 +298,7 @@ class SSACallback(TrainerCallback):
             DataError: the rows lack tokens or labels.
         """
         config = load_config(overrides=overrides, preset=preset)
+        _check_reads_all(config)
         _check(model, config)
         self._model, self._settings = model, config.labels
         self._tokenizer, self._space = tokenizer, label_space_of(model.config)
@@ -346,6 +348,15 @@ class SSACallback(TrainerCallback):
         if plan.token_labels is not None:
             self.targets.update({key: plan.token_labels.sample(row) for row, key in enumerate(self._keys)})
         self.facts.append(dict(plan.facts))
+
+
+def _check_reads_all(config: Config) -> None:
+    if config.data.ignore_words:
+        raise ConfigError(
+            f"data.ignore_words: got {', '.join(config.data.ignore_words)}, expected none, as the rows of transformers'"
+            " Trainer are tokenised before they come here. Leave the words out of your texts before you tokenise, or"
+            " use attentune.train."
+        )
 
 
 def _check(model: AttentuneForSequenceClassification, config: Config) -> None:

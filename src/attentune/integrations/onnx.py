@@ -118,6 +118,7 @@ def export_run(
     target = Path(output_dir)
     _check_settings(target, opset, quantize, check_rows)
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
+    saved.check_reads_all("export")
     if saved.model.config.window is not None:
         raise ExportError(
             f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run"

@@ -79,6 +79,7 @@ def export_for_transformers(
         raise ConfigError(f"--code: got {code!r}, expected {', '.join(CODE)}.{did_you_mean(code, CODE)}")
     check_new_folder(target)
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
+    saved.check_reads_all("export")
     config = saved.model.to("cpu").float().eval().config
     is_stock, reason = _form(saved, code)
     rows = made_up_rows(pairs=saved.is_pair)

@@ -23,6 +23,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.columns import choose_columns
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_table
+from attentune.data.ignored_words import without_words
 from attentune.data.splits import near_duplicates
 from attentune.data.tables import Table
 from attentune.data.text_formats import FileOptions, open_bytes
@@ -364,14 +365,15 @@ def check_labels(
         )
     require_extra("labels", "cleanlab", what="--labels")
     report = progress or (lambda name, done, total: None)
+    read = without_words(rows, config.data.ignore_words)
     frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu, in_bf16=True)
-    fit = functools.cache(lambda: fit_folds(rows, label_space, frozen, config.training.seed, report))
+    fit = functools.cache(lambda: fit_folds(read, label_space, frozen, config.training.seed, report))
     if run is None:
         models, _, probabilities_NC = fit()
         source = f"a linear model on the frozen encoder, in {len(models)} folds"
     else:
         source = f"the out-of-fold predictions of {run}"
-        probabilities_NC = probabilities_of(read_out_of_fold(run, rows, label_space), label_space)
+        probabilities_NC = probabilities_of(read_out_of_fold(run, read, label_space), label_space)
     # A run has no predictions (NaN) for rows that no model was tested on.
     judged = np.flatnonzero(~np.isnan(probabilities_NC).any(axis=1))
     assert rows.labels is not None

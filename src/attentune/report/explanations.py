@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.style import Style
 from rich.text import Text
 
-from attentune.explain.explanation import Explanation, Subword
+from attentune.explain.explanation import Explanation, Subword, ignored_text
 from attentune.report.document import score_text, visible
 from attentune.report.writing import html_templates, one_line
 
@@ -93,6 +93,8 @@ def terminal_text(explanation: Explanation) -> Text:
     lines = Text().append(f"{summary_line(explanation)}\n{one_line(explanation.unit)}\n", style="dim")
     if effect := effect_text(explanation):
         lines.append(f"{effect}\n")
+    if explanation.ignored:
+        lines.append(f"{one_line(ignored_text(explanation.ignored))}\n", style="dim")
     for name, text, own_tokens in sides(explanation.text, explanation.pair, tokens):
         lines.append(f"{name}: " if name else "", style="dim")
         for segment in segments(text, own_tokens, signed=signed):
@@ -184,6 +186,7 @@ def cost_text(explanation: Explanation) -> str:
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
 html_templates.globals |= {
-    "STRONG": STRONG, "effect_text": effect_text, "highest": highest, "outcome_name": outcome_name,
+    "STRONG": STRONG, "effect_text": effect_text, "highest": highest, "ignored_text": ignored_text,
+    "outcome_name": outcome_name,
     "score_text": score_text, "segments": segments, "share_of": share_of, "sides": sides, "strongest": strongest,
 }  # fmt: skip

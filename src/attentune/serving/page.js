@@ -134,6 +134,10 @@ function showExplanation(why) {
       : `${strongest.without < (why.probability ?? why.label) ? "falls" : "rises"} from ${before} to ${after}`;
     effects.push(`Without “${strongest.text}”, ${quantity} ${change}.`);
   }
+  if (why.ignored) {
+    const words = why.ignored.map((word) => `“${visible(word)}”`).join(", ");
+    $("why").append(make("p", {class: "soft", id: "ignored"}, `Ignored words, which the model never sees: ${words}`));
+  }
   if (effects.length) $("why").append(make("p", {id: "effect"}, effects.join(" ").trim()));
   const sides = why.pair === null ? {text: "Text"} : {text: "Text", pair: "Second text"};
   for (const [within, title] of Object.entries(sides)) {
@@ -182,7 +186,9 @@ function ask() {
     const options = {method: $("method").value, level: $("level").value, target: $("target")?.value || null};
     try {
       const [why] = (await post("explain", {...rows, ...options})).explanations;
-      if (own === asked) showExplanation(why);
+      if (own !== asked) return;
+      shown = {text: why.text, pair: why.pair, answer};  // without ignored words, which the spans do not count
+      showExplanation(why);
     } catch (error) {
       if (own !== asked) return;
       $("why").replaceChildren();

@@ -52,7 +52,7 @@ class FittedBaseline:
 
 def fit_baseline(name: str, inputs: RunInputs, splits: Sequence[str], frozen: FrozenEncoder) -> FittedBaseline:
     """Fit a baseline on the training rows and predict splits."""
-    config, rows, shared_seconds = inputs.config, inputs.data.splits, frozen.seconds
+    config, rows, shared_seconds = inputs.config, inputs.read_data.splits, frozen.seconds
     started = time.perf_counter()
     baseline = make_baseline(
         name, encoder=config.model, max_length=config.data.max_length, seed=config.training.seed, frozen=frozen

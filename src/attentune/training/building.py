@@ -27,7 +27,7 @@ from attentune.training.prepare import Prepared, RunInputs, RunSize, chosen
 
 def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
     """Tokenise the rows and choose device and precision; print what the checks of the data find."""
-    config, data = prepared.config, prepared.data
+    config, data, read = prepared.config, prepared.data, prepared.read_data
     accelerator, precision = make_accelerator(
         precision=config.training.precision,
         use_cpu=config.training.use_cpu,
@@ -41,10 +41,10 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
     limit, bi_encoder = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
     features = {
         name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder)
-        for name, rows in data.splits.items()
+        for name, rows in read.splits.items()
     }
     lengths = {name: part.full_lengths for name, part in features.items()}
-    report = examine(data, token_lengths=lengths, max_length=limit, english_only=is_english_only(config.model))
+    report = examine(read, token_lengths=lengths, max_length=limit, english_only=is_english_only(config.model))
     for line in (*data.notes, *summary_lines(report)):
         display.info(line)
     layers, hidden_size = encoder_size(config.model)

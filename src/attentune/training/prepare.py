@@ -25,6 +25,7 @@ from attentune.config.parse import did_you_mean
 from attentune.config.validation import find_conflicts, unread_columns
 from attentune.data.columns import with_columns
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows
+from attentune.data.ignored_words import data_without_words
 from attentune.data.load import load_data, with_calibration, with_extra
 from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import Metric, choose_metric
@@ -49,6 +50,11 @@ class Prepared:
     config: Config  # the complete configuration; training settings may be open still
     data: TaskData  # the rows of all splits
     metric: Metric  # the metric that tells the best weights
+
+    @cached_property
+    def read_data(self) -> TaskData:
+        """The rows as the model reads them: without ignored words. Fingerprints are of `data`."""
+        return data_without_words(self.data, self.config.data.ignore_words)
 
     @property
     def labels(self) -> np.ndarray:
@@ -137,7 +143,7 @@ class RunInputs(Prepared):
 
         config = self.config
         return words_of(
-            self.data.splits["train"],
+            self.read_data.splits["train"],
             self.tokenizer,
             max_length=config.data.longest_row,
             bi_encoder=config.model.pair_encoding == "bi-encoder",
