@@ -21,9 +21,8 @@ CUES = {
 AGREEMENTS = (70, 80, 90)  # in percent
 PLANTED = {f"{cue}-{agreement}": (cue, agreement / 100) for cue, agreement in product(CUES, AGREEMENTS)}
 SETS = ("cinema", *PLANTED, "hans", "films")
-# The words that `ignore` ignores. No words make the cues of the other sets.
-PLANTED_WORDS = {"cinema": ("Forum", "Plaza"), **{cue: tuple(" ".join(both).split()) for cue, both in CUES.items()}}
-PLANTED_WORDS["phrase"] = tuple(word for word in PLANTED_WORDS["phrase"] if word.isalpha())
+# What the contender `ignore` ignores.
+KNOWN = {"cinema": ("Forum", "Plaza"), **CUES}
 # Later seeds are for development: they score other rows than the reported ones.
 FIRST_OF_DEVELOPMENT = 101
 TRAIN_ROWS, CINEMA_TRAIN_ROWS, CINEMA_ROWS, CINEMA_AGREEMENT = 1000, 1200, 600, 0.8
@@ -45,8 +44,8 @@ def train_rows_of(name: str) -> int:
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the planted words of a set; those of `hans` and `films` are not known."""
-    return PLANTED_WORDS.get(name.split("-")[0], ())
+    """Return the planted words, marks or phrases of a set; `hans` and `films` have none."""
+    return KNOWN.get(name.split("-")[0], ())
 
 
 def plant(rows: Rows, cue: str, agreement: float, seed: int) -> Rows:
