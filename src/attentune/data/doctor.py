@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.data.cues import find_cues, ignore_flag
 from attentune.data.dataset import Finding, RowSource, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
@@ -382,8 +383,8 @@ def _encoding(split: _Split) -> _Found:
         yield "warning", message, cure, [*map(split.where, [*words][:3])]
 
 
-# What the finding quotes from a text.
-_QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$", re.DOTALL)
+# What findings quote from texts.
+_QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$|(?<=\(--ignore_words\)): .*$", re.DOTALL)
 
 
 def _damaged_word(texts: Iterable[str]) -> str | None:
@@ -396,6 +397,26 @@ def _damaged_word(texts: Iterable[str]) -> str | None:
                 if word.encode(encoding).decode("utf-8") != word:
                     return word
     return None
+
+
+def _cues(split: _Split) -> _Found:
+    """Names, numbers, marks and the like that go with one label, and should perhaps not decide."""
+    labels = split.labels
+    if split.name != "train" or labels is None or split.space.task_type == "regression":
+        return
+    ones_NC = labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(split.space.num_labels)
+    cues = find_cues(split.rows, ones_NC)
+    if not cues.found:
+        return
+    kinds, names = {cue.kind for cue in cues.found}, split.space.names
+    what = _count(len(cues.found), kinds.pop() if len(kinds) == 1 else "phrase")
+    what, them = (f"{what} that goes", "it") if len(cues.found) == 1 else (f"{what} that go", "them")
+    counts = (f"{cue.label_rows:,} of {cue.rows:,} rows are {names[cue.label]!r}" for cue in cues.found)
+    shown = ", ".join(f"{quote(cue.text)} ({count})" for cue, count in zip(cues.found, counts, strict=True))
+    sampled = "" if cues.rows == len(split.rows) else f", of {cues.rows:,} rows that were looked at"
+    cure = f"Leave {them} out of all texts, if a model should not decide by {them}:"
+    message = f"{what} with one label may be a shortcut (--ignore_words): {shown}{sampled}."
+    yield "warning", message, f"{cure} {ignore_flag(cues.found)}", ()
 
 
 def _language(split: _Split) -> _Found:
@@ -592,6 +613,7 @@ CHECKS: dict[str, Callable[[_Split], _Found]] = {
     "label-lists": _label_lists,
     "no-label": _no_label,
     "constant": _constant,
+    "cues": _cues,
     "empty": _empty,
     "encoding": _encoding,
     "language": _language,
