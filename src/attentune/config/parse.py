@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -95,10 +94,10 @@ def _parsed(value: Any, hint: Any, facts: Mapping[str, Any]) -> Any:
 
 def _lines_of(value: str) -> str | list[str]:
     """Return the lines of a file, if the value of a list names one; otherwise the value."""
-    path = Path(os.path.expanduser(value.strip()))  # that of Path refuses ~NAME without a home
     try:
+        path = Path(value.strip()).expanduser()
         is_file = path.is_file()
-    except (OSError, ValueError):  # a long list is no file name
+    except (OSError, ValueError, RuntimeError):  # a long list is no file name, and ~NAME perhaps no folder
         return value
     if is_file:
         try:
