@@ -31,6 +31,7 @@ SEE = {
     "model.head.kind": "task-attention.md#the-heads",
     "model.head.combine": "task-attention.md#from-two-vectors-to-a-score",
     "objective.loss": "training.md#losses",
+    "objective.debias": "training.md#shortcuts-that-a-weak-model-finds",
     "labels.generator": "ssa.md#token-labels",
     "labels.reuse_predictions": "ssa.md#cost",
     "training.multi_task": "training.md#several-tasks",

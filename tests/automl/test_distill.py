@@ -230,6 +230,7 @@ def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
     overrides = {"data.max_length": 48, "training.output_dir": "somewhere", "training.learning_rate": 2e-4}
     for name, head in (("bert", "mean"), ("roberta", "cls")):
         changes = {"model.head.kind": head, "objective.loss": "focal", "objective.class_weights": "balanced"}
+        changes |= {"objective.debias": "reweight"}
         for place in (run / "members" / name).iterdir():
             (place / "config.yaml").write_text(to_yaml(load_config(overrides=overrides | changes)))
     mine = load_config(overrides={"training.seed": 9, "training.use_cpu": True, "data.train_file": "mine.csv"})
@@ -238,6 +239,7 @@ def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
     assert student.model.head.kind == "mean"
     assert (student.training.learning_rate, student.training.seed, student.training.use_cpu) == (2e-4, 9, True)
     assert (student.objective.loss, student.objective.class_weights) == ("auto", None)
+    assert student.objective.debias == "none"
     assert (student.data.train_file, student.data.max_length) == ("mine.csv", 48)
     assert (student.training.output_dir, student.training.eval_strategy) == (str(tmp_path / "out"), "no")
 

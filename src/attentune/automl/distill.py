@@ -203,6 +203,7 @@ def student_config(teacher: Predictor, config: Config) -> Config:
         loss=ObjectiveConfig().loss,
         class_weights=None,
         label_smoothing=0.0,
+        debias="none",
         ordinal_prediction=teacher.label_space.ordinal_prediction,
     )
     read = {name: getattr(base.data, name) for name in ("max_length", "long_texts", "stride")}

@@ -164,6 +164,12 @@ class ObjectiveConfig:
     )
     label_smoothing: float = setting(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
     class_weights: Any = setting(None, "null, balanced, or one number per class (a list, or a mapping by label name)")
+    debias: str = setting(
+        "none",
+        "train against shortcuts, by a weak linear model of words, or of a pair's matching tokens: reweight gives rows"
+        " that it predicts less weight, product adds its log-probabilities to the logits in training",
+        choices="none reweight product",
+    )
     ordinal_prediction: str = setting(
         "argmax",
         "ordered classes: predict the most likely class, or the one closest to the expected class number",

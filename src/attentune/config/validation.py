@@ -74,6 +74,7 @@ def _baselines(config: Config) -> Iterator[str]:
         "training.thresholds": training.thresholds != "none",
         "training.reject": training.reject is not None,
         "labels.generator": config.labels.generator != "none",
+        "objective.debias": config.objective.debias != "none",
     }
     for name in (name for name, is_set in unfit.items() if is_set and config.baseline is not None):
         yield (
@@ -92,6 +93,11 @@ def _loss(config: Config) -> Iterator[str]:
             yield f"objective.class_weights: works with {only}; leave it out with loss {loss}."
     if loss != "focal" and objective.focal_gamma != ObjectiveConfig().focal_gamma:
         yield f"objective.focal_gamma: goes with loss focal, but objective.loss is {loss}."
+    if objective.debias == "product" and loss not in ("auto", "cross-entropy"):
+        yield (
+            f"objective.debias: product adds log-probabilities of classes, which needs the cross-entropy, but"
+            f" objective.loss is {loss}; set loss cross-entropy, or debias reweight."
+        )
     if loss != "pearson":
         return
     needs = "but a correlation needs at least 2 rows in a batch (32 or more are better)"

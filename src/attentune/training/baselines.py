@@ -68,7 +68,7 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
     """Fit a baseline on the training rows, score the other splits, and write the run folder."""
     config, data, device = inputs.config, inputs.data, inputs.accelerator.device
     splits = [split for split in data.splits if split not in ("train", CALIBRATION)]
-    done = fit_baseline(name, inputs, splits, _frozen_encoder(inputs, in_bf16=False))
+    done = fit_baseline(name, inputs, splits, frozen_encoder(inputs, in_bf16=False))
     scores: dict[str, dict[str, float | None]] = {
         split: dict(score_predictions(inputs.metrics, labels, done.logits[split], data.label_space))
         for split in splits
@@ -102,7 +102,8 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
     return result
 
 
-def _frozen_encoder(inputs: RunInputs, *, in_bf16: bool) -> FrozenEncoder:
+def frozen_encoder(inputs: RunInputs, *, in_bf16: bool) -> FrozenEncoder:
+    """Return the run's encoder as it is before training, on the run's device."""
     config, use_cpu = inputs.config, inputs.accelerator.device.type == "cpu"
     return FrozenEncoder(config.model, config.data.max_length, use_cpu=use_cpu, in_bf16=in_bf16)
 
@@ -133,7 +134,7 @@ def compare_with_baselines(
     fitting = baselines_for(inputs.data)
     wanted = fitting if setting == "auto" else tuple(name.strip() for name in setting.split(","))
     scored, entries = [], []
-    frozen = _frozen_encoder(inputs, in_bf16=True)
+    frozen = frozen_encoder(inputs, in_bf16=True)
     for name in fitting:
         if name not in wanted and name != MAJORITY:
             continue

@@ -20,6 +20,7 @@ from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
 from attentune.training.callbacks import ProgressDisplay
+from attentune.training.debias import debiased
 from attentune.training.linear_probe import FrozenStates, evaluation_caches, is_probed
 from attentune.training.objective import Objective, check_metric
 from attentune.training.prepare import Prepared, RunInputs, RunSize, chosen
@@ -56,7 +57,7 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
         hidden_size=hidden_size,
         processes=accelerator.num_processes,
     )
-    return RunInputs(
+    inputs = RunInputs(
         config=config,
         data=data,
         metric=prepared.metric,
@@ -67,6 +68,7 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
         precision=precision,
         findings=report.findings,
     )
+    return debiased(inputs, display)
 
 
 def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any = None) -> Any:

@@ -84,13 +84,16 @@ class Objective:
         labels_B: torch.Tensor,
         token_labels_BT: torch.Tensor | None,
         weights_B: torch.Tensor | None = None,
+        weak_BC: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return (3,): the sums of the rows' losses and of the labelled tokens' losses, and the token head's hits.
 
         Both losses of a row are multiplied by its weight; the denominators are not. So a row of weight 1 counts the
-        same in any batch, and the sum over all batches is that of the weighted losses.
+        same in any batch, and the sum over all batches is that of the weighted losses. `weak_BC`: log-probabilities of
+        a weak model, which makes the loss that of the product of both (`training.debias`).
         """
-        loss_B = self.rows(output.logits, labels_B).loss_B
+        logits_BC = output.logits if weak_BC is None else output.logits.float() + weak_BC
+        loss_B = self.rows(logits_BC, labels_B).loss_B
         target = loss_B.sum() if weights_B is None else (loss_B * weights_B).sum()
         nothing = target.new_zeros(())
         if output.token_logits is None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from attentune.data.tokenization import Features, TokenWords
     from attentune.models.saving import Tokenizer
     from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.debias import Debias
 
 T = TypeVar("T")
 
@@ -136,6 +137,13 @@ class RunInputs(Prepared):
     accelerator: Accelerator  # provides device, processes and precision
     precision: str  # "fp32", "bf16" or "fp16"
     findings: tuple[Finding, ...] = ()  # what the checks of the data have found
+    debias: Debias | None = None  # what training takes from the weak model of `objective.debias`
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """(N,) float64 weights of the training rows, times those of `objective.debias`; None if all are 1."""
+        own_N, debias_N = super().weights, None if self.debias is None else self.debias.weights_N
+        return own_N if debias_N is None else debias_N if own_N is None else own_N * debias_N
 
     def words(self) -> TokenWords:
         """Return the words of the training rows."""
@@ -231,6 +239,7 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
     _check_targets(data)
+    check_debias(data, config.objective.debias)
     if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
         raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
@@ -250,6 +259,24 @@ def _check_targets(data: TaskData) -> None:
     if not is_valid:
         kind = "finite scores" if space.task_type == "regression" else "probabilities"
         raise DataError(f"{rows.source}: got soft targets of shape {shape}, expected {kind} of shape {expected}.")
+
+
+def check_debias(data: TaskData, kind: str) -> None:
+    """Check that training rows have one class each, and are enough for the weak model's folds."""
+    rows, task_type = data.splits["train"], data.label_space.task_type
+    if kind == "none":
+        return
+    if task_type != "classification" or rows.targets is not None:
+        got = "rows with soft targets" if task_type == "classification" else f"labels of the type {task_type}"
+        raise ConfigError(
+            f"objective.debias: got {kind} for {got} ({data.name}), expected one class a row (data.task_type"
+            " classification). Set it to none."
+        )
+    if len(rows) < 2 * WEAK_FOLDS:
+        raise DataError(
+            f"{rows.source}: got {len(rows)} training rows, expected at least {2 * WEAK_FOLDS} for the folds of"
+            " objective.debias. Give more rows, or set it to none."
+        )
 
 
 def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
@@ -325,6 +352,9 @@ FROZEN_LEARNING_RATE, MAX_LORA_LEARNING_RATE, LORA_FACTOR = 1e-3, 5e-4, 5.0
 EVALUATIONS = 10
 # With fewer validation rows, differences between checkpoints are mostly noise, and the last weights are kept.
 MIN_ROWS_TO_CHOOSE = 100
+
+# Folds in which the weak model of `objective.debias` predicts the training rows.
+WEAK_FOLDS = 5
 
 # Training rows that a linear probe encodes and is fitted to; more make the fit slow and hardly better.
 PROBED_ROWS = 4096

@@ -240,7 +240,8 @@ def forward_backward(
     """Compute the loss of a batch and its gradients; return the sums of `Objective.sums`."""
     batch = task.batch(plan, samples)
     output = task.wrapped(**batch.inputs)
-    sums_3 = task.objective.sums(output, batch.labels_B, batch.token_labels_BT, batch.weights_B) * batch.share
+    targets = (batch.labels_B, batch.token_labels_BT, batch.weights_B, batch.weak_BC)
+    sums_3 = task.objective.sums(output, *targets) * batch.share
     # Processes average their gradients; the factor turns that into the sum over all rows.
     task.accelerator.backward(denominators.combine(sums_3) * task.accelerator.num_processes)
     if batch.share:

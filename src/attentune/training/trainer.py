@@ -91,6 +91,7 @@ class TrainingBatch:
     labels_B: Tensor
     token_labels_BT: Tensor | None
     weights_B: Tensor | None  # the rows' weights; None if all are 1
+    weak_BC: Tensor | None  # the weak model's log-probabilities, with `objective.debias product`
     share: float  # 1; or 0 in a process without samples, which computes one to stay in step with the others
 
 
@@ -250,6 +251,7 @@ class TaskTrainer:
         is_empty = len(samples) == 0
         samples = np.zeros(1, dtype=np.int64) if is_empty else samples
         rows, labels, device = plan.rows[samples], plan.token_labels, self.accelerator.device
+        weak_NC = None if self.inputs.debias is None else self.inputs.debias.log_p_NC
         batch = pad_batch(
             *plan.tokens(self.inputs.features["train"], samples),
             pad_token_id=self.inputs.tokenizer.pad_token_id,
@@ -267,6 +269,7 @@ class TaskTrainer:
             labels_B=torch.from_numpy(self._labels[rows]).to(device),
             token_labels_BT=None if batch.token_labels is None else batch.token_labels.to(device),
             weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]).to(device),
+            weak_BC=None if weak_NC is None else torch.from_numpy(weak_NC[rows]).to(device),
             share=0.0 if is_empty else 1.0,
         )
 
@@ -397,6 +400,7 @@ class TaskTrainer:
             "label_seconds": round(state.label_seconds, 3),
             "rows": len(inputs.labels),
             **row_facts(inputs.data.splits["train"]),
+            **({} if inputs.debias is None else {"debias": inputs.debias.facts}),
             "steps": state.step,
             "steps_per_epoch": self.steps_per_epoch,
             "steps_first_epoch": count_steps_per_epoch(inputs, self.planner, 0),

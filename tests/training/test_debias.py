@@ -1,0 +1,275 @@
+"""Training against shortcuts: a weak model that cannot know its rows by heart, its weights and products, whole runs."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.baselines.registry import TfidfLinear
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.load import load_data
+from attentune.data.splits import fold_rows, row_groups
+from attentune.demo.domains import Sentence, split_sentences
+from attentune.errors import ConfigError, DataError
+from attentune.seeding import numpy_generator
+from attentune.training.callbacks import ProgressDisplay
+from attentune.training.debias import out_of_fold, row_weights
+from attentune.training.objective import build_objective
+from attentune.training.run import train
+from helpers.interrupted import assert_same, die_after_step, losses_of, outcome, run
+from helpers.native import needs_native
+from helpers.samples import make_rows, settings, trainer_of, write_reviews
+
+Tiny = Callable[..., Path]
+TWO, THREE = LabelSpace("classification", ("bad", "good")), LabelSpace("classification", ("bad", "fair", "good"))
+STILL = {
+    "model__dropout": 0,
+    "model__head__dropout": 0,
+    "training__precision": "fp32",
+    "training__learning_rate": 1e-12,
+}
+
+
+# The weak model
+
+
+def reviews(folder: Path, rows: int = 40) -> TextRows:
+    overrides = {"data.train_file": str(write_reviews(folder / "some.csv", rows, seed=3))}
+    return load_data(load_config(overrides=overrides).data, seed=1, splits=("train",)).splits["train"]
+
+
+def test_each_row_is_predicted_by_a_model_of_the_other_folds(tmp_path: Path) -> None:
+    rows = reviews(tmp_path)
+    got_NC = out_of_fold(rows, TWO, TfidfLinear, 7)
+    seen = []
+    for fold in fold_rows(rows, 5, "debias", 7)[0]:
+        others = [row for row in range(len(rows)) if row not in fold]
+        model = TfidfLinear().fit(rows.take(others), TWO)
+        for row in fold:
+            seen.append(row)
+            assert got_NC[row] == pytest.approx(model.logits(rows.take([row]))[0], abs=1e-9)
+    assert sorted(seen) == list(range(len(rows)))
+    np.testing.assert_array_equal(out_of_fold(rows, TWO, TfidfLinear, 7), got_NC)
+    assert np.abs(out_of_fold(rows, TWO, TfidfLinear, 8) - got_NC).max() > 0.01
+
+
+def test_it_cannot_know_labels_by_heart() -> None:
+    """Labels without a pattern, each text twice: a model of all rows knows them, and one of other folds none."""
+    draw = random.Random(1)
+    labels = [draw.randint(0, 1) for _ in range(100)]
+    texts = [" ".join(f"w{draw.randrange(2000)}" for _ in range(8)) for _ in labels]
+    rows = make_rows([*texts, *(text.upper() for text in texts)], [*labels, *labels])
+    assert len(np.unique(row_groups(rows))) == 100
+    by_heart = TfidfLinear().fit(rows, TWO).logits(rows).argmax(axis=1)
+    apart = out_of_fold(rows, TWO, TfidfLinear, 1).argmax(axis=1)
+    assert np.mean(by_heart == rows.labels) == 1
+    assert np.mean(apart == rows.labels) < 0.65
+
+
+def test_weights_are_those_of_a_plain_loop() -> None:
+    p_NC, labels = np.random.default_rng(1).dirichlet(np.ones(3), 9), np.arange(9) % 3
+    rest = [1 - p_NC[row, labels[row]] for row in range(9)]
+    expected = [value / (math.fsum(rest) / 9) for value in rest]
+    assert row_weights(np.log(p_NC), labels, "rows").tolist() == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(DataError, match="rows: the weak model .* sure of the label of every row.* two classes"):
+        row_weights(np.zeros((4, 1)), np.zeros(4, dtype=np.int64), "rows")
+
+
+# The loss
+
+
+@pytest.mark.parametrize("class_weights", [None, [0.5, 1.0, 4.0]])
+@pytest.mark.parametrize("parts", [[slice(None)], [slice(0, 1), slice(1, 6)]], ids=["whole", "parts"])
+def test_the_loss_of_a_product_is_that_of_a_plain_loop(class_weights: Any, parts: list[slice]) -> None:
+    """Rows with weights, in one batch and in two, beside the loss of labelled tokens."""
+    draw = np.random.default_rng(2)
+    logits, tokens, p = draw.normal(size=(6, 3)), draw.normal(size=(6, 4, 2)), draw.dirichlet(np.ones(3), 6)
+    labels, weights, ones = np.array([0, 2, 1, 0, 2, 1]), draw.uniform(0.1, 2, 6), draw.integers(0, 2, (6, 4))
+    objective = build_objective(THREE, labels, class_weights=class_weights, row_weights=weights, alpha=0.7)
+    denominators, got = objective.denominators(labels, ones.size, 0.0), 0.0
+    for part in parts:
+        output = SimpleNamespace(logits=torch.tensor(logits[part]), token_logits=torch.tensor(tokens[part]))
+        given = (labels[part], ones[part].astype(float), weights[part], np.log(p[part]))
+        got += float(denominators.combine(objective.sums(output, *map(torch.tensor, given))))
+    weight_of = class_weights or [1.0, 1.0, 1.0]
+    above, token_loss = 0.0, 0.0
+    for row in range(6):
+        scores = [math.exp(logits[row, label]) * p[row, label] for label in range(3)]
+        y = labels[row]
+        above -= weights[row] * weight_of[y] * math.log(scores[y] / sum(scores))
+        for t in range(4):
+            chosen, other = tokens[row, t, ones[row, t]], tokens[row, t, 1 - ones[row, t]]
+            token_loss += weights[row] * math.log(1 + math.exp(other - chosen))
+    expected = 0.7 * above / sum(weight_of[y] for y in labels) + 0.3 * token_loss / ones.size
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+# Runs
+
+
+def test_the_first_step_of_a_product_is_that_of_a_plain_loop(tiny: Tiny, tmp_path: Path) -> None:
+    """All rows in one step of batches of 8, without dropout, against single rows; predictions are of the logits."""
+    whole = {**STILL, "training__max_steps": 1, "training__gradient_accumulation_steps": 8}
+    weighted = {**whole, "objective__debias": "product", "objective__class_weights": {"bad": 5, "good": 0.5}}
+    parts = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert"), **weighted)))
+    model, features, above, below = parts.model.eval(), parts.inputs.features["train"], 0.0, 0.0
+    log_p_NC = out_of_fold(parts.inputs.data.splits["train"], parts.inputs.data.label_space, TfidfLinear, 42)
+    with torch.no_grad(), parts.embeddings.whole(1.0):
+        for row, label in enumerate(parts.inputs.labels):
+            ids = torch.from_numpy(features.ids[features.row(row)].astype(np.int64))[None]
+            logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].tolist()
+            scores = [math.exp(logit + log_p) for logit, log_p in zip(logits, log_p_NC[row], strict=True)]
+            above -= (5, 0.5)[label] * math.log(scores[label] / sum(scores))
+            below += (5, 0.5)[label]
+    record = run(tmp_path, tiny("bert"), **weighted)
+    assert losses_of(tmp_path / "run")[0] == pytest.approx(above / below, rel=1e-4)
+    assert record.train["debias"]["weak_model"] == "tfidf-linear"
+    assert record.train["debias"]["accuracy"] == np.mean(log_p_NC.argmax(axis=1) == parts.inputs.labels)
+    plain = run(tmp_path, tiny("bert"), **whole, training__output_dir=str(tmp_path / "plain"))
+    assert plain.scores == record.scores, "of a step that moves nothing the model predicts the same"
+
+
+def test_reweighting_multiplies_the_weights_that_rows_have(tiny: Tiny, tmp_path: Path) -> None:
+    write_reviews(tmp_path / "silver.csv", 16, seed=9)
+    more = {"data__extra_train_files": [str(tmp_path / "silver.csv")], "data__extra_train_weights": [0.5]}
+    given = settings(tmp_path, tiny("bert"), objective__debias="reweight", **more)
+    inputs = trainer_of(load_config(overrides=given)).inputs
+    debias_N, own_N = inputs.debias.weights_N, inputs.data.splits["train"].weights
+    assert debias_N.mean() == pytest.approx(1)
+    assert inputs.debias.log_p_NC is None
+    assert inputs.weights.tolist() == [one * other for one, other in zip(own_N, debias_N, strict=True)]
+    assert np.ptp(debias_N) > 0.1
+    # What the run is compared and resumed by is that of the rows alone.
+    plain = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert"), **more))).inputs
+    assert plain.debias is None
+    assert plain.fingerprint == inputs.fingerprint
+
+
+def test_pairs_are_predicted_by_how_well_their_tokens_match(tiny: Tiny, tmp_path: Path) -> None:
+    for name, rows in (("train", 30), ("validation", 10)):
+        draw, lines = random.Random(name), ["text,second,label"]
+        for number in range(rows):
+            words = [f"w{draw.randrange(50)}" for _ in range(6)]
+            other = words[:4] if number % 2 else [f"w{draw.randrange(50)}" for _ in range(4)]
+            lines.append(f"{' '.join(words)},{' '.join(other)},{('no', 'yes')[number % 2]}")
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    columns = {"data__text_column": "text", "data__text_pair_column": "second"}
+    found = run(tmp_path, tiny("bert"), **columns, objective__debias="product").train["debias"]
+    assert found["weak_model"] == "token-alignment"
+    assert found["accuracy"] > 0.9
+
+
+def test_none_is_the_run_without_the_setting(tiny: Tiny, tmp_path: Path) -> None:
+    run(tmp_path, tiny("bert"), preset="ssa-hybrid")
+    run(tmp_path, tiny("bert"), preset="ssa-hybrid", **{"objective__debias": "none", **elsewhere(tmp_path, "none")})
+    run(tmp_path, tiny("bert"), preset="ssa-hybrid", **{"objective__debias": "product", **elsewhere(tmp_path, "on")})
+    plain, none, product = (outcome(tmp_path / name) for name in ("run", "none", "on"))
+    assert_same(none, plain)
+    assert "debias" not in plain["train"]
+    assert product["weights"] != plain["weights"]
+
+
+def elsewhere(folder: Path, name: str) -> dict[str, str]:
+    return {"training__output_dir": str(folder / name)}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["reweight", "product"])
+def test_a_killed_run_goes_on_with_the_same_weak_model(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    method = {"preset": "ssa-hybrid", "objective__debias": kind, "training__save_steps": 3}
+    run(tmp_path, tiny("bert"), **method, **elsewhere(tmp_path, "whole"))
+    die_after_step(8, lambda: run(tmp_path, tiny("bert"), **method))
+    run(tmp_path, tiny("bert"), **method, training__resume=True)
+    assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
+
+
+@needs_native
+def test_a_product_trains_with_layers_in_c(tiny: Tiny, tmp_path: Path) -> None:
+    losses = {}
+    for fused in (True, False):
+        name, changes = f"fused-{fused}", {**STILL, "training__precision": "bf16", "training__fused_layers": fused}
+        record = run(
+            tmp_path, tiny("bert", hidden=64), **changes, objective__debias="product", **elsewhere(tmp_path, name)
+        )
+        assert (record.train["fused_layers"] > 0) == fused
+        losses[fused] = losses_of(tmp_path / name)
+    assert losses[True] == pytest.approx(losses[False], abs=0.01)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", ["reweight", "product"])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data__task_type": "ordinal", "data__label_names": ["bad", "good"]}, "labels of the type ordinal"),
+        ({"data__task_type": "multi_label"}, "labels of the type multi_label"),
+        ({"data__label_column": "number", "data__task_type": "regression"}, "labels of the type regression"),
+    ],
+)
+def test_other_kinds_of_labels_are_refused(tmp_path: Path, kind: str, changes: dict[str, Any], told: str) -> None:
+    for name in ("train", "validation"):
+        lines = (f"text {row},{('bad', 'good')[row % 2]},{row / 7}" for row in range(20))
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label,number", *lines]) + "\n")
+    with pytest.raises(ConfigError, match=rf"objective.debias: got {kind} for {told}.*classification.*none"):
+        run(tmp_path, Path("embedded"), objective__debias=kind, **changes)
+
+
+def test_soft_targets_and_few_rows_are_refused(tmp_path: Path) -> None:
+    rows = make_rows([f"text {row}" for row in range(12)], [0, 1] * 6)
+    splits = {"train": replace(rows, targets=np.full((12, 2), 0.5)), "validation": rows}
+    config = load_config(overrides=settings(tmp_path, Path("embedded"), objective__debias="product"))
+    with pytest.raises(ConfigError, match="objective.debias: got product for rows with soft targets"):
+        train(config, data=TaskData("some", TWO, ("accuracy",), splits))
+    few = {"train": rows.take(range(9)), "validation": rows}
+    with pytest.raises(DataError, match="data.csv: got 9 training rows, expected at least 10 .*objective.debias"):
+        train(config, data=TaskData("some", TWO, ("accuracy",), few))
+
+
+@pytest.mark.parametrize("loss", ["focal", "binary-cross-entropy", "softmax-cross-entropy"])
+def test_a_product_refuses_other_losses(loss: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"objective.debias: product .*objective.loss is {loss}; set loss cross-entropy"
+    ):
+        load_config(overrides={"objective.debias": "product", "objective.loss": loss})
+    load_config(overrides={"objective.debias": "reweight", "objective.loss": loss})
+
+
+# A planted shortcut
+
+
+def planted(sentences: list[Sentence], agreement: float, seed: int) -> TextRows:
+    """Begin each sentence with a word: that of its label in this share of the rows, else that of the other label."""
+    words, agrees_N = ("Monday", "Sunday"), numpy_generator("planted", seed).random(len(sentences)) < agreement
+    labels = [one.label for one in sentences]
+    chosen = [words[label if agrees else 1 - label] for label, agrees in zip(labels, agrees_N, strict=True)]
+    return make_rows([f"{word}: {one.text}" for word, one in zip(chosen, sentences, strict=True)], labels)
+
+
+@pytest.mark.integration
+def test_both_lose_less_to_a_planted_word(tmp_path: Path) -> None:
+    """It agrees with the label in 90 % of the training rows, and in none of the rows of the second split."""
+    parts = split_sentences(train_size=400, seed=1)
+    splits = {
+        "train": planted(parts["train"], 0.9, 1),
+        "validation": planted(parts["held_out"], 0.9, 2),
+        "validation_against": planted(parts["held_out"], 0.0, 3),
+    }
+    data, falls = TaskData("planted", TWO, ("accuracy",), splits), {}
+    for kind in ("none", "reweight", "product"):
+        changes = {"objective__debias": kind, "training__max_steps": 80, "training__eval_strategy": "no"}
+        changes |= {"training__learning_rate": 1e-4, "training__per_device_train_batch_size": 16}
+        given = settings(tmp_path, Path("embedded"), preset="bert-mean", **changes, **elsewhere(tmp_path, kind))
+        scores = train(load_config(overrides=given), data=data, display=ProgressDisplay(quiet=True)).scores
+        falls[kind] = scores["validation"]["accuracy"] - scores["validation_against"]["accuracy"]
+    assert falls["none"] > 0.1, "the word is learnt"
+    assert max(falls["reweight"], falls["product"]) < falls["none"] - 0.05, falls
