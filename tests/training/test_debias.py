@@ -194,14 +194,13 @@ def test_a_killed_run_goes_on_with_the_same_weak_model(tiny: Tiny, tmp_path: Pat
 @needs_native
 def test_a_product_trains_with_layers_in_c(tiny: Tiny, tmp_path: Path) -> None:
     losses = {}
-    for fused in (True, False):
-        name, changes = f"fused-{fused}", {**STILL, "training__precision": "bf16", "training__fused_layers": fused}
-        record = run(
-            tmp_path, tiny("bert", hidden=64), **changes, objective__debias="product", **elsewhere(tmp_path, name)
-        )
+    for fused, kind in ((True, "product"), (False, "product"), (True, "none")):
+        changes = {**STILL, "training__precision": "bf16", "training__fused_layers": fused, "objective__debias": kind}
+        record = run(tmp_path, tiny("bert", hidden=64), **changes, **elsewhere(tmp_path, f"{kind}-{fused}"))
         assert (record.train["fused_layers"] > 0) == fused
-        losses[fused] = losses_of(tmp_path / name)
-    assert losses[True] == pytest.approx(losses[False], abs=0.01)
+        losses[fused, kind] = losses_of(tmp_path / f"{kind}-{fused}")
+    assert losses[True, "product"] == pytest.approx(losses[False, "product"], abs=0.01)
+    assert np.mean(losses[True, "product"]) < np.mean(losses[True, "none"]) - 0.1, "the weak model knows these rows"
 
 
 # Refusals
