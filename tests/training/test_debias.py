@@ -26,7 +26,7 @@ from attentune.training.objective import build_objective
 from attentune.training.run import train
 from helpers.interrupted import assert_same, die_after_step, losses_of, outcome, run
 from helpers.native import needs_native
-from helpers.samples import make_rows, settings, trainer_of, write_reviews
+from helpers.samples import BAD, GOOD, make_rows, settings, trainer_of, write_reviews
 
 Tiny = Callable[..., Path]
 TWO, THREE = LabelSpace("classification", ("bad", "good")), LabelSpace("classification", ("bad", "fair", "good"))
@@ -151,6 +151,15 @@ def test_reweighting_multiplies_the_weights_that_rows_have(tiny: Tiny, tmp_path:
     plain = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert"), **more))).inputs
     assert plain.debias is None
     assert plain.fingerprint == inputs.fingerprint
+
+
+def test_it_does_not_see_ignored_words(tiny: Tiny, tmp_path: Path) -> None:
+    accuracy = []
+    for words in (None, [*GOOD, *BAD]):
+        given = settings(tmp_path, tiny("bert"), objective__debias="product", data__ignore_words=words)
+        accuracy.append(trainer_of(load_config(overrides=given)).inputs.debias.facts["accuracy"])
+    assert accuracy[0] > 0.9
+    assert accuracy[1] < 0.7
 
 
 def test_pairs_are_predicted_by_how_well_their_tokens_match(tiny: Tiny, tmp_path: Path) -> None:
