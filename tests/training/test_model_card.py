@@ -230,3 +230,14 @@ def test_findings_of_the_data_are_in_it_without_words_of_texts() -> None:
     assert "no row has the label '<i>Ä</i>'" in section
     assert "<i>" not in rendered(body(card))
     assert "attentune doctor" not in model_card(facts(space))
+
+
+def test_the_card_of_a_run_that_ignores_words_promises_nothing_of_transformers() -> None:
+    config = load_config(preset="bert", overrides={"data.ignore_words": ["costner", "<b>", "a|b"]})
+    card, usual = model_card(facts(config=config)), model_card(facts())
+    assert "from transformers import pipeline" in usual
+    assert "from transformers import pipeline" not in card
+    assert "transformers alone reads them" in card
+    assert "transformers alone reads them" not in usual
+    assert "costner" in rendered(body(card))
+    assert "<b>" not in rendered(body(card))
