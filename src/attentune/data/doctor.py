@@ -414,9 +414,10 @@ def _cues(split: _Split) -> _Found:
     counts = (f"{cue.label_rows:,} of {cue.rows:,} rows are {names[cue.label]!r}" for cue in cues.found)
     shown = ", ".join(f"{quote(cue.text)} ({count})" for cue, count in zip(cues.found, counts, strict=True))
     sampled = "" if cues.rows == len(split.rows) else f", of {cues.rows:,} rows that were looked at"
-    cure = f"Leave {them} out of all texts, if a model should not decide by {them}:"
+    robust = "" if split.space.is_multilabel else "; --preset robust trains against cues that nobody has named"
+    cure = f"Leave {them} out of all texts, if a model should not decide by {them}: {ignore_flag(cues.found)}{robust}."
     message = f"{what} with one label may be a shortcut (--ignore_words): {shown}{sampled}."
-    yield "warning", message, f"{cure} {ignore_flag(cues.found)}", ()
+    yield "warning", message, cure, ()
 
 
 def _language(split: _Split) -> _Found:
