@@ -166,9 +166,12 @@ class ObjectiveConfig:
     class_weights: Any = setting(None, "null, balanced, or one number per class (a list, or a mapping by label name)")
     debias: str = setting(
         "none",
-        "train against shortcuts, by a weak linear model of words, or of a pair's matching tokens: reweight gives rows"
-        " that it predicts less weight, product adds its log-probabilities to the logits in training",
+        "train against shortcuts, by a weak linear model of frequent words: product adds its log-probabilities to the"
+        " logits in training, reweight gives rows that it predicts less weight",
         choices="none reweight product",
+    )
+    debias_strength: float = setting(
+        2.0, "with debias product: the factor of the weak model's log-probabilities (1: the plain product)", minimum=0
     )
     ordinal_prediction: str = setting(
         "argmax",

@@ -91,7 +91,7 @@ class TrainingBatch:
     labels_B: Tensor
     token_labels_BT: Tensor | None
     weights_B: Tensor | None  # the rows' weights; None if all are 1
-    weak_BC: Tensor | None  # the weak model's log-probabilities, with `objective.debias product`
+    weak_BC: Tensor | None  # what `objective.debias product` adds to the logits
     share: float  # 1; or 0 in a process without samples, which computes one to stay in step with the others
 
 
