@@ -173,13 +173,13 @@ def record(name, seed, contender, with_, against, unshifted):
 
 @pytest.fixture
 def records(program):
-    """bert falls by about 40 points everywhere; product halves that on five sets, at a high cost on one of them."""
+    """bert falls by about 40 points everywhere; reweight halves that on five sets, at a high cost on one of them."""
     noise, made = random.Random(1), []
     for name, seed in [(name, seed) for name in program.GOAL for seed in range(1, 6)]:
         made.append(record(name, seed, "bert", 0.9, 0.5 + noise.uniform(-0.02, 0.02), 0.8))
         falls = 0.3 if name == "films" else 0.1
         cost = 0.02 if name == "hans" else 0.005
-        made.append(record(name, seed, "product", 0.9, 0.9 - falls + noise.uniform(-0.02, 0.02), 0.8 - cost))
+        made.append(record(name, seed, "reweight", 0.9, 0.9 - falls + noise.uniform(-0.02, 0.02), 0.8 - cost))
         made.append(record(name, seed, "product", 0.5, 0.9, 0.8))
     return made
 
@@ -196,20 +196,20 @@ def test_tables_have_means_differences_and_the_goal(program, records):
     falls = {
         (one["set"], one["contender"], one["seed"]): 100 * (0.9 - one["accuracy"].get("against", 0)) for one in records
     }
-    own, berts = ([falls["cinema", name, seed] for seed in range(1, 6)] for name in ("product", "bert"))
-    shown = cells_of(lines, "fall", "product")["cinema"]
+    own, berts = ([falls["cinema", name, seed] for seed in range(1, 6)] for name in ("reweight", "bert"))
+    shown = cells_of(lines, "fall", "reweight")["cinema"]
     assert shown == f"{statistics.fmean(own):.1f} ± {statistics.stdev(own):.1f} (5)"
     assert cells_of(lines, "fall", "bert")["hans"].startswith("39.1"), "the mean of the parts of a view"
     test = stats.ttest_rel(own, berts)
     low, high = test.confidence_interval()
-    difference = cells_of(lines, "fall minus bert's", "product")["cinema"]
+    difference = cells_of(lines, "fall minus bert's", "reweight")["cinema"]
     assert difference.startswith(f"{statistics.fmean(own) - statistics.fmean(berts):+.1f} [{low:+.1f}, {high:+.1f}], ")
     # Holm's p: the largest of the sets, by the same test, is not multiplied; no other is smaller than its own p.
     assert float(difference.split(", ")[-1]) >= float(f"{test.pvalue:.2g}")
-    assert cells_of(lines, "unshifted minus bert's", "product")["hans"].startswith("-2.0")
+    assert cells_of(lines, "unshifted minus bert's", "reweight")["hans"].startswith("-2.0")
     halves = [mine - his / 2 for mine, his in zip(own, berts, strict=True)]
     low, high = stats.ttest_1samp(halves, 0).confidence_interval()
-    goal = cells_of(lines, "fall minus half of bert's; cost", "product")
+    goal = cells_of(lines, "fall minus half of bert's; cost", "reweight")
     assert goal["cinema"] == f"{statistics.fmean(halves):+.1f} [{low:+.1f}, {high:+.1f}]; -0.5: yes"
     assert goal["hans"].endswith("-2.0: no"), "the cost is above one point"
     assert goal["films"].endswith("no"), "30 points are more than half of 40"
@@ -224,8 +224,8 @@ def test_a_fall_of_bert_that_may_be_0_cannot_be_halved(program):
     for seed, name in [(seed, name) for seed in range(1, 6) for name in program.GOAL]:
         fall = (-0.16, -0.08, 0.03, 0.12, 0.22)[seed - 1]
         made.append(record(name, seed, "bert", 0.8, 0.8 - fall, 0.8))
-        made.append(record(name, seed, "product", 0.8, 0.82 - fall / 2 + noise.uniform(0, 0.001), 0.8))
-    goal = cells_of(program.tables(made, range(1, 11)), "fall minus half of bert's; cost", "product")
+        made.append(record(name, seed, "reweight", 0.8, 0.82 - fall / 2 + noise.uniform(0, 0.001), 0.8))
+    goal = cells_of(program.tables(made, range(1, 11)), "fall minus half of bert's; cost", "reweight")
     assert goal["cinema"] == "-2.1 [-2.1, -2.0]; +0.0: no"
     assert goal["goal"] == "0 of 6"
 
@@ -233,5 +233,5 @@ def test_a_fall_of_bert_that_may_be_0_cannot_be_halved(program):
 def test_tables_take_one_seed_and_missing_cells(program, records):
     lines = program.tables([one for one in records if one["seed"] == 1 and one["set"] != "films"], [1])
     assert cells_of(lines, "fall", "bert")["cinema"].endswith("(1)")
-    assert cells_of(lines, "fall minus half of bert's; cost", "product")["cinema"].endswith("no")
+    assert cells_of(lines, "fall minus half of bert's; cost", "reweight")["cinema"].endswith("no")
     assert program.tables([], [1])[-2:]
