@@ -22,8 +22,8 @@ leaderboard, explains a prediction and writes a report. After an interruption, t
 --model_name_or_path NAME  the encoder (default: embedded)
 --quick  a small one in runs/demo-quick: 400 sentences, 50 updates, 30 seconds of auto
 --train_size N  number of training sentences, up to 1600 (default: 1600)
---num_train_epochs X  passes over the rows (default: 150 updates)
---time_limit TIME  time of auto: 60s, 5m (default: 45s)
+--num_train_epochs X  passes over the rows (default: 100 updates)
+--time_limit TIME  time of auto: 60s, 5m (default: 40s)
 --seed N>=0  seed of data and training (default: 42)
 --jobs N  parallel runs (default: one per core on a CPU, else 1)
 --format text|json  output format of the results (default: text)

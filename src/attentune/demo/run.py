@@ -28,9 +28,9 @@ from attentune.runs.records import RecordStore, Run, RunRecord, read_predictions
 AUTO = "auto"
 # Baselines, plain fine-tuning, a method of the papers, and `auto`.
 METHODS = ("tfidf-linear", "frozen-linear", "bert", "ssa-hybrid", AUTO)
-TIME_LIMIT_S = 45.0
-# Updates of the other fine-tuned methods, a quarter of the default: the demo is to take two minutes.
-MAX_STEPS = 150
+TIME_LIMIT_S = 40.0
+# Updates of the other fine-tuned methods, a sixth of the default: the demo is to take less than two minutes.
+MAX_STEPS = 100
 # The others are compared with this one.
 BASELINE = "bert"
 TRAIN_SIZE = 1600
