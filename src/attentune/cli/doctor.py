@@ -63,18 +63,14 @@ def run(arguments: Sequence[str]) -> int:
         check_feasible(config)
 
     from attentune.data.doctor import examine, full_lines
-    from attentune.data.ignored_words import data_without_words
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 
     if parsed.labels:
         config = _config_of_run(parsed, config)
-    data, lengths = rows_and_lengths(config, cut_validation=not parsed.labels)
+    data, read, lengths = rows_and_lengths(config, cut_validation=not parsed.labels)
     report = examine(
-        data_without_words(data, config.data.ignore_words),
-        token_lengths=lengths,
-        max_length=config.data.longest_row,
-        english_only=is_english_only(config.model),
+        read, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
     )
     content, lines = {"notes": list(data.notes), **report.to_dict()}, full_lines(report)
     if parsed.labels:
@@ -88,9 +84,12 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, dict[str, Any]]:
-    """Load the rows, and count the tokens of each row by split, before truncation and with special tokens."""
-    from attentune.data.ignored_words import without_words
+def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, Any, dict[str, Any]]:
+    """Load the rows; return them, the same without ignored words, and the number of tokens of each row of these.
+
+    The tokens are by split, before truncation and with special tokens.
+    """
+    from attentune.data.ignored_words import data_without_words
     from attentune.data.load import load_data
     from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
@@ -98,12 +97,15 @@ def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, 
     data = load_data(config.data, seed=config.training.seed, cut_validation=cut_validation, allow_doubt=True)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     bi_encoder = config.model.pair_encoding == "bi-encoder"
-    return data, {
-        name: encode_rows(
-            without_words(rows, config.data.ignore_words), tokenizer, max_length=limit, bi_encoder=bi_encoder
-        ).full_lengths
-        for name, rows in data.splits.items()
-    }
+    read = data_without_words(data, config.data.ignore_words)
+    return (
+        data,
+        read,
+        {
+            name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
+            for name, rows in read.splits.items()
+        },
+    )
 
 
 def _check_flags(parsed: Any, problems: list[str]) -> None:

@@ -74,7 +74,7 @@ def configuration(config: Any) -> str:
     from attentune.models.build import encoder_size, is_english_only
     from attentune.training.prepare import RunSize, choose_settings
 
-    data, lengths = rows_and_lengths(config)
+    data, _, lengths = rows_and_lengths(config)
     rows, length = lengths["train"], config.data.max_length
     if length == DataConfig().max_length:
         length = next((shorter for shorter in _LENGTHS if (rows <= shorter).mean() >= _WHOLE_SHARE), length)

@@ -101,26 +101,23 @@ def run_demo(
         title=f"The demo on real sentences: {folder}",
         baseline=BASELINE if BASELINE in methods else None,
     )
-    made = next((auto_sentence(run.folder, time_limit_s) for run in runs if run.method == AUTO), None)
+    made = next((auto_sentence(run.folder) for run in runs if run.method == AUTO), None)
     return DemoResult(tuple(runs), explained, explanation, report.answer, made, write_page(report, folder))
 
 
-def auto_sentence(folder: Path, time_limit_s: float) -> str:
-    """Return what `auto` made within its time limit, of what and why, and how that is expected to score."""
+def auto_sentence(folder: Path) -> str:
+    """Say of which members `auto` made its model, in what time, and its expected score."""
     result = read_json(folder / WORK_FOLDER / LEADERBOARD_FILE)
     delivered = [row for row in result["leaderboard"] if row["weight"] is not None and row["kind"] != "fusion"]
     shares = ", ".join(f"{row['name']} {row['weight']:.2g}" for row in delivered)
     kind = f"of {len(delivered)} members, by weight {shares}" if len(delivered) > 1 else f"by {delivered[0]['name']}"
     estimate = result["estimate"]
     found = [estimate.get(name) for name in ("value", "low", "high")]
-    expected = (
-        ""
-        if None in found
-        else "; expected on new rows: {} {:.3f} ({:.3f} to {:.3f})".format(estimate["metric"], *found)
-    )
-    return (
-        f"auto: one model {kind}, chosen in {time_limit_s:.0f} seconds on rows that no member was trained on{expected}."
-    )
+    expected = ""
+    if None not in found:
+        expected = "; expected on new rows: {} {:.3f} ({:.3f} to {:.3f})".format(estimate["metric"], *found)
+    seconds = f"{result['seconds']:.0f} seconds"
+    return f"auto: one model {kind}, chosen in {seconds} on rows that no member was trained on{expected}."
 
 
 def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:

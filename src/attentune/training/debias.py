@@ -85,9 +85,9 @@ def out_of_fold(rows: TextRows, space: LabelSpace, seed: int) -> np.ndarray:
 
 
 def weak_features(rows: TextRows) -> sparse.csr_matrix:
-    """Return (N, F): 1 for each frequent word, mark or pair of neighbours in a text, and what a pair has in common.
+    """Return (N, F): 1 for each frequent word, mark or pair of neighbours in a text, and the overlap of a pair.
 
-    Common are the share of each text's tokens that are in the other, and whether all of the second's are in the first.
+    Overlap: the share of each text's tokens that are in the other, and whether all of the second's are in the first.
     """
     seen = [dict(_seen(text, pair)) for text, pair in zip(rows.texts, rows.pairs or [None] * len(rows), strict=True)]
     vectorizer = DictVectorizer()
@@ -101,7 +101,7 @@ def _seen(text: str, pair: str | None) -> Iterator[tuple[str, float]]:
     for number, tokens in enumerate(sides):
         for phrase in {*tokens, *map(" ".join, pairwise(tokens))}:
             yield f"{number} {phrase}", 1.0
-    yield "any", 1.0
+    yield "any", 1.0  # so that there is a feature even where no word is frequent
     if pair is not None:
         first, second = map(set, sides)
         shares = [len(first & second) / max(1, len(side)) for side in (first, second)]
