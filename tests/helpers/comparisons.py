@@ -14,7 +14,7 @@ from helpers.interrupted import TIMES, without_times
 from helpers.samples import settings
 
 # Fields that may differ between equal comparisons, besides the times of single runs: the host and paths of data.
-_ALSO = {"wall_seconds", "host", "train_file", "validation_file", "commit"}
+_ALSO = {"wall_seconds", "host", "train_file", "validation_file"}
 WAIT_S = 240
 
 
