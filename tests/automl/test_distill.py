@@ -40,6 +40,7 @@ from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.training.run_folder import stop_on_signal
 from helpers.samples import settings
 from helpers.tasks import small_record
+from helpers.tiers import leading
 from helpers.tiny_runs import saved_ensemble, write_run_config
 
 SPACES = {
@@ -286,15 +287,17 @@ def train_fold(
     return run
 
 
-@pytest.mark.parametrize(
-    ("given", "ended_at"),
+@leading(
+    "given, ended_at",
     [
-        pytest.param({"deadline_s": 3600, "ending_s": 0}, None, id="with time"),
-        pytest.param({"deadline_s": 3600, "ending_s": 7200}, UPDATES // 2, id="late"),
+        ({"deadline_s": 3600, "ending_s": 7200}, UPDATES // 2),
+        ({"deadline_s": 3600, "ending_s": 0}, None),
         # It would have an hour for its end; at a thousandth of the predicted speed it needs far more.
-        pytest.param({"deadline_s": 7200, "ending_s": 3600, "tokens_per_s": 1e9}, UPDATES // 2, id="slow"),
-        pytest.param({"deadline_s": 3600, "ending_s": 7200, "fewest_updates": None}, None, id="fixed updates"),
+        ({"deadline_s": 7200, "ending_s": 3600, "tokens_per_s": 1e9}, UPDATES // 2),
+        ({"deadline_s": 3600, "ending_s": 7200, "fewest_updates": None}, None),
     ],
+    fast=2,
+    ids=["late", "with time", "slow", "fixed updates"],
 )
 def test_a_late_fold_ends_early_and_predicts_its_rows(train_fold, given, ended_at):
     record, folder = train_fold(**given)
@@ -306,6 +309,7 @@ def test_a_late_fold_ends_early_and_predicts_its_rows(train_fold, given, ended_a
     assert not list(folder.glob("checkpoint-*"))
 
 
+@pytest.mark.integration
 def test_a_fold_that_is_too_late_for_that_is_stopped_with_a_checkpoint(train_fold):
     record, folder = train_fold(deadline_s=-1, ending_s=0)
     assert record is None

@@ -38,6 +38,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import row_groups
 from attentune.errors import DataError
 from attentune.metrics.metrics import METRICS, predictions_of
+from helpers.tiers import leading
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 ORDERED = LabelSpace("ordinal", ("a", "b", "c", "d"))
@@ -195,8 +196,8 @@ def test_cut_points_and_the_proportional_odds_model_of_ordered_classes():
     assert _ordered_probabilities(-means_N, labels, 4) is None
 
 
-@pytest.mark.parametrize(
-    "metric", ["accuracy", "balanced_accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error"]
+@leading(
+    "metric", ["f1_macro", "mean_absolute_error", "accuracy", "balanced_accuracy", "quadratic_weighted_kappa"], fast=2
 )
 @example([(0, 0)] * 5 + [(2, 1)])
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 4)), min_size=6, max_size=25))
@@ -264,7 +265,7 @@ def test_the_simplest_that_is_not_clearly_beaten():
     assert choose_simplest(metric, labels, [right(90), right(90)]) == (0, 0)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "f1", "matthews_correlation", "quadratic_weighted_kappa", "pearson"])
+@leading("metric", ["accuracy", "pearson", "f1", "matthews_correlation", "quadratic_weighted_kappa"], fast=2)
 def test_the_standard_error_is_that_of_a_paired_bootstrap(metric):
     generator = np.random.default_rng(3)
     labels = generator.integers(0, 2, 400)

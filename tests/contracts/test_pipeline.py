@@ -15,6 +15,7 @@ from attentune.config import load_config, model_preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import predict
 from attentune.models.modeling import AttentuneForSequenceClassification
+from helpers.tiers import covering, leading
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO
 from helpers.tiny_runs import save_run
@@ -91,27 +92,27 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
         pipeline("text-classification", model=run)(FIRST)
 
 
-@pytest.mark.parametrize(
-    ("space", "loss"),
+@leading(
+    "space, loss",
     [
-        (TWO, "auto"),
         (TWO, "binary-cross-entropy"),
-        (THREE, "focal"),
         (THREE, "auto"),
         (SCORE, "auto"),
-        (SCORE, "pearson"),
-        (STARS, "auto"),
         (STARS, "corn"),
         (SETS, "auto"),
+        (TWO, "auto"),
+        (THREE, "focal"),
+        (SCORE, "pearson"),
+        (STARS, "auto"),
     ],
+    fast=5,
 )
 def test_every_kind_of_task(tiny: Tiny, tmp_path: Path, space: LabelSpace, loss: str) -> None:
     check(saved(tmp_path / "one", tiny, "bert", space, loss), TEXTS)
     check(saved(tmp_path / "two", tiny, "roberta", space, loss, is_pair=True), *zip(*PAIRS, strict=True))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.3])
-@pytest.mark.parametrize("space", [TWO, SETS], ids=["two classes", "several labels"])
+@covering("space, temperature", [TWO, SETS], [0.3, 1.0])
 def test_thresholds_are_obeyed(tiny: Tiny, tmp_path: Path, space: LabelSpace, temperature: float) -> None:
     run = saved(tmp_path, tiny, "bert", space)
     plain = pipeline("text-classification", model=run)(TEXTS)

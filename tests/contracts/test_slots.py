@@ -77,24 +77,25 @@ def case(family: str, settings: ModelConfig, *, name: str = "", is_fast: bool = 
 
 
 def sesame(place: int, where: str, learnable: str, kind: str = "last", *, squeeze: bool, gated: bool) -> object:
-    """Blur, squeeze and gate on one of each kind of family and under one of each head, by turns."""
+    """Blur, squeeze and gate on each kind of family and under each head, by turns; with all three they are fast."""
     family, head = SOME_FAMILIES[place % len(SOME_FAMILIES)], SINGLE_HEADS[place // 3 % len(SINGLE_HEADS)]
     plain = slots(head, kind, GATES[place % len(GATES)] if gated else None)
     blur = BlurConfig(where, 0.5, learnable=learnable)
-    return case(family, replace(plain, blur=blur, layer_mix=LayerMixConfig(kind, squeeze)))
+    settings = replace(plain, blur=blur, layer_mix=LayerMixConfig(kind, squeeze))
+    return case(family, settings, is_fast=gated or place % 4 == 0)
 
 
-def presets(*names: str) -> list[object]:
-    """Each family with each preset; of them the fast tier has each once."""
-    fast = diagonal(FAMILIES, names)
+def presets(*names: str, fast: str) -> list[object]:
+    """Each family with each preset; the fast tier has one preset, with the families that no other case has."""
+    models = {name: load_config(preset=name).model for name in names}
     return [
-        case(family, load_config(preset=name).model, name=f"{family}-preset-{name}", is_fast=(family, name) in fast)
-        for family, name in product(FAMILIES, names)
+        case(family, model, name=f"{family}-preset-{name}", is_fast=name == fast and family not in SOME_FAMILIES)
+        for family, (name, model) in product(FAMILIES, models.items())
     ]
 
 
 GATED = [
-    case(family, slots(head, mix, gate), is_fast=place % len(SOME_FAMILIES) == SOME_FAMILIES.index(family))
+    case(family, slots(head, mix, gate), is_fast=place == 3 * SOME_FAMILIES.index(family))
     for family, head, mix in zip(SOME_FAMILIES, ("cls-mean", "cls", "mean"), ("last", "sum-all", "last"), strict=True)
     for place, gate in enumerate(GATES)
 ]
@@ -112,7 +113,7 @@ CASES = [
     case(family, slots(head, mix), is_fast=(family, head, mix) in FAST_CASES)
     for family, head, mix in product(SOME_FAMILIES, SINGLE_HEADS, LAYER_MIXES)
 ]
-PRESETS = presets(*model_preset_names())
+PRESETS = presets(*model_preset_names(), fast="sesame")
 
 
 # Settings of pairs
@@ -130,7 +131,11 @@ def bi_encoder(head: HeadConfig, **others: object) -> ModelConfig:
     return replace(ModelConfig(), pair_encoding="bi-encoder", head=head, **others)
 
 
-PLAIN_PAIRS = [case(family, bi_encoder(head)) for family, head in zip(cycle(SOME_FAMILIES), heads())]
+# Every fourth has every kind, combination and family; the last three are those outside the product.
+PLAIN_PAIRS = [
+    case(family, bi_encoder(head), is_fast=place % 4 == 0 or place >= len(heads()) - 3)
+    for place, family, head in zip(count(), cycle(SOME_FAMILIES), heads())
+]
 # Blurred, re-weighted layers under a token gate, with every head.
 COMBINED_PAIRS = [
     case(
@@ -141,7 +146,7 @@ COMBINED_PAIRS = [
             layer_mix=LayerMixConfig(mix, squeeze),
             token_gate=TokenGateConfig("ssa", beta, share_weights, threshold),
         ),
-        is_fast=place % 4 == 0,
+        is_fast=place % 7 == 0,
     )
     for place, family, head, where, learnable, mix, (beta, share_weights, threshold, squeeze) in zip(
         count(),
@@ -153,7 +158,9 @@ COMBINED_PAIRS = [
         cycle([(0.5, True, 0.0, True), (0.5, False, 0.5, True), (0.2, False, 0.0, False)]),
     )
 ]
-PAIR_PRESETS = presets("task-attention", "bi-encoder-mean", "bi-encoder-cosine", "bi-encoder-concat")
+PAIR_PRESETS = presets(
+    "task-attention", "bi-encoder-mean", "bi-encoder-cosine", "bi-encoder-concat", fast="task-attention"
+)
 
 SINGLE = CASES + GATED + BLURRED + SQUEEZED + COMBINED + PRESETS
 # The presets of pairs take single texts, too; here they are given pairs.

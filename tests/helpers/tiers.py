@@ -17,6 +17,18 @@ def integration_unless(is_fast: bool) -> tuple[pytest.MarkDecorator, ...]:
     return () if is_fast else (pytest.mark.integration,)
 
 
+def leading(
+    names: str, cases: Sequence[Any], *, fast: int = 1, ids: Sequence[str] | None = None
+) -> pytest.MarkDecorator:
+    """Parametrize a test: the first cases in the fast tier, the rest as integration tests."""
+    many = "," in names
+    params = [
+        pytest.param(*(case if many else (case,)), marks=integration_unless(place < fast))
+        for place, case in enumerate(cases)
+    ]
+    return pytest.mark.parametrize(names, params, ids=ids)
+
+
 def covering(names: str, *factors: Sequence[Any]) -> pytest.MarkDecorator:
     """Parametrize a test over a full product: the diagonal in the fast tier, the rest as integration tests."""
     fast = diagonal(*factors)

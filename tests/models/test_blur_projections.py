@@ -26,15 +26,14 @@ from helpers.references import (
     hidden_of,
     hooks_of,
 )
+from helpers.tiers import covering
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
 every_place = pytest.mark.parametrize("where", PLACES)
 
 
-@every_place
-@every_family
+@covering("family, where", FAMILIES, PLACES)
 def test_each_text_of_a_batch_is_that_of_an_encoder_blurred_by_other_means(tiny: Tiny, family: str, where: str) -> None:
     made, plain = blurred(tiny, family, where), build(tiny(family))
     check(made, plain, family, where, np.full((LAYERS, HEADS), 0.5))

@@ -1,6 +1,7 @@
 """A saved model is the same model: equal logits bit for bit, nothing but plain files, and no trace of the machine."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model, save_model
+from helpers.tiers import covering
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, logits_of
 
@@ -29,17 +31,20 @@ def trained_a_little(built: tuple) -> None:
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
 
 
-@pytest.fixture
-def saved(tiny: Tiny, tmp_path: Path) -> Path:
-    """A saved tiny BERT of two labels, with a pooler."""
-    folder = tmp_path / "run"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def kept(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
     save_model(*build(tiny("bert")), folder)
     return folder
 
 
-@pytest.mark.parametrize("pooler", ["auto", "fresh", "none"])
-@every_family
+@pytest.fixture
+def saved(kept: Path, tmp_path: Path) -> Path:
+    """A saved tiny BERT of two labels, with a pooler."""
+    return shutil.copytree(kept, tmp_path / "run")
+
+
+@covering("family, pooler", FAMILIES, ["auto", "fresh", "none"])
 def test_saved_and_loaded_logits_are_equal_bit_for_bit(tiny: Tiny, tmp_path: Path, family: str, pooler: str) -> None:
     built = build(tiny(family), head=HeadConfig(pooler=pooler))
     trained_a_little(built)

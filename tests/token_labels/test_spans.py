@@ -9,6 +9,7 @@ from attentune.token_labels import corruption
 from attentune.token_labels.corruption import copy_numbers, random_mask, random_spans, spread_copies
 from helpers.label_references import released_spans
 from helpers.label_sources import features_of
+from helpers.tiers import leading
 
 
 @given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.integers(0, 2**40))
@@ -137,7 +138,7 @@ def test_spans_are_ordinary_tokens_and_a_function_of_the_key(row, chance, rm_thr
     assert chance < 1 or len(places) > 0 or max(map(len, row.split("s"))) <= 1
 
 
-@pytest.mark.parametrize(("length", "mean"), [(4, 0.10), (12, 1.34), (24, 3.45)])
+@leading("length, mean", [(12, 1.34), (4, 0.10), (24, 3.45)])
 def test_draws_are_distributed_as_those_of_a_plain_loop(length: int, mean: float) -> None:
     check_distribution(length, mean, draws=4_000)
 

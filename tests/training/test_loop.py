@@ -28,6 +28,7 @@ from attentune.training.checkpoint import checkpoint_folders
 from helpers import interrupted
 from helpers.interrupted import die_after_step, log_of, losses_of
 from helpers.samples import write_reviews
+from helpers.tiers import leading
 
 STEPS_PER_EPOCH = 6  # 48 rows in batches of 8
 NO_DROPOUT = {"model__dropout": 0, "model__head__dropout": 0, "training__precision": "fp32"}
@@ -127,8 +128,10 @@ def test_a_part_of_the_rows_keeps_the_balance(run, tmp_path, batches):
     assert len(prints) == 4
 
 
-@pytest.mark.parametrize(
-    ("epochs", "max_steps", "steps"), [(2, -1, 12), (0.5, -1, 3), (1.5, -1, 9), (0.01, -1, 1), (2, 4, 4), (1, 13, 13)]
+@leading(
+    "epochs, max_steps, steps",
+    [(1.5, -1, 9), (2, 4, 4), (0.01, -1, 1), (2, -1, 12), (0.5, -1, 3), (1, 13, 13)],
+    fast=3,
 )
 def test_the_number_of_steps(run, epochs, max_steps, steps):
     result, folder = run(training__num_train_epochs=epochs, training__max_steps=max_steps)
@@ -148,9 +151,7 @@ WEIGHTED = {"objective__class_weights": {"bad": 5, "good": 0.5}}
 TOKEN_LABELS = {"preset": "ssa-hybrid", "objective__alpha": 0.3, "objective__token_loss_warmup_epochs": 2}
 
 
-@pytest.mark.parametrize(
-    "objective", [{}, WEIGHTED, {"objective__label_smoothing": 0.2, **WEIGHTED}, {**TOKEN_LABELS, **WEIGHTED}]
-)
+@leading("objective", [{**TOKEN_LABELS, **WEIGHTED}, {}, WEIGHTED, {"objective__label_smoothing": 0.2, **WEIGHTED}])
 def test_accumulated_small_batches_are_one_large_batch(run, objective):
     # A large epsilon: else AdamW makes whole steps of what rounding leaves where a gradient is zero.
     whole_epoch = {**NO_DROPOUT, **objective, "training__num_train_epochs": 3, "training__adam_epsilon": 1e-3}
@@ -250,8 +251,8 @@ def test_a_smaller_error_is_better(run, tmp_path, scripted):
     assert list(result.scores["validation"]) == names
 
 
-@pytest.mark.parametrize(
-    ("scores", "threshold", "stops_after", "best"),
+@leading(
+    "scores, threshold, stops_after, best",
     [
         ([0.5, 0.4, 0.6, 0.6, 0.6, 0.9], 0.0, 5, 3),  # a gain begins the count anew, a tie does not
         ([0.5, 0.51, 0.52, 0.9], 0.1, 3, 3),  # small gains are none for the count, but they are the best
@@ -259,6 +260,7 @@ def test_a_smaller_error_is_better(run, tmp_path, scripted):
         ([float("nan"), 0.2, 0.1, 0.1, 0.9], 0.0, 4, 2),
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 0.0, 6, 6),
     ],
+    fast=3,
 )
 def test_early_stopping(run, scripted, scores, threshold, stops_after, best):
     left = scripted(scores)

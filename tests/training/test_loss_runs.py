@@ -28,6 +28,7 @@ from attentune.training.prepare import Prepared
 from helpers import interrupted
 from helpers.interrupted import log_of, losses_of
 from helpers.samples import BAD, FILLER, GOOD
+from helpers.tiers import leading
 from helpers.tiny_models import FIRST, LONG, SECOND, build, encoded, logits_of, rows_of
 
 Tiny = Callable[..., Path]
@@ -228,7 +229,7 @@ def scaled(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return get
 
 
-@pytest.mark.parametrize("name", ["years", "tiny", "a million"])
+@leading("name", ["years", "tiny", "a million"])
 def test_predictions_move_and_stretch_with_the_scores(scaled: Callable[[str], Path], name: str) -> None:
     offset, scale = SCALES[name]
     found_N, expected_N = predictions(scaled(name)), predictions(scaled("plain"))
