@@ -29,6 +29,7 @@ from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
 from attentune.stats.estimate import wilson_interval
+from helpers.tiers import covering
 
 BINARY = LabelSpace("classification", ("no", "yes"))
 SPACES = {
@@ -63,8 +64,7 @@ def fit(logits, labels, space, metric, **options):
     return fit_fusion(FusionProblem(logits, labels, folds, space, METRICS[metric], 0, errors), **options)
 
 
-@pytest.mark.parametrize("metric", SPACES)
-@pytest.mark.parametrize("kind", ["weights", "linear"])
+@covering("metric, kind", list(SPACES), ["weights", "linear"])
 def test_fusing_complementary_members_beats_each(metric, kind):
     generator, space = np.random.default_rng(0), SPACES[metric]
     labels = labels_of(space, 300, generator)

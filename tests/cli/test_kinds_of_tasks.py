@@ -42,7 +42,7 @@ TRAINED = {
 AUTO = {"ensemble": "", "ensemble multi-label": MULTI_LABEL, "ensemble score": SCORE}
 BASELINES = {kind for kind in TRAINED if kind.split()[0] in ("majority", "tfidf", "frozen", "alignment")}
 # Kinds that the fast tier tries; the others are integration tests.
-FAST = ("classes", "tfidf multi-label", "ensemble multi-label")
+FAST = ("classes", "tfidf multi-label")
 ONE_MODEL = {**dict.fromkeys(BASELINES, "expected the run folder of"), **dict.fromkeys(AUTO, "expected the run folder")}
 NOT_CLASSES = dict.fromkeys((k for k in (*TRAINED, *AUTO) if "multi-label" in k or "score" in k), "predicts labels of")
 NOT_INSIDE = dict.fromkeys((*BASELINES, *AUTO), "looks into one model")

@@ -32,6 +32,7 @@ from attentune.inference import streaming
 from attentune.inference.predictor import Predictor
 from attentune.models.saving import save_model
 from helpers.interrupted import Disk
+from helpers.tiers import leading
 from helpers.tiny_models import build
 from helpers.tiny_runs import saved_ensemble, saved_model
 
@@ -319,7 +320,9 @@ def test_the_format_can_be_given(piped, run):
 
 
 def test_a_bomb_is_refused(piped, run):
-    status, _, err = piped(gzip.compress(b"text\n" + b"a" * 2**27), "predict", run, "--input_file", "-")
+    status, _, err = piped(
+        gzip.compress(b"text\n") + gzip.compress(b"a" * 2**20) * 128, "predict", run, "--input_file", "-"
+    )
     assert status == 2
     assert "standard input: unpacks to more than 200 times its size" in err
 
@@ -419,7 +422,7 @@ def frozen(home, tiny):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["run", "ensemble", "frozen"])
+@leading("kind", ["run", "frozen", "ensemble"], fast=2)
 def test_parts_explanations_and_python_tell_it_for_every_kind_of_run(home, frozen, attentune, tmp_path, kind):
     (tmp_path / "a.csv").write_text(f"text\n{LONG}\nshort\n")
     (tmp_path / "b.csv").write_text("text\n" + "short\n" * 2)

@@ -23,6 +23,7 @@ from attentune.models.saving import save_model
 from helpers.doc_blocks import ROOT, blocks
 from helpers.interrupted import Disk
 from helpers.samples import write_reviews
+from helpers.tiers import leading
 from helpers.tiny_models import build
 
 SETTINGS = "training: {per_device_eval_batch_size: 64, precision: fp32, use_cpu: true}\n"
@@ -67,20 +68,20 @@ def table_of(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))
 
 
-def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run, tmp_path, attentune):
+@leading("count", [2, 5])
+def test_any_number_of_parts_has_the_rows_of_one_bit_for_bit(run, tmp_path, attentune, count):
     corpus = write_corpus(tmp_path / "corpus", 700, first=4200)
     words = ["predict", run, "--input_file", corpus, "--keep_columns", "text", "--output_dir"]
     status, out, err = attentune(*words, tmp_path / "one")
     assert (status, out) == (0, ""), err
     assert err.splitlines()[0] == "This model sorts a text into bad or good."
     assert err.splitlines()[-1] == f"5,600 of 5,600 rows written to {tmp_path}/one/part-00001-of-00001.parquet"
-    for count in (2, 5):
-        for number in range(1, count + 1):
-            attentune.done(*words, tmp_path / str(count), "--shard", f"{number}/{count}")
+    for number in range(1, count + 1):
+        attentune.done(*words, tmp_path / "parts", "--shard", f"{number}/{count}")
     whole = table_of(tmp_path / "one")
-    assert list(parts(tmp_path / "2")) == ["part-00001-of-00002.parquet", "part-00002-of-00002.parquet"]
-    assert table_of(tmp_path / "2").equals(whole)
-    assert table_of(tmp_path / "5").equals(whole)
+    names = [f"part-0000{number}-of-0000{count}.parquet" for number in range(1, count + 1)]
+    assert list(parts(tmp_path / "parts")) == names
+    assert table_of(tmp_path / "parts").equals(whole)
     assert whole.column_names == ["id", "label", "prediction", "p_bad", "p_good", "text"]
     assert whole["id"].to_pylist() == [
         f"{file}r{n}" for file, rows in (("", 4200), ("b", 700), ("c", 700)) for n in range(rows)

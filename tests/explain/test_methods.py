@@ -25,7 +25,7 @@ from attentune.inference.predictor import Predictor, predict_rows
 from helpers import explain_references as loops
 from helpers import tiny_runs
 from helpers.explain_references import OneText
-from helpers.tiers import covering
+from helpers.tiers import covering, leading
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
 from helpers.tiny_runs import KINDS, SPACES, hooks_of, rows_for
@@ -311,7 +311,7 @@ def other_than_maybe(logits_C: np.ndarray) -> int:
     return best if best != MAYBE else max((0, 2), key=lambda c: logits_C[c])
 
 
-@pytest.mark.parametrize("name", ["gradient", "integrated-gradients", "leave-one-out", "lime", "attention-gradient"])
+@leading("name", ["gradient", "leave-one-out", "integrated-gradients", "lime", "attention-gradient"], fast=2)
 def test_contrasts_are_those_of_the_loop(tiny, name: str) -> None:
     run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
     found = Explainer(run, rows).attributions(name, settings=CONTRAST_SETTINGS)

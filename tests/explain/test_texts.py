@@ -157,6 +157,9 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
 def test_mistakes_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explain_texts(tiny_run(tiny()), TEXTS[:2], **options)
+
+
+def test_a_score_has_no_other_class_and_no_texts_need_a_method_that_exists(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match="this run predicts a score and has no other class; leave it out"):
         explain_texts(tiny_run(tiny(), "regression"), ["a"], contrast="bad")
     assert explain_texts(tiny_run(tiny()), []) == []
@@ -311,32 +314,33 @@ TEXT, PAIR = "Nobody plays, nobody!", "The plot  never moves"
 
 
 @pytest.fixture(scope="module")
-def folders(tiny, tmp_path_factory) -> dict[str, Path]:
+def ensembles(tiny, tmp_path_factory) -> dict[str, Predictor]:
     home = tmp_path_factory.mktemp("runs")
-    return {kind: saved_ensemble(home / kind, tiny, kind) for kind in ("classification", "pair", "regression")}
+    kinds = ("classification", "pair", "regression")
+    return {kind: Predictor.load(saved_ensemble(home / kind, tiny, kind)) for kind in kinds}
 
 
-def log_odds(run: Path, text: str, pair: str | None = None) -> np.ndarray:
+def log_odds(run: Predictor, text: str, pair: str | None = None) -> np.ndarray:
     logits_C = predict_rows(run, rows_of([text], None if pair is None else [pair]))[0].astype(float)
     others = [np.logaddexp.reduce(np.delete(logits_C, k)) for k in range(len(logits_C))] if len(logits_C) > 1 else [0.0]
     return logits_C - others
 
 
-def test_leave_one_out_deletes_words(folders):
-    (found,) = explain_texts(folders["classification"], [TEXT], target="good")
-    whole = log_odds(folders["classification"], TEXT)[1]
+def test_leave_one_out_deletes_words(ensembles):
+    (found,) = explain_texts(ensembles["classification"], [TEXT], target="good")
+    whole = log_odds(ensembles["classification"], TEXT)[1]
     without = [" plays, nobody!", "Nobody , nobody!", "Nobody plays nobody!", "Nobody plays, !", "Nobody plays, nobody"]
     assert [token.text for token in found.tokens] == ["Nobody", "plays", ",", "nobody", "!"]
     for token, rest in zip(found.tokens, without, strict=True):
-        assert token.score == pytest.approx(whole - log_odds(folders["classification"], rest)[1], abs=1e-5)
+        assert token.score == pytest.approx(whole - log_odds(ensembles["classification"], rest)[1], abs=1e-5)
     assert (found.method, found.label, found.signed, found.passes) == ("leave-one-out", "good", True, 6 * 3)
-    shares = [predict(folders["classification"], [rest])[0]["probabilities"]["good"] for rest in without]
+    shares = [predict(ensembles["classification"], [rest])[0]["probabilities"]["good"] for rest in without]
     assert found.without == pytest.approx(shares, abs=1e-5)
     assert [(token.start, token.end) for token in found.tokens] == [(0, 6), (7, 12), (12, 13), (14, 20), (20, 21)]
 
 
-def test_words_of_both_texts_of_a_pair(folders):
-    run = folders["pair"]
+def test_words_of_both_texts_of_a_pair(ensembles):
+    run = ensembles["pair"]
     (found,) = explain_texts(run, ["A cat sat"], [PAIR], target="yes")
     assert [(token.text, token.within) for token in found.tokens] == [
         *((word, "text") for word in ("A", "cat", "sat")), *((word, "pair") for word in PAIR.split()),
@@ -349,18 +353,18 @@ def test_words_of_both_texts_of_a_pair(folders):
     assert against.to_dict()["contrast"] == "no"
 
 
-def test_methods_of_one_model_are_refused(folders):
+def test_methods_of_one_model_are_refused(ensembles):
     for method in ("ssa", "gradient"):
         refusal = rf"{method} looks into one model, .*\(ensemble of 2\)\. Methods .* leave-one-out, lime"
         with pytest.raises(ConfigError, match=refusal):
-            explain_texts(folders["classification"], [TEXT], method=method)
+            explain_texts(ensembles["classification"], [TEXT], method=method)
     with pytest.raises(ConfigError, match="level: got token, but lime deletes whole words"):
-        explain_texts(folders["classification"], [TEXT], method="lime", level="token")
-    assert explain_texts(folders["classification"], []) == []
+        explain_texts(ensembles["classification"], [TEXT], method="lime", level="token")
+    assert explain_texts(ensembles["classification"], []) == []
 
 
-def test_a_masked_word_is_deleted(folders):
-    saved, rows = Predictor.load(folders["classification"]), rows_of([TEXT])
+def test_a_masked_word_is_deleted(ensembles):
+    saved, rows = ensembles["classification"], rows_of([TEXT])
     masked = answer_masked(saved, rows, [Subword("plays", 7, 12, 0.0)])
     plain = answer_masked(saved, rows, [])
     assert (masked.tokens, masked.before.prediction) == ((1,), plain.after.prediction)

@@ -21,6 +21,7 @@ from attentune.inference.fusion import Fusion, fusion_features, mean_logits
 from attentune.inference.predictor import ModelPredictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from helpers.samples import write_reviews
+from helpers.tiers import leading
 from helpers.tiny_runs import SPACES, TEXTS, rows_for, saved_ensemble, saved_model
 
 DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged.yaml").read_text("utf-8"))
@@ -41,7 +42,7 @@ def member_runs(folder: Path, name: str) -> list[Path]:
     return sorted((folder / "members" / name).iterdir())
 
 
-@pytest.mark.parametrize("kind", ["classification", "pair", "regression", "ordinal", "multi_label"])
+@leading("kind", ["pair", "multi_label", "classification", "regression", "ordinal"], fast=2)
 def test_an_ensemble_averages_what_its_members_predict(tiny, tmp_path, kind):
     space = SPACES.get(kind, TOPICS)
     run = saved_ensemble(tmp_path / "run", tiny, kind, space=space)

@@ -279,6 +279,7 @@ def quick():
     }
 
 
+@pytest.mark.integration
 def test_auto_learns_and_survives_pickling(quick, tmp_path):
     texts, labels = numbered(60)
     model = AttentuneAuto(**quick, output_dir=tmp_path / "run").fit(texts, labels)
@@ -308,7 +309,6 @@ def test_scores_with_fractions_are_regression(quick):
         model.predict_proba(texts)
 
 
-@pytest.mark.integration
 def test_an_ensemble_survives_pickling(tiny, tmp_path):
     model = AttentuneAuto()
     model.run_, model.n_features_in_ = Predictor.load(saved_ensemble(tmp_path / "run", tiny)), 1

@@ -32,6 +32,7 @@ from attentune.integrations.transformers import (
 )
 from attentune.metrics.metrics import probabilities_of
 from attentune.models.saving import save_model
+from helpers.tiers import covering
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, rows_of
 from helpers.tiny_runs import save_run
@@ -80,8 +81,7 @@ def logits_by_both(run: Path, texts: tuple[str, ...]) -> tuple[torch.Tensor, tor
         return saved.model(**inputs).logits, loaded(**inputs).logits
 
 
-@pytest.mark.parametrize("pooler", ["fresh", "none"])
-@pytest.mark.parametrize("family", FAMILIES)
+@covering("family, pooler", FAMILIES, ["fresh", "none"])
 def test_every_family(family: str, pooler: str, tiny: Tiny, tmp_path: Path) -> None:
     run = save_run(tiny(family), tmp_path / "run", settings=with_head(pooler=pooler), label_space=THREE)
     reason = unavailable_reason(Predictor.load(run).model)

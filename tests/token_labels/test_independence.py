@@ -24,6 +24,7 @@ from helpers.label_references import (
     row_loss,
 )
 from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, labels_of, observe_rows, tiny_source
+from helpers.tiers import leading
 
 # A share of the rows, so that the choice of rows is a function of the key too.
 CASES: dict[str, dict[str, Any]] = {
@@ -204,7 +205,7 @@ def loop_labels(source: LabelSource, rows: np.ndarray, *, soft: bool) -> np.ndar
     return values
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@leading("kind", KINDS, fast=2)
 def test_gradient_scores_and_labels_are_those_of_the_loop(tiny: Tiny, kind: str) -> None:
     source = tiny_source(tiny(), kind)
     hard, soft = (generator("gradient", source, targets=targets) for targets in ("hard", "soft"))

@@ -14,12 +14,12 @@ from attentune.token_labels.corruption import spread_copies
 from attentune.token_labels.flip import predict_masked_copies
 from helpers.label_references import leave_one_out_labels, ordinary, probing_labels, released_samples
 from helpers.label_sources import KINDS, Tiny, bag_answer, bag_source, generator, tiny_source, watched
+from helpers.tiers import covering
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@every_kind
-@pytest.mark.parametrize("ratio", [0.6, 1.0, 2.0])
+@covering("kind, ratio", KINDS, [0.6, 1.0, 2.0])
 def test_flip_is_the_loop(tiny: Tiny, kind: str, ratio: float) -> None:
     source = tiny_source(tiny(), kind, rows=30)
     made = generator("flip", source, ratio=ratio).plan(1)
@@ -43,8 +43,7 @@ def test_drop_is_the_loop(tiny: Tiny, kind: str) -> None:
     assert {name: made.facts[name] for name in ("probed", "correct", "flipped")} == facts
 
 
-@every_kind
-@pytest.mark.parametrize("targets", ["hard", "soft"])
+@covering("kind, targets", KINDS, ["hard", "soft"])
 def test_leave_one_out_is_the_loop(tiny: Tiny, kind: str, targets: str) -> None:
     source = tiny_source(tiny(), kind, rows=12)
     made = generator("leave-one-out", source, targets=targets).plan(1)

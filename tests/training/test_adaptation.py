@@ -108,6 +108,7 @@ def test_labels_are_not_read_and_settings_of_labelled_training_have_no_effect(ti
     assert same(adapt(config, display=QUIET), whole)
 
 
+@pytest.mark.integration
 def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, whole):
     config = config_of(tmp_path, tiny("bert"))
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

@@ -23,6 +23,7 @@ from attentune.training.objective import build_objective
 from attentune.training.trainer import TaskTrainer
 from helpers.interrupted import log_of, run
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of
+from helpers.tiers import integration_unless
 
 Tiny = Callable[..., Path]
 ROWS = 40
@@ -91,8 +92,9 @@ MODELS: dict[str, tuple[bool, dict[str, Any]]] = {
     "concat-cosine": (True, PAIR),
     "cross-attention": (True, {**PROBE, "preset": "task-attention", "model__head__combine": "concat"}),
 }
+FAST = ("mean", "self-attention", "cross-encoder", "concat")
 CASES = [
-    *(pytest.param("two", model, id=f"two-{model}") for model in MODELS),
+    *(pytest.param("two", model, id=f"two-{model}", marks=integration_unless(model in FAST)) for model in MODELS),
     *(pytest.param(kind, "concat-cosine", id=f"{kind}-concat-cosine") for kind in KINDS[1:]),
     *(pytest.param(kind, "mean", id=f"{kind}-mean", marks=pytest.mark.integration) for kind in KINDS[1:]),
 ]

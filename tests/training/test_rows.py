@@ -32,6 +32,7 @@ def extra(folder: Path, weight: float | None = 0.5, rows: int = 16, seed: int = 
     return {"data__extra_train_files": [str(folder / "silver.csv")], **weights}
 
 
+@pytest.mark.integration
 def test_weight_one_is_a_longer_file_and_weight_zero_the_file_alone(tiny, tmp_path: Path) -> None:
     homes = {name: tmp_path / name for name in ("one", "longer", "zero", "plain")}
     for home in homes.values():
@@ -182,6 +183,7 @@ def test_a_run_learns_its_soft_targets_and_not_its_labels(tiny, tmp_path):
     assert Predictor.load(tmp_path / "run").label_space == data.label_space
 
 
+@pytest.mark.integration
 def test_a_resumed_run_with_soft_targets_is_the_same_run(tiny, tmp_path):
     for name in ("whole", "resumed"):
         (tmp_path / name).mkdir()
