@@ -82,7 +82,7 @@ def sesame(place: int, where: str, learnable: str, kind: str = "last", *, squeez
     plain = slots(head, kind, GATES[place % len(GATES)] if gated else None)
     blur = BlurConfig(where, 0.5, learnable=learnable)
     settings = replace(plain, blur=blur, layer_mix=LayerMixConfig(kind, squeeze))
-    return case(family, settings, is_fast=gated or place % 4 == 0)
+    return case(family, settings, is_fast=gated)
 
 
 def presets(*names: str, fast: str) -> list[object]:

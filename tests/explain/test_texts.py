@@ -107,8 +107,11 @@ def test_json_is_as_promised(tiny: Tiny) -> None:
     assert list(line["tokens"][0]) == ["text", "start", "end", "score"]
 
 
-@pytest.mark.parametrize("kind", ["classification", "pair", "regression", "multi_label"])
-@pytest.mark.parametrize("method", ["fast-shap", "leave-one-out", "shap", "gradient"])
+@covering(
+    "kind, method",
+    ["classification", "pair", "regression", "multi_label"],
+    ["leave-one-out", "fast-shap", "shap", "gradient"],
+)
 def test_what_is_predicted_without_a_word_is_measured(tiny: Tiny, kind: str, method: str) -> None:
     run = tiny_run(tiny(), kind, with_head=True)
     found = explained(run, kind, method)

@@ -147,7 +147,7 @@ def with_zeros(name: str, *shape: int) -> Callable[[dict], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"encoder": None},
+        pytest.param({"encoder": None}, marks=pytest.mark.integration),  # transformers names every model it has
         {"encoder": {}},
         {"encoder": {"model_type": "nothing"}},
         {"head": {"kind": "nothing", "beta": 0.5, "with_pooler": False, "dropout": 0.1}},

@@ -260,7 +260,7 @@ def test_a_smaller_error_is_better(run, tmp_path, scripted):
         ([float("nan"), 0.2, 0.1, 0.1, 0.9], 0.0, 4, 2),
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 0.0, 6, 6),
     ],
-    fast=3,
+    fast=2,
 )
 def test_early_stopping(run, scripted, scores, threshold, stops_after, best):
     left = scripted(scores)
