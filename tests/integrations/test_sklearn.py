@@ -23,6 +23,7 @@ from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import Predictor
 from attentune.integrations.sklearn import AttentuneAuto, AttentuneClassifier, AttentuneRegressor, labels_of, texts_of
 from helpers.samples import BAD, FILLER, GOOD
+from helpers.tiers import leading
 from helpers.tiny_runs import saved_ensemble
 
 
@@ -279,10 +280,10 @@ def quick():
     }
 
 
-@pytest.mark.integration
-def test_auto_learns_and_survives_pickling(quick, tmp_path):
+@leading("portfolio", [["tfidf-linear"], ["majority", "tfidf-linear"]])
+def test_auto_learns_and_survives_pickling(quick, tmp_path, portfolio):
     texts, labels = numbered(60)
-    model = AttentuneAuto(**quick, output_dir=tmp_path / "run").fit(texts, labels)
+    model = AttentuneAuto(**quick | {"portfolio": portfolio}, output_dir=tmp_path / "run").fit(texts, labels)
     assert model.score(texts, labels) > 0.9
     with pytest.raises(ValueError, match="class 7, which was not fitted"):
         model.score(texts, np.where(labels == 1, 7, labels))
