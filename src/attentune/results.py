@@ -49,6 +49,7 @@ class RunResult:
         notes: notes on the data and decisions made automatically.
         baselines: baselines fitted on the same rows, next to the model: `split`, `metric`, `rows`, `interval`, and for
             each of `methods` its name, score, interval and seconds; None if there are none.
+        cues: how far the model decides by each cue of its training rows, see `training.cue_effects`.
         warnings: sentences on a model that predicts one class for nearly all rows, or is not better than a baseline.
     """
 
@@ -61,6 +62,7 @@ class RunResult:
     data_fingerprint: dict[str, str]
     notes: list[str] = field(default_factory=list)
     baselines: dict[str, Any] | None = None
+    cues: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:

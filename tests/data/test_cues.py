@@ -242,7 +242,7 @@ PRINTED = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")),
 
 @given(st.lists(PRINTED, min_size=1, max_size=5))
 def test_the_flag_of_the_cure_gives_the_words_back(words: list[str]) -> None:
-    flag = ignore_flag([Cue(word, "mark", 0, 1, 1) for word in words])
+    flag = ignore_flag(words)
     parser = Parser(prog="attentune train")
     add_config_flags(parser, only=("data",))
     parsed, problems = parser.parse(shlex.split(flag))

@@ -11,8 +11,8 @@ import pytest
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.contents import _open_sentence, answer_of, make_report, question_of
-from attentune.report.details import classes_section, model_section, rows_section
-from attentune.report.document import Section, Table
+from attentune.report.details import classes_section, cues_section, model_section, rows_section
+from attentune.report.document import NOTHING, Section, Table
 from attentune.report.load import TaskTexts, collect
 from attentune.report.tables import ranking_tables
 from helpers.made_records import Run, answers, predictions, write_comparison, write_record
@@ -337,3 +337,23 @@ def test_a_run_has_curves_classes_calibration_and_errors(tmp_path: Path) -> None
         verdicts = compare_methods(collect([str(tmp_path / name)]).runs)
         section = model_section(verdicts, verdicts.cells[0], TaskTexts())
         assert [part.name for part in section.parts] == expected
+
+
+def test_the_cues_of_a_task_are_shown_for_each_model_as_means_over_seeds(tmp_path: Path) -> None:
+    found = verdicts_of(tmp_path, {"bert": 0.6, "plain": 0.7, "robust": 0.7}, seeds=2)
+    assert cues_section(found) is None
+    values = {
+        ("bert", 1): (0.5, 3.0),
+        ("bert", 2): (0.3, 2.0),
+        ("robust", 1): (0.0, 0.04),
+        ("robust", 2): (0.02, -0.24),
+    }
+    for (method, seed), (decided, effect) in values.items():
+        cue = {"text": "Felix", "label": "no", "rows": 1092, "effect": effect, "decided": decided}
+        write_record(tmp_path, Run("rte", None, method, seed), None, cues=[cue])
+    section = cues_section(compare_methods(collect([str(tmp_path)]).runs, "bert"))
+    assert section is not None
+    (table,) = section.parts
+    assert isinstance(table, Table)
+    assert table.header == ("cue", "goes with", "rows", "bert", "plain", "robust")
+    assert table.rows == (("'Felix'", "no", "1,092", "40 % (+2.5)", NOTHING, "1 % (-0.1)"),)

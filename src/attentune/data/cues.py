@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attentune.data.dataset import TextRows
-from attentune.data.ignored_words import shortened
+from attentune.data.ignored_words import rows_with
 from attentune.seeding import numpy_generator
 
 MOST_CUES, MOST_TOKENS = 5, 3
@@ -87,9 +87,8 @@ def find_cues(rows: TextRows, ones_NC: np.ndarray) -> Cues:
     return Cues(tuple(itertools.islice(filter(None, cues), MOST_CUES)), len(rows))
 
 
-def ignore_flag(cues: Sequence[Cue]) -> str:
-    """Return the flag that leaves cues out, quoted for a shell."""
-    words = [cue.text for cue in cues]
+def ignore_flag(words: Sequence[str]) -> str:
+    """Return the flag that leaves words out, quoted for a shell."""
     value = ",".join(words)
     if any("," in word for word in words) or value[0] in "[{" or (len(words) == 1 and "." in value):
         value = json.dumps(words, ensure_ascii=False)  # no other list, and no name of a file
@@ -337,7 +336,6 @@ def _cue(candidate: _Candidate, tokens: _Tokens, rows: TextRows) -> Cue | None:
     if not written:
         return None
     (phrase, _), *_ = written.most_common(1)
-    left_out = sum(bool(shortened(text, (phrase,)).ignored) for text in texts)
-    if left_out < _SAME_ROWS * len(texts):
+    if len(rows_with(sample, phrase)) < _SAME_ROWS * len(sample):
         return None
     return Cue(phrase, candidate.kind, candidate.label, len(candidate.rows), candidate.label_rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.cues import find_cues, ignore_flag
+from attentune.data.cues import Cue, Cues, find_cues, ignore_flag
 from attentune.data.dataset import Finding, RowSource, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
@@ -74,6 +74,7 @@ class DoctorReport:
     label_names: tuple[str, ...]
     splits: dict[str, SplitReport]
     findings: tuple[Finding, ...]
+    cues: tuple[Cue, ...] = ()  # of the training rows
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
@@ -109,6 +110,7 @@ def examine(
         label_names=data.label_space.names,
         splits={split.name: split.report() for split in splits},
         findings=tuple(sorted(findings, key=lambda finding: finding.level != "warning")),
+        cues=tuple(cue for split in splits for cue in split.cues.found),
     )
 
 
@@ -165,6 +167,16 @@ class _Split:
     def words(self) -> tuple[list[list[str]], list[list[str]]]:
         """Return the words of up to 5,000 rows of this split and of train, evenly spread; none for train itself."""
         return ([], []) if self.train is None else (_words(self.rows), _words(self.train))
+
+    @functools.cached_property
+    def cues(self) -> Cues:
+        """The cues of train; none of other splits."""
+        labels = self.labels
+        if self.name != "train" or labels is None or self.space.task_type == "regression":
+            return Cues((), 0)
+        return find_cues(
+            self.rows, labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(self.space.num_labels)
+        )
 
     def detectable_gap(self) -> float | None:
         """Return the minimum detectable difference of these rows; None if they show none."""
@@ -401,12 +413,7 @@ def _damaged_word(texts: Iterable[str]) -> str | None:
 
 def _cues(split: _Split) -> _Found:
     """Names, numbers, marks and the like that go with one label, and should perhaps not decide."""
-    labels = split.labels
-    if split.name != "train" or labels is None or split.space.task_type == "regression":
-        return
-    ones_NC = labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(split.space.num_labels)
-    cues = find_cues(split.rows, ones_NC)
-    if not cues.found:
+    if not (cues := split.cues).found:
         return
     kinds, names = {cue.kind for cue in cues.found}, split.space.names
     what = _count(len(cues.found), kinds.pop() if len(kinds) == 1 else "phrase")
@@ -415,7 +422,8 @@ def _cues(split: _Split) -> _Found:
     shown = ", ".join(f"{quote(cue.text)} ({count})" for cue, count in zip(cues.found, counts, strict=True))
     sampled = "" if cues.rows == len(split.rows) else f", of {cues.rows:,} rows that were looked at"
     robust = "" if split.space.is_multilabel else "; --preset robust trains against cues that nobody has named"
-    cure = f"Leave {them} out of all texts, if a model should not decide by {them}: {ignore_flag(cues.found)}{robust}."
+    flag = ignore_flag([cue.text for cue in cues.found])
+    cure = f"Leave {them} out of all texts, if a model should not decide by {them}: {flag}{robust}."
     message = f"{what} with one label may be a shortcut (--ignore_words): {shown}{sampled}."
     yield "warning", message, cure, ()
 

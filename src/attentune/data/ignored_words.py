@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from attentune.data.dataset import TaskData, TextRows
 
 # Thai and Lao, Burmese, Khmer, Hiragana and Katakana, Han.
@@ -40,6 +42,12 @@ def without_words(rows: TextRows, words: Sequence[str] | None) -> TextRows:
         for side in (rows.texts, rows.pairs)
     )
     return replace(rows, texts=texts or (), pairs=pairs)
+
+
+def rows_with(rows: TextRows, word: str) -> np.ndarray:
+    """Return the indices of the rows that have a word or phrase."""
+    sides = zip(*filter(None, (rows.texts, rows.pairs)), strict=True)
+    return np.flatnonzero([any(shortened(text, (word,)).ignored for text in texts) for texts in sides])
 
 
 def data_without_words(data: TaskData, words: Sequence[str] | None) -> TaskData:

@@ -11,7 +11,7 @@ import numpy as np
 
 from attentune.report.analysis import Cell, Lead, Verdicts, compare_methods
 from attentune.report.charts import Line, PointRow, lines_figure, rows_alt, rows_figure
-from attentune.report.details import classes_section, model_section, rows_section
+from attentune.report.details import classes_section, cues_section, model_section, rows_section
 from attentune.report.document import (
     Figure,
     Report,
@@ -66,6 +66,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         _section("Training set size", _size_figures(verdicts)),
         *(model_section(verdicts, cells[0], data.texts.get(cells[0].task, TaskTexts())) for cells in columns if is_one),
         rows_section(verdicts, data.texts),
+        cues_section(verdicts),
         classes_section(verdicts),
         _section("Learning curves", [*_loss_figures(verdicts), *_score_figures(verdicts)]),
         _section("Cost", [cost_table(verdicts)]),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attentune.data.tables import quote
 from attentune.metrics.calibration import calibration_error
 from attentune.metrics.rejection import Rejection
 from attentune.report.analysis import Cell, Verdicts, same_rows
@@ -103,6 +104,39 @@ def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[s
     header = ("label", "predicted", "rows", "% of the label's rows")
     notes = (f"The {len(rows)} most frequent confusions, over all seeds.",)
     return Table(slug("confused", task), title, header, tuple(rows), left=2, notes=notes)
+
+
+# ---------------------------------------------------------------- cues
+
+
+def cues_section(verdicts: Verdicts) -> Section | None:
+    """Show for each task how far models decide by the cues of their training rows, as recorded in their runs."""
+    parts = [table for cells in verdicts.largest.values() if (table := _cues_table(verdicts, cells)) is not None]
+    return Section("What models look at", tuple(parts)) if parts else None
+
+
+def _cues_table(verdicts: Verdicts, cells: Sequence[Cell]) -> Table | None:
+    shown = [cell for cell in cells if cell.method in verdicts.models and cell.done]
+    cues = {(one["text"], one["label"]): one["rows"] for cell in shown for run in cell.done for one in run.cues}
+    rows = []
+    for (text, label), count in cues.items():
+        by_method = []
+        for cell in shown:
+            found = [one for run in cell.done for one in run.cues if (one["text"], one["label"]) == (text, label)]
+            decided, effect = ([one[name] for one in found] for name in ("decided", "effect"))
+            by_method.append(f"{100 * np.mean(decided):.0f} % ({np.mean(effect):+.1f})" if found else NOTHING)
+        rows.append((quote(text), label, f"{count:,}", *by_method))
+    if not rows:
+        return None
+    notes = (
+        "A cue is a name, number, mark or fixed phrase that goes with one label in training. The share of the"
+        " predictions on validation rows with it that are others without it; in brackets by how much it raises the"
+        " log-odds of its label, on average. Means over seeds; empty where a model's training rows have no such cue, or"
+        " data.ignore_words leaves it out.",
+    )
+    header = ("cue", "goes with", "rows", *(cell.method for cell in shown))
+    task = cells[0].task
+    return Table(slug("cues", task), f"{verdicts.title(cells[0])}: what models look at", header, tuple(rows), 2, notes)
 
 
 # ---------------------------------------------------------------- rows

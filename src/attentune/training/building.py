@@ -67,6 +67,7 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
         accelerator=accelerator,
         precision=precision,
         findings=report.findings,
+        cues=report.cues,
     )
     return debiased(inputs, display)
 

@@ -35,6 +35,7 @@ from attentune.training.run_folder import RULED, check_folder, check_writable, c
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from attentune.data.cues import Cue
     from attentune.data.dataset import Finding
     from attentune.data.tokenization import Features, TokenWords
     from attentune.models.saving import Tokenizer
@@ -137,6 +138,7 @@ class RunInputs(Prepared):
     accelerator: Accelerator  # provides device, processes and precision
     precision: str  # "fp32", "bf16" or "fp16"
     findings: tuple[Finding, ...] = ()  # what the checks of the data have found
+    cues: tuple[Cue, ...] = ()  # words of the training rows that go with one label, though they should not decide
     debias: Debias | None = None  # what training takes from the weak model of `objective.debias`
 
     @property

@@ -32,6 +32,7 @@ from attentune.training.baselines import compare_with_baselines, run_baseline
 from attentune.training.calibration import calibrate, calibration_sentence, fit_on_held_out
 from attentune.training.callbacks import JsonLog, ProgressDisplay, TrainingCallback, ending, log_final, tracked
 from attentune.training.card import write_results
+from attentune.training.cue_effects import cue_effects, cue_sentence
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
 from attentune.training.objective import Denominators, new_objective
 from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
@@ -119,6 +120,8 @@ def run(
             result = finish(folder, task, display if with_baselines else None)
             task.accelerator.end_training()
     display.info(ending(result, folder, is_best=wants_best(config.training)))
+    if (sentence := cue_sentence(result.cues, inputs)) is not None:
+        display.info(sentence)
     for sentence in result.warnings:
         display.warning(sentence)
     return result
@@ -289,6 +292,7 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
         data_fingerprint=inputs.fingerprint,
         notes=[*inputs.data.notes, *(note for note in notes if note is not None)],
         baselines=comparison[0],
+        cues=cue_effects(inputs, evaluator),
         warnings=comparison[1],
     )
     if inputs.accelerator.is_main_process:
