@@ -153,25 +153,27 @@ def test_the_loss_of_a_product_is_that_of_a_plain_loop(class_weights: Any, parts
 # Runs
 
 
-def test_the_first_step_of_a_product_is_that_of_a_plain_loop(tiny: Tiny, tmp_path: Path) -> None:
-    """All rows in one step of batches of 8, without dropout, against single rows; predictions are of the logits."""
-    whole = {**STILL, "training__max_steps": 1, "training__gradient_accumulation_steps": 8}
+def test_the_steps_of_a_product_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path) -> None:
+    """All rows in each step, batches of 8, without dropout, against single rows; predictions are of the logits."""
+    whole = {**STILL, "training__max_steps": 3, "training__gradient_accumulation_steps": 8}
     weighted = {**whole, "objective__debias": "product", "objective__class_weights": {"bad": 5, "good": 0.5}}
     parts = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert"), **weighted)))
-    model, features, above, below = parts.model.eval(), parts.inputs.features["train"], 0.0, 0.0
+    model, features, above, below = parts.model.eval(), parts.inputs.features["train"], [0.0, 0.0, 0.0], 0.0
     log_p_NC = out_of_fold(parts.inputs.data.splits["train"], parts.inputs.data.label_space, 42)
     with torch.no_grad(), parts.embeddings.whole(1.0):
         for row, label in enumerate(parts.inputs.labels):
             ids = torch.from_numpy(features.ids[features.row(row)].astype(np.int64))[None]
             logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].tolist()
-            scores = [math.exp(logit + 2 * log_p) for logit, log_p in zip(logits, log_p_NC[row], strict=True)]
-            above -= (5, 0.5)[label] * math.log(scores[label] / sum(scores))
+            for step in range(3):
+                weak = [4 * step / 3 * log_p for log_p in log_p_NC[row]]
+                scores = [math.exp(logit + more) for logit, more in zip(logits, weak, strict=True)]
+                above[step] -= (5, 0.5)[label] * math.log(scores[label] / sum(scores))
             below += (5, 0.5)[label]
     record = run(tmp_path, tiny("bert"), **weighted)
-    assert losses_of(tmp_path / "run")[0] == pytest.approx(above / below, rel=1e-4)
+    assert losses_of(tmp_path / "run") == pytest.approx([one / below for one in above], rel=1e-4)
     assert record.train["debias"]["weak_accuracy"] == np.mean(log_p_NC.argmax(axis=1) == parts.inputs.labels)
     plain = run(tmp_path, tiny("bert"), **whole, training__output_dir=str(tmp_path / "plain"))
-    assert plain.scores == record.scores, "of a step that moves nothing the model predicts the same"
+    assert plain.scores == record.scores, "of steps that move nothing the model predicts the same"
 
 
 def test_reweighting_multiplies_the_weights_that_rows_have(tiny: Tiny, tmp_path: Path) -> None:

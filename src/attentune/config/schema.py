@@ -171,7 +171,9 @@ class ObjectiveConfig:
         choices="none reweight product",
     )
     debias_strength: float = setting(
-        2.0, "with debias product: the factor of the weak model's log-probabilities (1: the plain product)", minimum=0
+        4.0,
+        "with debias product: the factor of the weak model's log-probabilities at the end; it rises from 0",
+        minimum=0,
     )
     ordinal_prediction: str = setting(
         "argmax",

@@ -5,15 +5,17 @@ pair which of its words are in both texts. Rare words, which carry most of the h
 is predicted by one that was fitted to other rows, so that it cannot know a row by heart.
 
     reweight   w_i = (1 - p_i[y_i]) / mean over rows j of (1 - p_j[y_j]);     loss_i = w_i CE(softmax(logits_i), y_i)
-    product    loss_i = CE(softmax(logits_i + s log p_i), y_i);               the model predicts from its logits alone
+    product    loss_i = CE(softmax(logits_i + s t/T log p_i), y_i) at step t of T; predictions are of logits_i alone
 
-With s (`objective.debias_strength`) 1, a model that learns rows by heart still learns what the weak model knows; with
-a greater one it gains little from rows that the weak model predicts, and more from the others.
+With s (`objective.debias_strength`) 1 throughout, a model that learns rows by heart still learns what the weak model
+knows; with a greater one from the start it learns the reverse of that first, and some models nothing else. So it starts
+as without a weak model and learns what the rows say; then it gains ever less from rows that the weak model predicts.
 
 Sources: reweighting as in Utama, Moosavi and Gurevych 2020 ("Towards Debiasing NLU Models from Unknown Biases", section
 3), scaled to a mean of 1; products of experts as in Hinton 2002, for shortcuts Clark, Yatskar and Zettlemoyer 2019
 ("bias product") and He, Zha and Wang 2019. A weak model of the words of one text and of those in common: as the biased
-models of Clark et al. and He et al.; that it sees frequent ones only is ours (results/shortcuts has the figures).
+models of Clark et al. and He et al.; that it sees frequent ones only, and a strength that rises, is
+ours (results/shortcuts has the figures).
 """
 
 import re

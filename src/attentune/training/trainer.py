@@ -227,6 +227,11 @@ class TaskTrainer:
         size = self.training.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
 
+    @property
+    def share_done(self) -> np.float32:
+        """The share of the steps that are done."""
+        return np.float32(self.state.step / self.schedule.total_steps)
+
     def denominators(self, plan: EpochPlan, group: list[np.ndarray]) -> Denominators:
         """Return what the losses of one optimiser step are divided by, so that accumulation changes nothing."""
         samples, epoch_labels = np.concatenate(group), self.state.epoch_labels
@@ -269,7 +274,7 @@ class TaskTrainer:
             labels_B=torch.from_numpy(self._labels[rows]).to(device),
             token_labels_BT=None if batch.token_labels is None else batch.token_labels.to(device),
             weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]).to(device),
-            weak_BC=None if weak_NC is None else torch.from_numpy(weak_NC[rows]).to(device),
+            weak_BC=None if weak_NC is None else torch.from_numpy(weak_NC[rows] * self.share_done).to(device),
             share=0.0 if is_empty else 1.0,
         )
 
