@@ -170,6 +170,8 @@ def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
 def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
     model, tokenizer = new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid")
     data = reviews(tmp_path, tokenizer)
+    with pytest.raises(ConfigError, match="objective.debias: got product, expected none.*Use attentune.train"):
+        new_model(str(tiny("bert")), LABELS, preset="robust")
     with pytest.raises(ConfigError, match="labels.generator: got released, expected one that transformers' Trainer"):
         attentune.SSACallback(model, tokenizer, data, preset="ssa-hybrid-released")
     plain, _ = new_model(str(tiny("bert")), LABELS)

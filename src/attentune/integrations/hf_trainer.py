@@ -62,7 +62,7 @@ def new_model(
     """
     settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
     config = load_config(overrides=settings, preset=preset)
-    _check_reads_all(config)
+    _check_left_to_trainer(config)
     tokenizer = load_tokenizer(config.model)
     tokenizer.model_max_length = config.data.max_length
     space = LabelSpace("regression") if labels is None else LabelSpace("classification", tuple(labels))
@@ -298,7 +298,7 @@ class SSACallback(TrainerCallback):
             DataError: the rows lack tokens or labels.
         """
         config = load_config(overrides=overrides, preset=preset)
-        _check_reads_all(config)
+        _check_left_to_trainer(config)
         _check(model, config)
         self._model, self._settings = model, config.labels
         self._tokenizer, self._space = tokenizer, label_space_of(model.config)
@@ -350,7 +350,13 @@ class SSACallback(TrainerCallback):
         self.facts.append(dict(plan.facts))
 
 
-def _check_reads_all(config: Config) -> None:
+def _check_left_to_trainer(config: Config) -> None:
+    """Refuse settings of what transformers' Trainer does itself: it reads the rows and adds up the loss."""
+    if config.objective.debias != "none":
+        raise ConfigError(
+            f"objective.debias: got {config.objective.debias}, expected none, as transformers' Trainer computes the loss"
+            " of a batch without a weak model. Use attentune.train."
+        )
     if config.data.ignore_words:
         raise ConfigError(
             f"data.ignore_words: got {', '.join(config.data.ignore_words)}, expected none, as the rows of transformers'"
