@@ -354,8 +354,8 @@ def _check_left_to_trainer(config: Config) -> None:
     """Refuse settings of what transformers' Trainer does itself: it reads the rows and adds up the loss."""
     if config.objective.debias != "none":
         raise ConfigError(
-            f"objective.debias: got {config.objective.debias}, expected none, as transformers' Trainer computes the loss"
-            " of a batch without a weak model. Use attentune.train."
+            f"objective.debias: got {config.objective.debias}, expected none, as transformers' Trainer computes the"
+            " loss of a batch without a weak model. Use attentune.train."
         )
     if config.data.ignore_words:
         raise ConfigError(
