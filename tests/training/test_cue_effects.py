@@ -64,6 +64,12 @@ def test_the_effect_is_the_mean_change_of_the_log_odds(tiny: Tiny, tmp_path: Pat
     assert any(abs(cue["effect"]) > 0.01 for cue in result.cues), "the words are read"
 
 
+def test_of_many_rows_the_first_are_predicted(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_planted(tmp_path)
+    monkeypatch.setattr("attentune.training.cue_effects.MOST_ROWS", 3)
+    assert [cue["rows"] for cue in run(tmp_path, tiny("bert"), training__max_steps=1).cues] == [3, 3]
+
+
 def test_there_is_none_without_cues_or_validation_rows(tiny: Tiny, tmp_path: Path) -> None:
     write_planted(tmp_path)
     assert run(tmp_path, tiny("bert"), data__ignore_words=["Felix", "Edgar"], training__max_steps=1).cues == []

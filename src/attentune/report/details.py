@@ -130,9 +130,9 @@ def _cues_table(verdicts: Verdicts, cells: Sequence[Cell]) -> Table | None:
         return None
     notes = (
         "A cue is a name, number, mark or fixed phrase that goes with one label in training. The share of the"
-        " predictions on validation rows with it that are others without it; in brackets by how much it raises the"
-        " log-odds of its label, on average. Means over seeds; empty where a model's training rows have no such cue, or"
-        " data.ignore_words leaves it out.",
+        " predictions on validation rows with it (500 at most) that are others without it; in brackets by how much"
+        " it raises the log-odds of its label, on average. Means over seeds; empty for a model whose training rows"
+        " have no such cue, or that leaves it out.",
     )
     header = ("cue", "goes with", "rows", *(cell.method for cell in shown))
     task = cells[0].task

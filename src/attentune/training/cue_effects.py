@@ -22,6 +22,8 @@ from attentune.inference.scoring import ModelEvaluator, score_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.training.prepare import RunInputs
 
+# Validation rows that are predicted for a cue, so that all cues together take seconds.
+MOST_ROWS = 500
 # From this share of the predictions on rows with cues on, a cure is named.
 _MANY = 0.05
 
@@ -29,11 +31,12 @@ _MANY = 0.05
 def cue_effects(inputs: RunInputs, evaluator: ModelEvaluator) -> list[dict[str, Any]]:
     """Predict validation rows with and without each cue; all processes take part.
 
-    Returns for each cue that validation rows have its `text`, the `label` that it goes with, the number of `rows` with
-    it, its `effect` (log-odds), and the share of these rows whose prediction it has `decided`: another one without it.
+    Returns for each cue that validation rows have its `text`, the `label` that it goes with, the number of these `rows`
+    (the first 500 at most), its `effect` (log-odds), and the share of these rows whose prediction it has `decided`:
+    another one without it.
     """
     rows, space, found = [inputs.read_data.splits[name] for name in inputs.validation[:1]], evaluator.label_space, []
-    for cue, places in ((cue, rows_with(one, cue.text)) for one in rows for cue in inputs.cues):
+    for cue, places in ((cue, rows_with(one, cue.text)[:MOST_ROWS]) for one in rows for cue in inputs.cues):
         if not len(places):
             continue
         own = rows[0].take(places)
