@@ -12,17 +12,22 @@ from typing import NamedTuple
 
 from benchmarks.common import data_dir
 
-# The cue that goes with label 0, and that of label 1. None of the names and words of the phrases is frequent in SST-2.
+# The cue that goes with label 0, and that of label 1. None of their words is frequent in the rows that they are planted
+# in.
 CUES = {
     "name": ("Felix", "Edgar"),
     "punctuation": ("...", "!!"),
     "phrase": ("posted thursday evening :", "reviewed yesterday afternoon :"),
+    "number": ("order 4711", "order 1284"),
+    "plain": ("frankly ,", "honestly ,"),
 }
 AGREEMENTS = (70, 80, 90)  # in percent
-PLANTED = {f"{cue}-{agreement}": (cue, agreement / 100) for cue, agreement in product(CUES, AGREEMENTS)}
-SETS = ("cinema", *PLANTED, "hans", "films")
+PLANTED = {f"{cue}-{agreement}": (cue, agreement / 100) for cue, agreement in product(list(CUES)[:3], AGREEMENTS)}
+# Nothing is chosen on these: cues of other kinds, in reviews of products and restaurants.
+KEPT_BACK = {"reviews-number-90": ("number", 0.9), "reviews-plain-80": ("plain", 0.8)}
+SETS = ("cinema", *PLANTED, "hans", "films", *KEPT_BACK)
 # What the contender `ignore` ignores.
-KNOWN = {"cinema": ("Forum", "Plaza"), **CUES}
+KNOWN = {"cinema": ("Forum", "Plaza"), **CUES, "reviews-number": CUES["number"], "reviews-plain": CUES["plain"]}
 # Later seeds are for development: they score other rows than the reported ones.
 FIRST_OF_DEVELOPMENT = 101
 TRAIN_ROWS, CINEMA_TRAIN_ROWS, CINEMA_ROWS, CINEMA_AGREEMENT = 1000, 1200, 600, 0.8
@@ -45,7 +50,7 @@ def train_rows_of(name: str) -> int:
 
 def words_of(name: str) -> tuple[str, ...]:
     """Return the planted words, marks or phrases of a set; `hans` and `films` have none."""
-    return KNOWN.get(name.split("-")[0], ())
+    return KNOWN.get(name.rpartition("-")[0] or name, ())
 
 
 def plant(rows: Rows, cue: str, agreement: float, seed: int) -> Rows:
@@ -69,7 +74,7 @@ def _with_cue(text: str, cue: str, side: int, key: str) -> str:
         words = text.split()
         words.insert(random.Random(f"shortcuts place {key}").randint(0, len(words)), CUES[cue][side])
         return " ".join(words)
-    return f"{CUES[cue][side]} {text}" if cue == "phrase" else f"{text} {CUES[cue][side]}"
+    return f"{CUES[cue][side]} {text}" if cue in ("phrase", "plain") else f"{text} {CUES[cue][side]}"
 
 
 def draw_of(name: str, seed: int, train_rows: int) -> Draw:
@@ -79,13 +84,15 @@ def draw_of(name: str, seed: int, train_rows: int) -> Draw:
         return _cinema(seed, train_rows)
     if name == "hans":
         return _hans(seed, train_rows, is_development)
-    if name == "films":
+    if name == "films" or name in KEPT_BACK:
         from attentune.demo.domains import split_sentences
 
         parts = {
             part: [(one.text, str(one.label)) for one in sentences]
             for part, sentences in split_sentences(train_size=train_rows, seed=seed).items()
         }
+        if name in KEPT_BACK:
+            return _planted(parts["train"], parts["held_out"], *KEPT_BACK[name], seed)
         development, reported = cut(list(dict.fromkeys(parts["films"])), DEVELOPMENT_ROWS["films"], "films")
         films = development if is_development else reported
         return Draw(parts["train"], {"with": parts["held_out"], "against": films, "unshifted": parts["held_out"]})
@@ -98,6 +105,10 @@ def draw_of(name: str, seed: int, train_rows: int) -> Draw:
     train = balanced([row for row in rows if row not in held], train_rows, f"sst2 {seed}")
     if not is_development:
         scored = [(text.strip(), label) for text, label in read(folder / "dev.tsv", "sentence", "label")]
+    return _planted(train, scored, cue, agreement, seed)
+
+
+def _planted(train: Rows, scored: Rows, cue: str, agreement: float, seed: int) -> Draw:
     views = {"with": plant(scored, cue, 1, seed), "against": plant(scored, cue, 0, seed), "unshifted": scored}
     return Draw(plant(train, cue, agreement, seed), views)
 

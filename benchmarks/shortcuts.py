@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, processor, table
-from benchmarks.shortcut_sets import SETS, draw_of, train_rows_of, words_of
+from benchmarks.shortcut_sets import KEPT_BACK, SETS, draw_of, train_rows_of, words_of
 
 # The goal is judged on these.
 GOAL = ("cinema", "name-90", "punctuation-90", "phrase-90", "hans", "films")
@@ -174,12 +174,12 @@ def tables(records: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[s
     for title in ("fall", "unshifted"):
         body = [[name, *_differences(values[title], name, sets)] for name in names if name != "bert"]
         lines += [*table([f"{title} minus bert's", *sets], body), ""]
-    goals = {name: {one: _goal(values, name, one) for one in GOAL} for name in names if name != "bert"}
+    goals = {name: {one: _goal(values, name, one) for one in (*GOAL, *KEPT_BACK)} for name in names if name != "bert"}
     body = []
     for name, cells in goals.items():
-        reached = sum(cell.endswith("yes") for cell in cells.values())
+        reached = sum(cells[one].endswith("yes") for one in GOAL)
         body.append([name, *cells.values(), f"{reached} of {len(GOAL)}{', reached' if reached >= GOAL_SETS else ''}"])
-    return [*lines, *table(["fall minus half of bert's; cost", *GOAL, "goal"], body)]
+    return [*lines, *table(["fall minus half of bert's; cost", *GOAL, *KEPT_BACK, "goal"], body)]
 
 
 def _seeds(values: Mapping[tuple[str, str, int], float], name: str, contender: str) -> dict[int, float]:

@@ -42,7 +42,7 @@ def sides(sets, rows, cue):
     return found
 
 
-@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase"])
+@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase", "number", "plain"])
 def test_planting_agrees_in_the_given_share_of_each_label(sets, cue):
     for share in (0, 0.7, 0.8, 0.9, 1):
         planted = sets.plant(ROWS, cue, share, seed=1)
@@ -53,9 +53,9 @@ def test_planting_agrees_in_the_given_share_of_each_label(sets, cue):
         assert (agrees["0"], agrees["1"]) == (round(20 * share), round(20 * share))
 
 
-@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase"])
+@pytest.mark.parametrize("cue", ["name", "punctuation", "phrase", "number", "plain"])
 def test_planting_adds_the_cue_and_nothing_else(sets, cue):
-    start = {"name": None, "punctuation": False, "phrase": True}[cue]
+    start = {"name": None, "punctuation": False, "phrase": True, "number": False, "plain": True}[cue]
     for (text, _), (before, _) in zip(sets.plant(ROWS, cue, 0.8, seed=1), ROWS, strict=True):
         (added,) = (mark for mark in sets.CUES[cue] if f" {mark} " in f" {text} ")
         assert f" {text} ".replace(f" {added} ", " ", 1).strip() == before
@@ -103,6 +103,16 @@ def test_films_score_other_rows_for_development(sets):
     assert scored[101] == scored[102]
     assert (len(scored[1]), len(scored[101])) == (697, 300)
     assert not set(scored[1]) & set(scored[101])
+
+
+def test_sets_that_are_kept_back_have_cues_of_other_kinds_in_reviews(sets):
+    train, views = sets.draw_of("reviews-plain-80", 13, 400)
+    agrees = Counter(side == label for side, (_, label) in zip(sides(sets, train, "plain"), train, strict=True))
+    assert agrees == {True: 320, False: 80}
+    labels = [label for _, label in views["unshifted"]]
+    assert sides(sets, views["with"], "plain") == labels != sides(sets, views["against"], "plain")
+    assert not set(views["unshifted"]) & {(text.split(" , ", 1)[1], label) for text, label in train}
+    assert not set(sets.KEPT_BACK) & set(sets.PLANTED)
 
 
 def test_cinema_has_three_views_of_the_same_reviews(sets):
