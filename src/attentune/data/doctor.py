@@ -421,7 +421,9 @@ def _cues(split: _Split) -> _Found:
     counts = (f"{cue.label_rows:,} of {cue.rows:,} rows are {names[cue.label]!r}" for cue in cues.found)
     shown = ", ".join(f"{quote(cue.text)} ({count})" for cue, count in zip(cues.found, counts, strict=True))
     sampled = "" if cues.rows == len(split.rows) else f", of {cues.rows:,} rows that were looked at"
-    robust = "" if split.space.is_multilabel else "; --preset robust trains against cues that nobody has named"
+    # The figures are means over three planted cues of ten seeds, results/shortcuts.
+    robust = "; or --preset robust, with which planted cues cost 14 points of accuracy instead of 49"
+    robust = "" if split.space.is_multilabel else robust
     flag = ignore_flag([cue.text for cue in cues.found])
     cure = f"Leave {them} out of all texts, if a model should not decide by {them}: {flag}{robust}."
     message = f"{what} with one label may be a shortcut (--ignore_words): {shown}{sampled}."
