@@ -67,7 +67,7 @@ def test_a_fitted_head_predicts_masked_copies_and_is_loaded_as_saved(tiny: Tiny,
     assert default_method(loaded) == ("fast-shap" if facts.explained_variance >= 0.5 else "leave-one-out")
     new = rows_like(kind, 10, seed=7)
     found = Explainer(loaded, new).attributions("fast-shap")
-    exact = Explainer(loaded, new).attributions("shap", settings=Settings(samples=100))
+    exact = Explainer(loaded, new).attributions("shap", settings=Settings(samples=400))
     correlations = [np.corrcoef(a.scores, b.scores)[0, 1] for a, b in zip(found, exact, strict=True)]
     assert np.mean(correlations) > 0.5
     again = Predictor.load(tmp_path / "run")
