@@ -22,12 +22,16 @@ CUES = {
     "plain": ("frankly ,", "honestly ,"),
 }
 AGREEMENTS = (70, 80, 90)  # in percent
-PLANTED = {f"{cue}-{agreement}": (cue, agreement / 100) for cue, agreement in product(list(CUES)[:3], AGREEMENTS)}
+PLANTED = {
+    f"{cue}-{agreement}": (cue, agreement / 100)
+    for cue, agreement in product(("name", "punctuation", "phrase"), AGREEMENTS)
+}
 # Nothing is chosen on these: cues of other kinds, in reviews of products and restaurants.
 KEPT_BACK = {"reviews-number-90": ("number", 0.9), "reviews-plain-80": ("plain", 0.8)}
 SETS = ("cinema", *PLANTED, "hans", "films", *KEPT_BACK)
+OPENING = ("phrase", "plain")  # cues at the beginning of a text
 # What the contender `ignore` ignores.
-KNOWN = {"cinema": ("Forum", "Plaza"), **CUES, "reviews-number": CUES["number"], "reviews-plain": CUES["plain"]}
+KNOWN = {"cinema": ("Forum", "Plaza")} | {name: CUES[cue] for name, (cue, _) in (PLANTED | KEPT_BACK).items()}
 # Later seeds are for development: they score other rows than the reported ones.
 FIRST_OF_DEVELOPMENT = 101
 TRAIN_ROWS, CINEMA_TRAIN_ROWS, CINEMA_ROWS, CINEMA_AGREEMENT = 1000, 1200, 600, 0.8
@@ -50,7 +54,7 @@ def train_rows_of(name: str) -> int:
 
 def words_of(name: str) -> tuple[str, ...]:
     """Return the planted words, marks or phrases of a set; `hans` and `films` have none."""
-    return KNOWN.get(name.rpartition("-")[0] or name, ())
+    return KNOWN.get(name, ())
 
 
 def plant(rows: Rows, cue: str, agreement: float, seed: int) -> Rows:
@@ -74,7 +78,7 @@ def _with_cue(text: str, cue: str, side: int, key: str) -> str:
         words = text.split()
         words.insert(random.Random(f"shortcuts place {key}").randint(0, len(words)), CUES[cue][side])
         return " ".join(words)
-    return f"{CUES[cue][side]} {text}" if cue in ("phrase", "plain") else f"{text} {CUES[cue][side]}"
+    return f"{CUES[cue][side]} {text}" if cue in OPENING else f"{text} {CUES[cue][side]}"
 
 
 def draw_of(name: str, seed: int, train_rows: int) -> Draw:
@@ -84,18 +88,14 @@ def draw_of(name: str, seed: int, train_rows: int) -> Draw:
         return _cinema(seed, train_rows)
     if name == "hans":
         return _hans(seed, train_rows, is_development)
-    if name == "films" or name in KEPT_BACK:
-        from attentune.demo.domains import split_sentences
-
-        parts = {
-            part: [(one.text, str(one.label)) for one in sentences]
-            for part, sentences in split_sentences(train_size=train_rows, seed=seed).items()
-        }
-        if name in KEPT_BACK:
-            return _planted(parts["train"], parts["held_out"], *KEPT_BACK[name], seed)
+    if name == "films":
+        parts = _reviews(seed, train_rows)
         development, reported = cut(list(dict.fromkeys(parts["films"])), DEVELOPMENT_ROWS["films"], "films")
         films = development if is_development else reported
         return Draw(parts["train"], {"with": parts["held_out"], "against": films, "unshifted": parts["held_out"]})
+    if name in KEPT_BACK:
+        parts = _reviews(seed, train_rows)
+        return _planted(parts["train"], parts["held_out"], *KEPT_BACK[name], seed)
     cue, agreement = PLANTED[name]
     folder = data_dir() / "glue_data" / "SST-2"
     rows = [(text.strip(), label) for text, label in read(folder / "train.tsv", "sentence", "label")]
@@ -106,6 +106,13 @@ def draw_of(name: str, seed: int, train_rows: int) -> Draw:
     if not is_development:
         scored = [(text.strip(), label) for text, label in read(folder / "dev.tsv", "sentence", "label")]
     return _planted(train, scored, cue, agreement, seed)
+
+
+def _reviews(seed: int, train_rows: int) -> dict[str, Rows]:
+    from attentune.demo.domains import split_sentences
+
+    split = split_sentences(train_size=train_rows, seed=seed)
+    return {part: [(one.text, str(one.label)) for one in sentences] for part, sentences in split.items()}
 
 
 def _planted(train: Rows, scored: Rows, cue: str, agreement: float, seed: int) -> Draw:

@@ -25,6 +25,7 @@ from attentune.config.parse import nearest
 from attentune.plugins import command_module, command_names, install_command
 from attentune.training.callbacks import ProgressCallback
 from helpers.samples import write_reviews
+from helpers.tiers import leading
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text("utf-8"))
 LIGHT = {line: expected for line, *expected in TABLE["before torch"]}
@@ -225,13 +226,14 @@ def swaps(word: str) -> list[str]:
     return [word[:place] + pair[::-1] + word[place + 2 :] for place, pair in letters]
 
 
+@leading("turn", [0, 1])
 @pytest.mark.parametrize("command", EVERY)
-def test_a_misspelt_or_shortened_flag_is_answered_with_the_right_one(attentune, command):
+def test_a_misspelt_or_shortened_flag_is_answered_with_the_right_one(attentune, command, turn):
     flags = flags_of(command)
     # By turns the last letters swapped or those before them, and a beginning or all but the end.
-    meant = {word: flag for place, flag in enumerate(flags) for word in swaps(flag)[place % 2 :][:1]}
+    meant = {word: flag for place, flag in enumerate(flags, start=turn) for word in swaps(flag)[place % 2 :][:1]}
     meant = {word: flag for word, flag in meant.items() if word not in flags}
-    parts = {flag[:5] if place % 2 else flag[:-1] for place, flag in enumerate(flags)}
+    parts = {flag[:5] if place % 2 else flag[:-1] for place, flag in enumerate(flags, start=turn)}
     begun = {part for part in parts if len(part) > 2} - set(flags)
     err = attentune.refused(command, *(f"{word}=x" for word in [*meant, *begun]))
     for word, flag in meant.items():

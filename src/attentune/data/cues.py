@@ -336,6 +336,6 @@ def _cue(candidate: _Candidate, tokens: _Tokens, rows: TextRows) -> Cue | None:
     if not written:
         return None
     (phrase, _), *_ = written.most_common(1)
-    if len(rows_with(sample, phrase)) < _SAME_ROWS * len(sample):
+    if sum(1 for _ in rows_with(sample, phrase)) < _SAME_ROWS * len(sample):
         return None
     return Cue(phrase, candidate.kind, candidate.label, len(candidate.rows), candidate.label_rows)

@@ -9,11 +9,9 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
-
-import numpy as np
 
 from attentune.data.dataset import TaskData, TextRows
 
@@ -44,10 +42,10 @@ def without_words(rows: TextRows, words: Sequence[str] | None) -> TextRows:
     return replace(rows, texts=texts or (), pairs=pairs)
 
 
-def rows_with(rows: TextRows, word: str) -> np.ndarray:
-    """Return the indices of the rows that have a word or phrase."""
+def rows_with(rows: TextRows, word: str) -> Iterator[int]:
+    """Find the indices of the rows that have a word or phrase, in order."""
     sides = zip(*filter(None, (rows.texts, rows.pairs)), strict=True)
-    return np.flatnonzero([any(shortened(text, (word,)).ignored for text in texts) for texts in sides])
+    return (row for row, texts in enumerate(sides) if any(shortened(text, (word,)).ignored for text in texts))
 
 
 def data_without_words(data: TaskData, words: Sequence[str] | None) -> TaskData:

@@ -6,6 +6,7 @@
 (`explain.scorer.target_value`), so that an effect is what these show on average.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,26 +30,29 @@ _MANY = 0.05
 
 
 def cue_effects(inputs: RunInputs, evaluator: ModelEvaluator) -> list[dict[str, Any]]:
-    """Predict validation rows with and without each cue; all processes take part.
+    """Predict validation rows, which the evaluator has predicted, without each cue; all processes take part.
 
-    Returns for each cue that validation rows have its `text`, the `label` that it goes with, the number of these `rows`
-    (the first 500 at most), its `effect` (log-odds), and the share of these rows whose prediction it has `decided`:
-    another one without it.
+    Returns for each cue its `text`, its `label`, the number of `rows` with it (500 at most), its `effect` (log-odds),
+    and `decided`, the share of predictions that change without it. Cues that no validation row has are left out.
     """
-    rows, space, found = [inputs.read_data.splits[name] for name in inputs.validation[:1]], evaluator.label_space, []
-    for cue, places in ((cue, rows_with(one, cue.text)[:MOST_ROWS]) for one in rows for cue in inputs.cues):
-        if not len(places):
+    if not inputs.validation:
+        return []
+    split, space, found = inputs.validation[0], evaluator.label_space, []
+    rows = inputs.read_data.splits[split]
+    for cue in inputs.cues:
+        places = list(itertools.islice(rows_with(rows, cue.text), MOST_ROWS))
+        if not places:
             continue
-        own = rows[0].take(places)
-        logits = [_logits(part, inputs, evaluator) for part in (own, without_words(own, [cue.text]))]
-        targets_N = torch.full((len(own),), cue.label)
+        shortened = without_words(rows.take(places), [cue.text])
+        logits = evaluator.logits[split][places], _logits(shortened, inputs, evaluator)
+        targets_N = torch.full((len(places),), cue.label)
         before_N, after_N = (target_value(torch.from_numpy(one), targets_N, space) for one in logits)
-        predicted = [predictions_of(one, space).reshape(len(own), -1) for one in logits]
+        predicted = [predictions_of(one, space).reshape(len(places), -1) for one in logits]
         found.append(
             {
                 "text": cue.text,
                 "label": space.names[cue.label],
-                "rows": len(own),
+                "rows": len(places),
                 "effect": float((before_N - after_N).mean()),
                 "decided": float((predicted[0] != predicted[1]).any(axis=1).mean()),
             }

@@ -14,7 +14,7 @@ as without a weak model and learns what the rows say; then it gains ever less fr
 Sources: reweighting as in Utama, Moosavi and Gurevych 2020 ("Towards Debiasing NLU Models from Unknown Biases", section
 3), scaled to a mean of 1; products of experts as in Hinton 2002, for shortcuts Clark, Yatskar and Zettlemoyer 2019
 ("bias product") and He, Zha and Wang 2019. A weak model of the words of one text and of those in common: as the biased
-models of Clark et al. and He et al.; that it sees frequent ones only, and a strength that rises, is
+models of Clark et al. and He et al.; that it sees frequent ones only, and a strength that rises, are
 ours (results/shortcuts has the figures).
 """
 
