@@ -54,6 +54,7 @@ QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tq
 AT_BEST: dict[str, Any] = {"train_sampling_strategy": "group_by_length", "optim": "adamw_torch_fused"}
 DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
 MAX_LENGTHS = {"cfimdb": 512}  # of the other tasks 128 tokens
+BATCH_SIZE = int(os.environ.get("ATTENTUNE_BENCH_BATCH_SIZE", "32"))  # of training
 SCORED_ROWS = os.environ.get("ATTENTUNE_BENCH_SCORED_ROWS")  # of the validation file; all if not set
 Labels = Callable[[TextRows], np.ndarray]
 EPOCHS = 2  # the first epoch of SSA has no labels yet
@@ -80,7 +81,7 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
             "training.output_dir": folder,
             "training.overwrite_output_dir": True,
             "training.use_cpu": DEVICE.type == "cpu",
-            "training.per_device_train_batch_size": 32,
+            "training.per_device_train_batch_size": BATCH_SIZE,
             "training.precision": "auto" if uses_bf16() else "fp32",
             **({"data.max_eval_samples": int(SCORED_ROWS)} if SCORED_ROWS else {}),
             **changes,
@@ -133,7 +134,7 @@ def trainer(at_best: bool, task: str, rows: int, encoder: str) -> dict[str, floa
             AutoModelForSequenceClassification.from_pretrained(resolve_encoder(encoder), num_labels=2),
             TrainingArguments(
                 output_dir=folder,
-                per_device_train_batch_size=32,
+                per_device_train_batch_size=BATCH_SIZE,
                 per_device_eval_batch_size=32,
                 num_train_epochs=EPOCHS,
                 learning_rate=config.training.learning_rate,
@@ -175,7 +176,7 @@ def cross_encoder(task: str, rows: int, encoder: str) -> dict[str, float]:
             model=model,
             args=CrossEncoderTrainingArguments(
                 output_dir=folder,
-                per_device_train_batch_size=32,
+                per_device_train_batch_size=BATCH_SIZE,
                 num_train_epochs=EPOCHS,
                 learning_rate=config.training.learning_rate,
                 bf16=has_fast_bf16(DEVICE),

@@ -2,7 +2,8 @@
 
     python -m benchmarks.speed.peers --record NAME [--parts training,prediction] [--tasks cola,rte,sst2]
         [--rows 1000,500,8000] [--repeats 3] [--contenders "Trainer at its best;attentune bert"]
-        [--families embedded,distilbert] [--processors own,avx2] [--threads 1] [--clock cpu] [--scored_rows 64]
+        [--families embedded,distilbert] [--size base] [--batch_size 8]
+        [--processors own,avx2] [--threads 1] [--clock cpu] [--scored_rows 64]
 
 Prints a table for each task and adds a line, named NAME, to results/bench/peers.jsonl: real tokens and texts a second,
 the ratios to the Trainer and the pipelines, seconds (of two epochs, or of all texts), peak memory, score on the
@@ -12,7 +13,7 @@ installed, or that cannot do a task, the reason is recorded. Predictions are tho
 
 Families have the size of the embedded encoder (6 layers, 384 wide, 12 heads), random weights and its tokenizer, so that
 all read the same tokens. ModernBERT's feed-forward network, of three matrices instead of two, is 1024 wide instead of
-1536, so that it has as many weights. Everything else is the family's default.
+1536, so that it has as many weights. Everything else is the family's default. `--size base`: 12 layers, 768 wide.
 
 Processors: oneDNN, MKL and PyTorch are told which instructions they may use, and our C code is compiled for these, so
 one machine stands for older ones; clock rates, caches and memory stay its own. `avx512` and `avx2` compute in float32.
@@ -49,10 +50,14 @@ REFERENCES = {
         "to_best": "pipeline at its best",
     },
 }
-SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+SIZES = {
+    "small": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
 # What a family's own checkpoints have and its configuration class does not set; deberta-v2 is as microsoft/deberta-v3.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
+    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1},
     "distilbert": {"hidden_dim": 1536},
     "albert": {"embedding_size": 128, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
     "mpnet": {"max_position_embeddings": 514},
@@ -109,7 +114,7 @@ def save_encoder(family: str, folder: Path, **sizes: int) -> None:
     ids |= {f"{kind}_token_id": tokenizer.sep_token_id for kind in ("eos", "sep")}
     torch.manual_seed(0)
     AutoModel.from_config(
-        AutoConfig.for_model(family, **{**SIZES, **ids, **FAMILIES[family], **sizes})
+        AutoConfig.for_model(family, **{**SIZES["small"], **ids, **FAMILIES[family], **sizes})
     ).save_pretrained(folder)
     names = {f"{kind}_token": getattr(tokenizer, f"{kind}_token") for kind in ("pad", "unk", "cls", "sep", "mask")}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **names).save_pretrained(folder)
@@ -127,17 +132,21 @@ def environment(values: dict[str, str]) -> Iterator[None]:
         os.environ |= before
 
 
-def source_of(part: str, family: str, task: str, folder: Path) -> str:
-    """Return what contenders start from, made once: an encoder, or for predictions a run of one epoch."""
-    if part == "training" and family == "embedded":
-        return family
-    place = folder / (family if part == "training" else task)
-    if not place.exists() and part == "training":
-        save_encoder(family, place)
-    elif not place.exists():
-        epoch = {"training.num_train_epochs": 1, "data.max_eval_samples": 64}
-        train(settings(task, 1000, str(place), **epoch), display=ProgressDisplay(quiet=True))
-    return str(place)
+def source_of(part: str, family: str, task: str, folder: Path, size: str = "small") -> str:
+    """Return what contenders start from, made once: an encoder, or for predictions a run of one epoch.
+
+    A run of random weights has 64 rows: its scores say nothing.
+    """
+    encoder = folder / family
+    if family != "embedded" and not encoder.exists():
+        save_encoder(family, encoder, **SIZES[size])
+    start = family if family == "embedded" else str(encoder)
+    run = folder / f"{family}-{task}"
+    if part == "prediction" and not run.exists():
+        epoch = {"model.name_or_path": start, "training.num_train_epochs": 1, "data.max_eval_samples": 64}
+        rows = 1000 if family == "embedded" else 64
+        train(settings(task, rows, str(run), **epoch), display=ProgressDisplay(quiet=True))
+    return start if part == "training" else str(run)
 
 
 def one_contender(part: str, task: str, rows: int, source: str, name: str) -> dict[str, Any]:
@@ -153,14 +162,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contenders", help="names, separated by semicolons (default: all)")
     parser.add_argument("--families", default="embedded", help=f"embedded, {', '.join(FAMILIES)}")
+    parser.add_argument("--size", default="small", choices=SIZES, help="of these families, not of embedded")
+    parser.add_argument("--batch_size", default="32", help="of training")
     parser.add_argument("--processors", default="own", help=", ".join(PROCESSORS))
     parser.add_argument("--threads", type=int, help="default: all cores")
     parser.add_argument("--clock", default="elapsed", choices=("elapsed", "cpu"))
     parser.add_argument("--scored_rows", help="of the validation file (default: all)")
     given = parser.parse_args(arguments)
-    if "prediction" in given.parts and given.families != "embedded":
-        parser.error("--families: predictions are timed with the embedded encoder only")
-    chosen = {"ATTENTUNE_BENCH_CLOCK": given.clock, "ATTENTUNE_BENCH_SCORED_ROWS": given.scored_rows or ""}
+    chosen = {
+        "ATTENTUNE_BENCH_CLOCK": given.clock,
+        "ATTENTUNE_BENCH_SCORED_ROWS": given.scored_rows or "",
+        "ATTENTUNE_BENCH_BATCH_SIZE": given.batch_size,
+    }
     chosen |= {} if given.threads is None else {"OMP_NUM_THREADS": str(given.threads)}
     results: dict[str, Any] = {}
     record = {
@@ -180,7 +193,7 @@ def main(arguments: Sequence[str]) -> None:
                 print(f"{kind}: not measured, since this processor has no {flag}", file=sys.stderr)
                 continue
             names = [one for one in CONTENDERS[part] if not given.contenders or one in given.contenders.split(";")]
-            own_run = partial(one_contender, part, task, rows, source_of(part, family, task, Path(folder)))
+            own_run = partial(one_contender, part, task, rows, source_of(part, family, task, Path(folder), given.size))
             with environment(chosen | capped):
                 runs = interleaved(own_run, names, given.repeats)
             title = ", ".join((part, task, family, kind))

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from attentune.config.schema import BlurConfig
+from attentune.config.schema import BlurConfig, TrainingConfig
 from attentune.models import cpu_layers as fused
 from attentune.models.cpu_layers import (
     attention_by,
+    find_parts,
     frozen_weights,
     fused_layers,
     keep_bf16_weights,
     use_fused_layers,
     use_own_attention,
 )
+from attentune.training.optimizer import new_optimizer
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
@@ -189,11 +191,51 @@ def test_kept_copies_are_made_again_where_weights_changed(tiny: Tiny, copied: li
         assert not torch.equal(changed, found)
         weight.data = -weight.data
         torch.testing.assert_close(in_bf16(model, inputs), found)
-    # Training overwrites the copies, and our optimiser's steps are not counted.
+    # Training overwrites the copies, and not all optimisers' steps are counted.
     in_bf16(model.train(), inputs).sum().backward()
     weight.data.mul_(-1)
     with torch.no_grad():
         assert torch.equal(in_bf16(model.eval(), inputs), changed)
+
+
+@pytest.mark.parametrize("family", ABLE)
+def test_the_optimiser_writes_the_copies_that_training_reads(tiny: Tiny, family: str, copied: list[int]) -> None:
+    model, inputs = built(tiny, family)
+    use_fused_layers(model)
+    optimizer = new_optimizer(TrainingConfig(learning_rate=1e-3), model, processes=1)
+    weight = find_parts(fused._fused_modules(model)[0]).linears[-1].weight
+
+    def one_step(*, is_last: bool = False) -> torch.Tensor:
+        torch.manual_seed(0)
+        logits = in_bf16(model.train(), inputs)
+        if not is_last:
+            optimizer.zero_grad()
+            logits.square().sum().backward()
+            optimizer.step()
+        return logits.detach()
+
+    one_step()
+    before = len(copied)
+    one_step()
+    written = one_step(is_last=True)
+    assert len(copied) == before  # not once since the first step
+    assert torch.equal(in_bf16_anew(model, inputs), written)
+    copied.clear()
+    with torch.no_grad():
+        weight.mul_(1.5)
+    assert not torch.equal(one_step(is_last=True), written)
+    uses = 3 if family == "albert" else 1
+    assert len(copied) == uses
+    weight.requires_grad_(False)
+    one_step()
+    one_step()
+    assert len(copied) == 3 * uses  # a layer of which one matrix is frozen is copied as ever
+
+
+def in_bf16_anew(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Logits of training by a copy of the model, which has no copies of its weights yet."""
+    torch.manual_seed(0)
+    return in_bf16(copy.deepcopy(model), inputs).detach()
 
 
 def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:

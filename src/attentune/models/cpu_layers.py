@@ -21,16 +21,18 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from attentune.nn.compiled.attention import added_mask, long_attention, plain_attention
 from attentune.nn.compiled.checks import is_fast, unavailable_reason
-from attentune.nn.compiled.kernels import VECTOR
+from attentune.nn.compiled.kernels import VECTOR, Copies
 from attentune.nn.compiled.layers import (
     BFloat16Weights,
     ContextTransform,
     LayerSettings,
     LayerWeights,
     PreNormWeights,
+    State,
     Weights,
     fused_layer,
     fused_prediction,
+    state_of,
 )
 
 # Names under which our implementations of attention are registered with transformers.
@@ -283,6 +285,18 @@ def use_bf16_gradients(model: Any) -> None:
                 linear.weight.grad_dtype = torch.bfloat16
 
 
+def bf16_copies(model: Any) -> list[Copies]:
+    """Return the copies of each fused layer's weight matrices."""
+    copies: list[Copies] = []
+    for layer in _fused_modules(model):
+        half, parts = layer._half, find_parts(layer)
+        if half is not None and parts is not None:
+            weights = _weights(parts)
+            pairs = zip(weights.matrices, half.buffers, strict=True)
+            copies.append((dict(pairs), partial(half.note_written, weights)))
+    return copies
+
+
 @contextlib.contextmanager
 def frozen_weights(model: nn.Module) -> Iterator[None]:
     """Declare that the model's weights do not change while the block runs: they are converted to bf16 only once."""
@@ -343,7 +357,7 @@ class _FusedLayerMixin:
     keeps_copies = False
     _half: BFloat16Weights | None = None
     # What the copies in `_half` were made of; None after training, which overwrites them.
-    _copied: tuple[tuple[int, int], ...] | None = None
+    _copied: State | None = None
     _are_weights_frozen = False
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -375,13 +389,12 @@ class _FusedLayerMixin:
 
     def _bf16_weights(self, weights: Weights, *, refresh: bool) -> BFloat16Weights:
         """Return the bf16 copies of the weights; with `refresh` they are up to date."""
-        # Where the matrices are in memory, and how often each was changed in place.
-        half, state = self._half, tuple((matrix.data_ptr(), matrix._version) for matrix in weights.matrices)
+        half, state = self._half, state_of(weights)
         is_fresh = (self._are_weights_frozen or self.keeps_copies) and self._copied == state
         if half is None:
             half, is_fresh = BFloat16Weights(weights), False
         if refresh and not is_fresh:
-            half.copy_from(weights)
+            half.refresh(weights)
         # Assigned last, since another thread may be predicting.
         self._half, self._copied = half, state if refresh else None
         return half

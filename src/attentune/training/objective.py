@@ -1,5 +1,6 @@
 """The training objective: the task's loss, combined with the loss of the token head."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,9 @@ def nonfinite_weights_error(count: int, step: int, rows: Sequence[str]) -> NonFi
 
 def count_nonfinite(model: nn.Module) -> int:
     """Return how many of a model's weights are infinite or NaN."""
-    return sum(int((~weight.detach().isfinite()).sum()) for weight in model.parameters())
+    weights = (weight.detach() for weight in model.parameters())
+    # One pass over memory instead of five: a sum is finite only if all weights are.
+    return sum(0 if math.isfinite(weight.sum()) else int((~weight.isfinite()).sum()) for weight in weights)
 
 
 def _shown(rows: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
-from attentune.models.cpu_layers import use_bf16_gradients
+from attentune.models.cpu_layers import bf16_copies, use_bf16_gradients
 from attentune.nn.compiled.checks import unavailable_reason
 from attentune.nn.compiled.kernels import CompiledAdamW, sum_of_squares
 from attentune.training.prepare import chosen
@@ -160,8 +161,9 @@ def build_optimizer(
 def new_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int) -> torch.optim.AdamW:
     """Build the optimiser over a model's trainable parameters.
 
-    Where its step reads bf16 gradients, fused layers keep theirs in bf16, in which they are computed: fewer passes over
-    memory and the same numbers, as long as nothing is added to them.
+    Where its step is compiled, it also writes the bf16 copies of weights that fused layers read, and these keep their
+    gradients in bf16, in which they are computed: fewer passes over memory and the same numbers, as long as nothing is
+    added to a gradient.
     """
     optimizer = build_optimizer(
         model,
@@ -172,8 +174,10 @@ def new_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int)
         betas=(training.adam_beta1, training.adam_beta2),
         eps=training.adam_epsilon,
     )
-    if isinstance(optimizer, CompiledAdamW) and training.gradient_accumulation_steps == 1 and processes == 1:
-        use_bf16_gradients(model)
+    if isinstance(optimizer, CompiledAdamW):
+        optimizer.copies = partial(bf16_copies, model)
+        if training.gradient_accumulation_steps == 1 and processes == 1:
+            use_bf16_gradients(model)
     return optimizer
 
 

@@ -1,6 +1,7 @@
 """The compiled AdamW against AdamW written out in float64 and against PyTorch's, in float32 and with bf16 gradients."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -90,6 +91,21 @@ def test_bf16_gradients_give_the_bits_of_float32_ones() -> None:
         trained(CompiledAdamW(weights, **OPTIONS), weights, range(1, 4), 1.7)
     assert [one.grad.dtype for one in half] == [HALF, torch.float32, HALF, torch.float32, HALF]
     assert all(torch.equal(one, other) for one, other in zip(wide, half, strict=True))
+
+
+def test_copies_have_the_weights_and_are_reported_once_all_of_a_group_are_written() -> None:
+    weights, reported = parameters(half=True), []
+    kept = [torch.zeros_like(one, dtype=HALF) for one in weights]
+    groups = [dict(zip(weights[part], kept[part], strict=True)) for part in (slice(2), slice(2, 4))]
+    optimizer = CompiledAdamW(weights, **OPTIONS)
+    optimizer.copies = lambda: [(group, partial(reported.append, number)) for number, group in enumerate(groups)]
+    trained(optimizer, weights, range(1, 3), 1.0)
+    assert reported == [0, 1, 0, 1]
+    assert all(torch.equal(one.to(HALF), copy) for one, copy in zip(weights[:4], kept[:4], strict=True))
+    assert not kept[4].any()
+    weights[0].grad = None
+    optimizer.step()
+    assert reported[4:] == [1]
 
 
 def test_a_parameter_without_a_gradient_stays_and_counts_its_own_steps() -> None:

@@ -276,7 +276,7 @@ def _other_errors() -> Iterator[float]:
 
 
 def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[float]:
-    """Yield the relative errors of a step of AdamW, of which one gradient is bf16: changes of the weights, moments.
+    """Yield the relative errors of a step of AdamW: changes of the weights, moments, copies; one gradient is bf16.
 
     Written out, since PyTorch's optimisers import its compiler, which takes a second.
     """
@@ -286,7 +286,8 @@ def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[
     moments = [[torch.rand(one.shape, generator=generator) for one in weights] for _ in range(2)]
     means, squares = ([one.clone() for one in each] for each in moments)
     numbers = AdamWNumbers(0.1, 0.9, 0.2, 0.7, 0.3, 1e-3, 0.4, 0.6, 2.0)
-    adamw(changed, gradients, means, squares, numbers)
+    copies = [torch.empty_like(one, dtype=torch.bfloat16) for one in weights]
+    adamw(changed, gradients, means, squares, copies, numbers)
     for number, weight in enumerate(weights):
         scaled = gradients[number].float() / numbers.scale
         mean = (1.0 - numbers.share_1) * moments[0][number] + numbers.share_1 * scaled
@@ -296,6 +297,7 @@ def _step_errors(weights: list[Tensor], generator: torch.Generator) -> Iterator[
         yield _relative(changed[number] - weight, wanted - weight)
         yield _relative(means[number], mean)
         yield _relative(squares[number], square)
+        yield _relative(copies[number].float(), changed[number].bfloat16().float())
 
 
 def _relative(ours: Tensor, wanted: Tensor) -> float:

@@ -32,7 +32,7 @@ _ARGUMENTS = {
     "gelu": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, _FLAG, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 4],
-    "adamw": [_NUMBER, _THREADS, *[_POINTER] * 6, *[_REAL] * 9],
+    "adamw": [_NUMBER, _THREADS, *[_POINTER] * 7, *[_REAL] * 9],
 }
 # These need memory, and return 1 if it is short; the others return nothing, not even 0.
 _ALLOCATING = {
@@ -309,13 +309,14 @@ def adamw(
     gradients: Sequence[Tensor],
     means: Sequence[Tensor],
     squares: Sequence[Tensor],
+    copies: Sequence[Tensor | None],
     numbers: AdamWNumbers,
 ) -> None:
-    """Update weights and both moments in place, in one pass.
+    """Update weights, both moments, and copies of the weights in bf16, None for one without, in place in one pass.
 
     Source: Loshchilov and Hutter 2019, algorithm 2.
     """
-    tables = (_pointers(each) for each in (weights, gradients, means, squares))
+    tables = (_pointers(each) for each in (weights, gradients, means, squares, copies))
     _call("adamw", *_sizes(gradients), *tables, *numbers)
 
 
@@ -326,8 +327,8 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return len(tensors), torch.get_num_threads(), counts, is_bf16
 
 
-def _pointers(tensors: Sequence[Tensor]) -> Any:
-    return (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+def _pointers(tensors: Sequence[Tensor | None]) -> Any:
+    return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
 def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
@@ -337,16 +338,22 @@ def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
 
 
+# Copies in bf16 by weight, and what to call once all of them have been written.
+Copies = tuple[dict[Tensor, Tensor], Callable[[], None]]
+
+
 class CompiledAdamW(torch.optim.AdamW):
     """AdamW whose step is compiled C code, with the state and the results (to rounding) of PyTorch's fused AdamW.
 
     A gradient may be bf16 (`Tensor.grad_dtype`), which PyTorch's step refuses; it is read as it is. Like PyTorch's, the
-    step divides gradients by the attribute `grad_scale`, if it is set.
+    step divides gradients by the attribute `grad_scale`, if it is set. It also writes copies of weights in bf16, which
+    saves a pass over these: the attribute `copies` returns them in groups.
 
     Source: Loshchilov and Hutter 2019, algorithm 2.
     """
 
     grad_scale: Tensor | None = None
+    copies: Callable[[], Sequence[Copies]] = tuple
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -356,9 +363,16 @@ class CompiledAdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         scale = 1.0 if self.grad_scale is None else float(self.grad_scale)
+        copies = self.copies()
+        copy_of = {weight: copy for group, _ in copies for weight, copy in group.items()}
+        stepped: set[Tensor] = set()
         for group in self.param_groups:
             for step, parameters in self._by_step(group["params"]).items():
-                self._update(group, parameters, step, scale)
+                self._update(group, parameters, step, scale, [copy_of.get(one) for one in parameters])
+                stepped.update(parameters)
+        for weights, when_written in copies:
+            if stepped.issuperset(weights):
+                when_written()
         return loss
 
     def _by_step(self, parameters: Iterable[Tensor]) -> dict[int, list[Tensor]]:
@@ -376,7 +390,14 @@ class CompiledAdamW(torch.optim.AdamW):
             groups[int(self.state[one]["step"])].append(one)
         return groups
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor], step: int, scale: float) -> None:
+    def _update(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        step: int,
+        scale: float,
+        copies: list[Tensor | None],
+    ) -> None:
         beta_1, beta_2 = group["betas"]
         numbers = AdamWNumbers(
             rate=group["lr"],
@@ -391,5 +412,5 @@ class CompiledAdamW(torch.optim.AdamW):
         )
         gradients = [one.grad.contiguous() for one in parameters if one.grad is not None]
         means, squares = ([self.state[one][name] for one in parameters] for name in ("exp_avg", "exp_avg_sq"))
-        adamw(parameters, gradients, means, squares, numbers)
+        adamw(parameters, gradients, means, squares, copies, numbers)
         torch.autograd.graph.increment_version(parameters)

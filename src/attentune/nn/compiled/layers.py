@@ -93,6 +93,12 @@ class PreNormWeights(NamedTuple):
 
 
 Weights = LayerWeights | PreNormWeights
+State = tuple[tuple[int, int], ...]
+
+
+def state_of(weights: Weights) -> State:
+    """Return where the matrices are in memory, and how often each was changed in place (not through its `data`)."""
+    return tuple((matrix.data_ptr(), matrix._version) for matrix in weights.matrices)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,11 @@ class LayerSettings:
 
 
 class BFloat16Weights:
-    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer."""
+    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer.
+
+    Attributes:
+        buffers: the copies in the order of `Weights.matrices`.
+    """
 
     def __init__(self, weights: Weights) -> None:
         *projections, attention_output, up, down = weights.matrices
@@ -118,11 +128,23 @@ class BFloat16Weights:
             self.attention_output, self.up, self.down = (
                 torch.empty(each.shape, dtype=HALF) for each in (attention_output, up, down)
             )
-        self._buffers = [*self.projections.split(rows), self.attention_output, self.up, self.down]
+        self.buffers = [*self.projections.split(rows), self.attention_output, self.up, self.down]
+
+        self._written: State | None = None
+
+    def refresh(self, weights: Weights) -> None:
+        """Copy the current values of the weight matrices, unless they are here as the optimiser wrote them."""
+        if self._written is None or self._written != state_of(weights):
+            self._written = None
+            self.copy_from(weights)
 
     def copy_from(self, weights: Weights) -> None:
         """Copy the current values of the weight matrices."""
-        torch._foreach_copy_(self._buffers, [matrix.detach() for matrix in weights.matrices])
+        torch._foreach_copy_(self.buffers, [matrix.detach() for matrix in weights.matrices])
+
+    def note_written(self, weights: Weights) -> None:
+        """Note that all copies have the present values of these weight matrices."""
+        self._written = state_of(weights)
 
 
 def fused_layer(
@@ -139,7 +161,7 @@ def fused_layer(
     `positions` are, for BERT's layer, what scores get by relative position: a bias (heads, 2 T - 1), or packed vectors
     (2 T - 1, 2 D) for disentangled attention; for ModernBERT's the `Angles`.
     """
-    half.copy_from(weights)
+    half.refresh(weights)
     layer = _layer(weights, half, settings, mask, positions, is_training=True)
     trained = positions if isinstance(positions, Tensor) else None
     # Parameters are arguments of their own, since autograd does not look into tuples.
