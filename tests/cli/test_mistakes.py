@@ -107,6 +107,7 @@ def check_message(err: str, *expected: str) -> None:
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_told_and_nothing_is_written(attentune, place, untouched, monkeypatch, line):
     monkeypatch.chdir(place)
+    monkeypatch.delenv("ATTENTUNE_DATA", raising=False)  # with data at hand some would be no mistakes
     err = attentune.refused(*words_of(line))
     check_message(err, *MISTAKES[line])
     assert content_of(place) == untouched
