@@ -13,7 +13,8 @@ installed, or that cannot do a task, the reason is recorded. Predictions are tho
 
 Families have the size of the embedded encoder (6 layers, 384 wide, 12 heads), random weights and its tokenizer, so that
 all read the same tokens. ModernBERT's feed-forward network, of three matrices instead of two, is 1024 wide instead of
-1536, so that it has as many weights. Everything else is the family's default. `--size base`: 12 layers, 768 wide.
+1536, so that it has as many weights. Everything else is the family's default. With `--size base` they have 12 layers,
+768 wide, and feed-forward networks in proportion.
 
 Processors: oneDNN, MKL and PyTorch are told which instructions they may use, and our C code is compiled for these, so
 one machine stands for older ones; clock rates, caches and memory stay its own. `avx512` and `avx2` compute in float32.
@@ -58,10 +59,10 @@ SIZES = {
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1},
-    "distilbert": {"hidden_dim": 1536},
+    "distilbert": {},
     "albert": {"embedding_size": 128, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
     "mpnet": {"max_position_embeddings": 514},
-    "modernbert": {"intermediate_size": 1024},
+    "modernbert": {},
     "deberta-v2": {
         "relative_attention": True,
         "pos_att_type": ["p2c", "c2p"],
@@ -106,16 +107,17 @@ PROCESSORS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def save_encoder(family: str, folder: Path, **sizes: int) -> None:
-    """Save an encoder of this family with random weights."""
+def save_encoder(family: str, folder: Path, size: str) -> None:
+    """Save an encoder of this family and size with random weights."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("embedded"))
     ids = {"pad_token_id": tokenizer.pad_token_id, "vocab_size": len(tokenizer)}
     ids |= {f"{kind}_token_id": tokenizer.cls_token_id for kind in ("bos", "cls")}
     ids |= {f"{kind}_token_id": tokenizer.sep_token_id for kind in ("eos", "sep")}
+    inner = SIZES[size]["intermediate_size"]
+    widths = {"distilbert": {"hidden_dim": inner}, "modernbert": {"intermediate_size": inner * 2 // 3}}.get(family, {})
     torch.manual_seed(0)
-    AutoModel.from_config(
-        AutoConfig.for_model(family, **{**SIZES["small"], **ids, **FAMILIES[family], **sizes})
-    ).save_pretrained(folder)
+    config = AutoConfig.for_model(family, **{**SIZES[size], **widths, **ids, **FAMILIES[family]})
+    AutoModel.from_config(config).save_pretrained(folder)
     names = {f"{kind}_token": getattr(tokenizer, f"{kind}_token") for kind in ("pad", "unk", "cls", "sep", "mask")}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **names).save_pretrained(folder)
 
@@ -139,7 +141,7 @@ def source_of(part: str, family: str, task: str, folder: Path, size: str = "smal
     """
     encoder = folder / family
     if family != "embedded" and not encoder.exists():
-        save_encoder(family, encoder, **SIZES[size])
+        save_encoder(family, encoder, size)
     start = family if family == "embedded" else str(encoder)
     run = folder / f"{family}-{task}"
     if part == "prediction" and not run.exists():

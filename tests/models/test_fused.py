@@ -219,7 +219,8 @@ def test_the_optimiser_writes_the_copies_that_training_reads(tiny: Tiny, family:
     one_step()
     written = one_step(is_last=True)
     assert len(copied) == before  # not once since the first step
-    assert torch.equal(in_bf16_anew(model, inputs), written)
+    torch.manual_seed(0)
+    assert torch.equal(in_bf16(copy.deepcopy(model), inputs), written)  # its copies are new
     copied.clear()
     with torch.no_grad():
         weight.mul_(1.5)
@@ -230,12 +231,6 @@ def test_the_optimiser_writes_the_copies_that_training_reads(tiny: Tiny, family:
     one_step()
     one_step()
     assert len(copied) == 3 * uses  # a layer of which one matrix is frozen is copied as ever
-
-
-def in_bf16_anew(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits of training by a copy of the model, which has no copies of its weights yet."""
-    torch.manual_seed(0)
-    return in_bf16(copy.deepcopy(model), inputs).detach()
 
 
 def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:
