@@ -221,20 +221,26 @@ def test_invalid_baselines_and_predictions_are_refused(tmp_path):
             verdicts_of(tmp_path)
 
 
-def test_ties_of_saved_digits_are_no_mismatch():
-    """A model that predicts nearly the same for all rows: six saved digits tie ranks that its score has apart."""
+@pytest.mark.parametrize(
+    ("metric", "level", "spread"), [("spearmanr", 2.38, 3e-5), ("pearson", 2.38, 3e-5), ("pearson", -9.1, 2e-4)]
+)
+def test_saved_digits_are_no_mismatch(metric, level, spread):
+    """A model that predicts nearly the same for all rows: six saved digits tie ranks and move its correlation."""
     draw = np.random.default_rng(0)
     labels_N = draw.random(200)
-    exact_N = 2.38 + 3e-5 * (0.1 * labels_N + draw.random(200))
+    exact_N = level + spread * (0.1 * labels_N + draw.random(200))
     saved_N = np.array([float(f"{value:g}") for value in exact_N])
-    score, from_file = (float(example_values("spearmanr", labels_N, made).mean()) for made in (exact_N, saved_N))
+    score, from_file = (float(example_values(metric, labels_N, made).mean()) for made in (exact_N, saved_N))
     assert abs(score - from_file) > 1e-4
     read = Predictions(tuple(map(str, range(200))), (), labels_N, saved_N)
-    values_N = _example_values("spearmanr", "seed-1.validation.csv", read, score)
+    values_N = _example_values(metric, "seed-1.validation.csv", read, score)
     assert values_N.mean() == pytest.approx(score)
-    untied = dataclasses.replace(read, predictions_N=exact_N)
-    with pytest.raises(CheckpointError, match="its predictions score spearmanr"):
-        _example_values("spearmanr", "seed-1.validation.csv", untied, score + 0.001)
+    apart_N = level + 0.1 * labels_N + draw.random(200)  # a spread that six digits can tell
+    score = float(example_values(metric, labels_N, apart_N).mean())
+    with pytest.raises(CheckpointError, match=f"its predictions score {metric}"):
+        _example_values(
+            metric, "seed-1.validation.csv", dataclasses.replace(read, predictions_N=apart_N), score + 0.001
+        )
 
 
 # The best run of a comparison or search: by the mean score, and how sure the choice is, or a refusal with its cure.
