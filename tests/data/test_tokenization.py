@@ -1,5 +1,7 @@
 """Texts to token ids, the same as one by one, and to batches, padded as the tokenizer pads."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -274,13 +276,27 @@ def test_a_budget_of_tokens_is_kept_and_used(lengths, budget):
     assert (ordered[:-1] >= ordered[1:]).all()
     for batch in batches:
         assert lengths[batch].max() * len(batch) <= budget or len(batch) == 1
-    for batch in batches[:-1]:  # one row more, padded as these are, would have been too many
-        assert lengths[batch].max() * (len(batch) + 1) > budget
+    for batch, after in pairwise(batches):
+        longest = lengths[batch].max()
+        # One row more would have been too many, or more padded than a batch of a quarter of the tokens may have.
+        is_full = longest * (len(batch) + 1) > budget
+        assert is_full or (4 * lengths[after].max() <= 3 * longest and 4 * longest * len(batch) >= budget)
+    for batch in batches:
+        longest = lengths[batch].max()
+        padded = int((4 * lengths[batch] <= 3 * longest).sum())
+        assert not padded or 4 * longest * (len(batch) - 1) < budget
+
+
+def test_few_short_rows_are_padded_little():
+    """Two batches would hold all, and be padded by more than half of what the texts have."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(2.3, 0.5, 200).astype(np.int64), 3, 64)
+    assert padding(lengths, budget_order(lengths, 2048)) < lengths.sum() / 4
+    assert padding(lengths, sorted_order(lengths, 100)) > lengths.sum() / 2
 
 
 def test_a_row_that_is_longer_than_the_budget_stands_alone():
     lengths = np.array([3, 50, 4, 60, 3, 10])
-    assert [batch.tolist() for batch in budget_order(lengths, 20)] == [[3], [1], [5, 2], [0, 4]]
+    assert [batch.tolist() for batch in budget_order(lengths, 20)] == [[3], [1], [5], [2, 0], [4]]
     assert [batch.tolist() for batch in budget_order(lengths, 1)] == [[3], [1], [5], [2], [0], [4]]
     assert budget_order(lengths[:0], 20) == []
 

@@ -63,12 +63,18 @@ def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:
 
 
 def budget_order(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Make batches of at most `batch_tokens` tokens with padding (or one row), longest rows first."""
+    """Make batches of at most `batch_tokens` tokens with padding (or one row), longest rows first.
+
+    From a quarter of the tokens on, a batch ends before rows that would be padded by a third of their length or more.
+    """
     order = np.argsort(-lengths, kind="stable")
     batches = []
     begin = 0
     while begin < len(order):
-        rows = max(1, batch_tokens // max(1, int(lengths[order[begin]])))
+        longest = max(1, int(lengths[order[begin]]))
+        rows = max(1, batch_tokens // longest)
+        near = int((4 * lengths[order[begin : begin + rows]] > 3 * longest).sum())
+        rows = min(rows, max(near, -(-batch_tokens // 4 // longest)))
         batches.append(order[begin : begin + rows])
         begin += rows
     return batches
