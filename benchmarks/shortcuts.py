@@ -19,9 +19,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.common import ROOT, processor, table
 from benchmarks.shortcut_sets import KEPT_BACK, SETS, draw_of, train_rows_of, words_of
@@ -32,6 +35,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     **{name: {"preset": name} for name in ("bert", "bert-mean", "ssa-hybrid", "sesame", "task-attention")},
     "reweight": {"preset": "bert-mean", "objective.debias": "reweight"},
     "product": {"preset": "bert-mean", "objective.debias": "product"},
+    "confidence": {"preset": "bert-mean"},
     "ignore": {"preset": "bert-mean", "data.ignore_words": "the planted words"},
 }
 SEEDS = tuple(map(str, range(13, 23)))
@@ -131,6 +135,8 @@ def train_and_score(folder: Path) -> dict[str, Any]:
     frame = pd.DataFrame(drawn.train, columns=names)
     data = load_data(config.data, seed=job["seed"], splits=("train",), cut_validation=False, frame=frame)
     began = time.perf_counter()
+    if job["contender"] == "confidence":
+        data = with_less_confidence(data, config)
     result = train(config, data=data, display=ProgressDisplay(quiet=True))
     seconds, saved, accuracies = time.perf_counter() - began, Predictor.load(folder / "run"), {}
     for part, rows in drawn.scored.items():
@@ -146,6 +152,33 @@ def train_and_score(folder: Path) -> dict[str, Any]:
         "learning_rate": result.config["training"]["learning_rate"],
         **{name: result.train[name] for name in ("steps", "tokens")},
     }
+
+
+def with_less_confidence(data: Any, config: Any) -> Any:
+    """Train a teacher with these settings; return the data with its softened predictions as targets."""
+    from attentune.inference.predictor import Predictor, predict_rows
+    from attentune.metrics.metrics import probabilities_of
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.debias import out_of_fold
+    from attentune.training.run import train
+
+    rows, space, folder = data.splits["train"], data.label_space, f"{config.training.output_dir}-teacher"
+    settings = replace(config, training=replace(config.training, output_dir=folder))
+    train(settings, data=data, display=ProgressDisplay(quiet=True))
+    teacher_NC = probabilities_of(predict_rows(Predictor.load(folder), rows), space)
+    weak_NC = np.exp(out_of_fold(rows, space, config.training.seed))
+    rows = replace(rows, targets=softened(teacher_NC, weak_NC, rows.labels))
+    return replace(data, splits=data.splits | {"train": rows})
+
+
+def softened(teacher_NC: np.ndarray, weak_NC: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
+    """Return (N, C) targets of confidence regularisation (Utama, Moosavi and Gurevych 2020, "Mind the Trade-off", 3.2).
+
+    The teacher's probabilities to the power of 1 minus the weak model's probability of the label, scaled to sum to 1.
+    """
+    power_N = 1 - weak_NC[np.arange(len(labels_N)), labels_N]
+    targets_NC = teacher_NC ** power_N[:, None]
+    return targets_NC / targets_NC.sum(axis=1, keepdims=True)
 
 
 def view(record: Mapping[str, Any], name: str) -> float:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -152,26 +153,48 @@ def test_real_sets_are_balanced_and_share_no_scored_rows_with_development(sets, 
 def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sets, "TRAIN_ROWS", 40)
     monkeypatch.setitem(program.SETTINGS, "training.max_steps", 2)
-    command = ["shortcuts", "--sets", "films", "--seeds", "101", "--contenders", "bert,ignore", "--output_dir"]
+    command = [
+        "shortcuts",
+        "--sets",
+        "films",
+        "--seeds",
+        "101",
+        "--contenders",
+        "bert,confidence,ignore",
+        "--output_dir",
+    ]
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path)])
     assert program.main() == 0
-    assert "0 of 1 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
-    (line,) = (tmp_path / "runs.jsonl").read_text().splitlines()
-    record = json.loads(line)
+    assert "0 of 2 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
+    record, student = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert student["accuracy"] != record["accuracy"]
     assert record["steps"] == 2
     assert record["train_rows"] == 40
     assert record["scored_rows"] == {"with": 400, "against": 300, "unshifted": 400}
     assert 0.2 < record["accuracy"]["against"] < 0.9
     assert record["accuracy"]["with"] == record["accuracy"]["unshifted"]
     assert program.main() == 0
-    assert "1 of 1 cells are done" in capsys.readouterr().out
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
+    assert "2 of 2 cells are done" in capsys.readouterr().out
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
     # What fails leaves no record, and the status says so.
-    monkeypatch.setitem(program.CONTENDERS, "bert", {"preset": "no-such-preset"})
+    for name in ("bert", "confidence"):
+        monkeypatch.setitem(program.CONTENDERS, name, {"preset": "no-such-preset"})
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path / "other")])
     assert program.main() == 1
     assert "no-such-preset" in capsys.readouterr().out
     assert not (tmp_path / "other" / "runs.jsonl").exists()
+
+
+def test_a_teacher_is_softened_where_the_weak_model_knows_the_label(program):
+    teacher_NC = np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
+    weak_NC = np.array([[0.99, 0.01], [0.0, 1.0], [0.6, 0.4], [1.0, 0.0]])
+    targets_NC = program.softened(teacher_NC, weak_NC, labels := np.array([0, 0, 1, 0]))
+    for row, label in enumerate(labels):
+        powers = [share ** (1 - weak_NC[row][label]) for share in teacher_NC[row]]
+        for place, power in enumerate(powers):
+            assert targets_NC[row][place] == pytest.approx(power / sum(powers))
+    assert targets_NC[1] == pytest.approx(teacher_NC[1]), "what the weak model does not know stays"
+    assert targets_NC[3] == pytest.approx([0.5, 0.5]), "what it is sure of teaches nothing"
 
 
 def record(name, seed, contender, with_, against, unshifted):
