@@ -9,6 +9,7 @@ cell with a record is not repeated and an interrupted one leaves nothing, so the
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -36,6 +37,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "reweight": {"preset": "bert-mean", "objective.debias": "reweight"},
     "product": {"preset": "bert-mean", "objective.debias": "product"},
     "confidence": {"preset": "bert-mean"},
+    "entropy": {"preset": "bert-mean"},
     "ignore": {"preset": "bert-mean", "data.ignore_words": "the planted words"},
 }
 SEEDS = tuple(map(str, range(13, 23)))
@@ -123,6 +125,7 @@ def train_and_score(folder: Path) -> dict[str, Any]:
     from attentune.inference.predictor import Predictor, predict_rows
     from attentune.training.callbacks import ProgressDisplay
     from attentune.training.run import train
+    from benchmarks.attention_entropy import regularised
 
     job = json.loads((folder / "job").read_text())
     drawn, settings = draw_of(job["set"], job["seed"], job["train_rows"]), job["settings"]
@@ -137,7 +140,8 @@ def train_and_score(folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     if job["contender"] == "confidence":
         data = with_less_confidence(data, config)
-    result = train(config, data=data, display=ProgressDisplay(quiet=True))
+    with regularised() if job["contender"] == "entropy" else contextlib.nullcontext():
+        result = train(config, data=data, display=ProgressDisplay(quiet=True))
     seconds, saved, accuracies = time.perf_counter() - began, Predictor.load(folder / "run"), {}
     for part, rows in drawn.scored.items():
         texts, *pairs, labels = zip(*rows, strict=True)

@@ -1,6 +1,8 @@
 """`benchmarks.shortcuts`: planted cues, a real cell, and the tables of records."""
 
+import contextlib
 import json
+import math
 import random
 import statistics
 import sys
@@ -8,8 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
+import torch
 from scipy import stats
+from transformers import AutoModel, AutoTokenizer
+
+from helpers.samples import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = [(f"text {row} is of some length", str(row % 2)) for row in range(40)]
@@ -160,24 +167,24 @@ def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, m
         "--seeds",
         "101",
         "--contenders",
-        "bert,confidence,ignore",
+        "bert,confidence,entropy,ignore",
         "--output_dir",
     ]
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path)])
     assert program.main() == 0
-    assert "0 of 2 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
-    record, student = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
-    assert student["accuracy"] != record["accuracy"]
+    assert "0 of 3 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
+    record, student, spread = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert len({str(one["accuracy"]) for one in (record, student, spread)}) == 3
     assert record["steps"] == 2
     assert record["train_rows"] == 40
     assert record["scored_rows"] == {"with": 400, "against": 300, "unshifted": 400}
     assert 0.2 < record["accuracy"]["against"] < 0.9
     assert record["accuracy"]["with"] == record["accuracy"]["unshifted"]
     assert program.main() == 0
-    assert "2 of 2 cells are done" in capsys.readouterr().out
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert "3 of 3 cells are done" in capsys.readouterr().out
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 3
     # What fails leaves no record, and the status says so.
-    for name in ("bert", "confidence"):
+    for name in ("bert", "confidence", "entropy"):
         monkeypatch.setitem(program.CONTENDERS, name, {"preset": "no-such-preset"})
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path / "other")])
     assert program.main() == 1
@@ -195,6 +202,58 @@ def test_a_teacher_is_softened_where_the_weak_model_knows_the_label(program):
             assert targets_NC[row][place] == pytest.approx(power / sum(powers))
     assert targets_NC[1] == pytest.approx(teacher_NC[1]), "what the weak model does not know stays"
     assert targets_NC[3] == pytest.approx([0.5, 0.5]), "what it is sure of teaches nothing"
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_negative_entropy_is_that_of_its_formula(program, padding):
+    from benchmarks.attention_entropy import negative_entropy
+
+    torch.manual_seed(0)
+    real_BT = torch.ones(2, 5, dtype=torch.bool)
+    real_BT[1, 5 - padding :] = False
+    scores_BHTS = torch.randn(2, 3, 5, 5).masked_fill(~real_BT[:, None, None], -torch.inf)
+    shares_BHTS = scores_BHTS.softmax(dim=-1)
+    found_B = negative_entropy(shares_BHTS, real_BT if padding else None)
+    for row in range(2):
+        tokens = [token for token in range(5) if real_BT[row, token]]
+        total = 0.0
+        for token in tokens:
+            means = [
+                statistics.fmean(shares_BHTS[row, head, token, other].item() for head in range(3)) for other in tokens
+            ]
+            norm = sum(math.exp(mean) for mean in means)
+            total += sum(math.exp(mean) / norm * math.log(math.exp(mean) / norm) for mean in means)
+        assert found_B[row].item() == pytest.approx(total / len(tokens), rel=1e-5)
+
+
+def test_entropy_is_added_to_the_loss_of_training(program, tiny, tmp_path):
+    """The loss of a step on all rows at once, against transformers' attention of each row alone."""
+    from attentune.config import load_config
+    from attentune.training import building
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.objective import Objective
+    from attentune.training.run import train
+    from benchmarks.attention_entropy import negative_entropy, regularised
+
+    before, losses = (Objective.sums, building.use_own_attention), {}
+    given = settings(tmp_path, tiny(), model__dropout=0.0, model__head__dropout=0.0, training__max_steps=1)
+    given |= {"training.precision": "fp32", "training.per_device_train_batch_size": 48}
+    for alpha in (None, 0.0, 0.5):
+        folder = tmp_path / f"run {alpha}"
+        config = load_config(overrides=given | {"training.output_dir": str(folder)})
+        with contextlib.nullcontext() if alpha is None else regularised(alpha):
+            train(config, display=ProgressDisplay(quiet=True))
+        losses[alpha] = json.loads((folder / "log.jsonl").read_text().splitlines()[0])["loss"]
+    assert (Objective.sums, building.use_own_attention) == before
+    encoder = AutoModel.from_pretrained(tiny(), attn_implementation="eager").eval()
+    tokenizer, rows = AutoTokenizer.from_pretrained(tiny()), pandas.read_csv(tmp_path / "train.csv")
+    entropies = []
+    for text in rows["text"]:
+        with torch.no_grad():
+            shares = encoder(**tokenizer(text, return_tensors="pt"), output_attentions=True).attentions
+        entropies.append(sum(negative_entropy(layer, None).item() for layer in shares))
+    assert losses[0.0] == pytest.approx(losses[None], rel=1e-5)
+    assert losses[0.5] - losses[0.0] == pytest.approx(0.5 * statistics.fmean(entropies), rel=1e-4)
 
 
 def record(name, seed, contender, with_, against, unshifted):
