@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,18 @@ def test_a_load_is_what_others_take_not_what_a_thread_waits_for():
     time.sleep(0.3)
     assert meter.load() < 5, "0.3 s asleep would be a load of far more"
     assert 1 <= load_now() <= 20
+
+
+def test_a_second_less_costs_few_updates():
+    """From half of the updates down to a third, five folds are kept and use what the limit leaves them."""
+    plans = {seconds: _plan(1000, float(seconds), jobs=1) for seconds in range(120, 420)}
+    updates = [plan.updates for plan in plans.values() if plan.folds == 5]
+    assert updates == sorted(updates)
+    (whole,) = {_plan(1000, 1e9, jobs=1).updates}
+    short = [count for count in updates if count <= whole / 2]
+    assert short[0] == round(0.33 * whole)
+    assert short[-1] == round(0.5 * whole)
+    assert all(more <= 1.13 * less for less, more in pairwise(short))
 
 
 def test_time_is_kept_for_an_adapted_encoder_and_for_runs_that_follow():
