@@ -408,6 +408,24 @@ def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.integration
+def test_the_speed_of_several_models_is_told(attentune, tiny, tmp_path, fuses_all):
+    """The encoders of `bert-mean`, and the frozen one of two baselines."""
+    flags = ("--portfolio", "bert-mean,frozen-linear,frozen-middle,majority", "--folds", "2", "--jobs", "1")
+    status, _, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
+    assert status == 0, err
+    told = re.search(
+        r"(\d+) models read each text: a worker predicts about ([\d,.]+) texts a second\.", " ".join(err.split())
+    )
+    assert told is not None, err
+    members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
+    folders = {member["name"]: member["folders"] for member in members}
+    assert len(folders) == 4
+    assert int(told[1]) == len(folders["bert-mean"]) + 1
+    assert 10 < float(told[2].replace(",", "")) < 1e6
+    assert told[0] in (tmp_path / "best/README.md").read_text()
+
+
+@pytest.mark.integration
 def test_fused_baselines_are_a_single_model_of_one_encoder(attentune, tiny, tmp_path, fuses_all):
     flags = ("--portfolio", "tfidf-linear,frozen-linear", "--folds", "2", "--jobs", "2", "--deliver", "single")
     status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))

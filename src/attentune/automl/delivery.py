@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -145,6 +146,7 @@ class Delivery:
         if auto.data.has_columns and not self.reads_columns:
             names = ", ".join(auto.rows.extra)
             notes.append(f"The delivered model does not read the columns {names}.")
+        notes += self._speed_notes()
         scores = self._score(notes)
         save_out_of_fold(auto.work, self._on_all_rows(best.logits))
         if best.fusion.members != ("majority",):  # whose certainty says nothing about rows
@@ -401,6 +403,27 @@ class Delivery:
         """Return the run folders of each member, absolute, since `save_ensemble` reads relative ones as in its own."""
         by_name = {state.member.name: state for state in self.auto.states}
         return {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
+
+    def _speed_notes(self) -> list[str]:
+        """Return a note on the speed of what is delivered if more than one model reads a text."""
+        auto, speeds = self.auto, self.auto.schedule.speed.encoders
+        member_of = {state.member.name: state.member for state in auto.states}
+        folders = {} if self.delivered is None else self._folders(self.delivered)
+        # Baselines share the vectors of their encoder.
+        models = {
+            (member_of[name].encoder, None if member_of[name].is_baseline else part)
+            for name, parts in folders.items()
+            for part in parts
+        }
+        passes = Counter(encoder for encoder, _ in models if encoder is not None)
+        if passes.total() < 2 or not passes.keys() <= speeds.keys():
+            return []
+        token_s = sum(count / speeds[encoder].predict_tokens_per_s for encoder, count in passes.items())
+        texts_per_s = float(f"{1 / (token_s * auto.tokens_per_row):.2g}")
+        return [
+            f"{passes.total()} models read each text: a worker predicts about {texts_per_s:,g} texts a second."
+            " --deliver single makes one model of them."
+        ]
 
     def _save_ensemble(self, folder: Path, fused: _Fused) -> None:
         save_ensemble(folder, self._folders(fused), fused.fusion, fused.label_space, self.auto.data.is_pair)
