@@ -420,7 +420,14 @@ def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
     return predict, {"steps": steps, "seconds": {"10 steps": few, "30 steps": more, "all steps": last}}
 
 
-def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int = 0) -> Callable[..., Any]:
+def auto(
+    *,
+    exclude: Sequence[str] = (),
+    deliver: str = "best",
+    add_to_seed: int = 0,
+    encoders: Sequence[str] = (),
+    jobs: int = 1,
+) -> Callable[..., Any]:
     def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
         from multiprocessing import forkserver
 
@@ -439,7 +446,8 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best", add_to_seed: int
             time_limit_s=seconds,
             exclude=exclude,
             deliver=deliver,
-            jobs=1,
+            encoders=encoders,
+            jobs=jobs,
         )
         vars(forkserver)["_forkserver"]._stop()  # its processes' time counts once it has ended
         saved = Predictor.load(folder / "auto")
@@ -464,6 +472,8 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
     "auto-without-methods": auto(exclude=METHODS),
     "auto-without-adapted": auto(exclude=("bert-mean-adapted",)),
     "auto-single": auto(deliver="single"),
+    # On two cores, with a larger encoder beside the embedded one.
+    "auto-two-encoders": auto(encoders=("embedded", os.environ.get("ATTENTUNE_ENCODER", "")), jobs=2),
 }
 
 
