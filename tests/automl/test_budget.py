@@ -385,7 +385,7 @@ def test_the_preferred_encoder_goes_first_even_with_fewer_updates(schedule):
     finish(tfidf)
     # All updates of it need 200 of 150 seconds, those of the other encoder 50.
     assert schedule.next_member(150, 1) is sesame
-    schedule.preferred = "slow"
+    schedule.preferred = ("slow",)
     assert schedule.next_member(150, 1) is bert
     assert schedule.updates_of(bert) == pytest.approx(0.95 * 0.85 * 150 / 2, abs=1)
     finish(bert)

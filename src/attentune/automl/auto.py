@@ -609,12 +609,22 @@ class _Training(AutoWork, Plan):
             for state in frozen
         }
         speeds = {name: speed.train_tokens_per_s * speed.load for name, speed in self.schedule.speed.encoders.items()}
-        ranked = rank_encoders(losses, speeds)
-        self.schedule.preferred = ranked[0]
+        groups = rank_encoders(losses, speeds)
+        self.schedule.preferred = groups[0]
+        ranked = [name for group in groups for name in group]
         places = {name: place for place, name in enumerate([*ranked, *self.late])}
         self.states.sort(key=lambda one: -1 if one.member.is_baseline else places[str(one.member.encoder)])
+        # One member of each of the best encoders comes before further ones of the first.
+        members = [[one for one in self.states if one.member.encoder == name] for name in groups[0]]
+        firsts = [next(one for one in states if not one.member.is_baseline) for states in members]
+        self.states.sort(key=lambda one: not one.member.is_baseline and one not in firsts)
         shown = ", ".join(f"{Path(name).name} {losses[name].mean():.4f}" for name in ranked)
-        self._say_notes([f"Encoders are fine-tuned in this order, by the loss of their frozen vectors: {shown}."])
+        equal = f" The first {len(firsts)} are equal within the error: a member of each comes first." * (
+            len(firsts) > 1
+        )
+        self._say_notes(
+            [f"Encoders are fine-tuned in this order, by the loss of their frozen vectors: {shown}.{equal}"]
+        )
 
     def _fit_fastest_here(self) -> None:
         """Fit the fastest baseline in this process: time is up and no member is ready, but there has to be a model."""
@@ -663,19 +673,21 @@ class _Training(AutoWork, Plan):
             self.executor.shutdown(wait_s=0.0)
 
 
-def rank_encoders(losses: Mapping[str, np.ndarray], tokens_per_s: Mapping[str, float]) -> list[str]:
+def rank_encoders(losses: Mapping[str, np.ndarray], tokens_per_s: Mapping[str, float]) -> list[list[str]]:
     """Rank encoders by the (N,) losses of their frozen vectors on rows that the linear model was not fitted on.
 
-    Of those that the best one does not beat by more than a standard error of the paired differences, the fastest is
-    first; so again for the next place.
+    The first group has those that the best one does not beat by more than a standard error of the paired differences,
+    the fastest first; the next group is made of the others in the same way.
     """
-    ranked: list[str] = []
-    while rest := [name for name in losses if name not in ranked]:
+    groups: list[list[str]] = []
+    rest = list(losses)
+    while rest:
         best = losses[min(rest, key=lambda name: losses[name].mean())]
         behind = {name: losses[name] - best for name in rest}
         equal = [name for name, lag_N in behind.items() if lag_N.mean() <= lag_N.std(ddof=1) / math.sqrt(len(lag_N))]
-        ranked.append(max(equal, key=lambda name: tokens_per_s[name]))
-    return ranked
+        groups.append(sorted(equal, key=lambda name: -tokens_per_s[name]))
+        rest = [name for name in rest if name not in equal]
+    return groups
 
 
 def _load_rows(config: Config, data: TaskData | None) -> TaskData:

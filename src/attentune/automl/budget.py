@@ -10,7 +10,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -434,7 +434,7 @@ class Schedule:
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
     free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
-    preferred: str | None = None  # the encoder of the first fine-tuned member, if it may have fewer updates for that
+    preferred: Collection[str] = ()  # encoders whose first fine-tuned member may have fewer updates, to be an early one
 
     def updates_of(self, state: MemberState) -> int:
         """Return the updates of a member's next fold."""
@@ -462,7 +462,7 @@ class Schedule:
 
         Members that are begun come first, then the first one that fits, then the first that fits with fewer updates: at
         least 50 if it starts at a linear probe, then half of the plan's. A member whose encoder is adapted, for which
-        the plan keeps time, and the first one of the preferred encoder may have fewer updates at their turn.
+        the plan keeps time, and the first one of a preferred encoder may have fewer updates at their turn.
         """
         begun = [state for state in self.states if state.is_started and not state.note]
         waiting = [state for state in begun if state.is_ready]
@@ -473,12 +473,16 @@ class Schedule:
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
-            is_first = state.member.encoder == self.preferred and state.member.probed and not self._fine_tuned()
+            is_first = state.member.probed and state.member.encoder in self._to_begin()
             if (state.member.adapted or is_first) and self._lower_updates(state, left_s, workers, others):
                 return state
         # Asked again later: the prediction may change.
         tries = sorted(((one, 0.0 if one.member.probed else _FEWEST_SHARE) for one in new), key=lambda pair: pair[1])
         return next((one for one, share in tries if self._lower_updates(one, left_s, workers, others, share)), None)
+
+    def _to_begin(self) -> set[str]:
+        """Return the preferred encoders without a fine-tuned member."""
+        return {*self.preferred} - {str(state.member.encoder) for state in self._fine_tuned()}
 
     def last_try(self, left_s: float) -> MemberState | None:
         """Return the cheapest baseline that has not begun, where nothing seems to fit into the time left.
