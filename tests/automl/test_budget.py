@@ -392,6 +392,23 @@ def test_the_preferred_encoder_goes_first_even_with_fewer_updates(schedule):
     assert schedule.next_member(60, 1) is sesame
 
 
+def test_each_of_equal_encoders_has_an_early_member(schedule):
+    """The second one's may have fewer updates too, but no fewer than half of the plan's."""
+    tfidf, bert, sesame = schedule.states
+    schedule.speed.encoders["slow"] = replace(schedule.speed.encoders["tiny"], train_tokens_per_s=200.0)
+    finish(tfidf)
+    finish(bert)
+    sesame.member = replace(sesame.member, encoder="slow", probed=True, cost=1.0)
+    further = replace(bert, member=replace(bert.member, name="further"), records={}, waiting=list(bert.parts))
+    schedule.states.append(further)
+    assert schedule.next_member(150, 1) is further
+    schedule.preferred = ("tiny", "slow")
+    assert schedule.next_member(150, 1) is sesame
+    assert 50 <= schedule.updates_of(sesame) < 100
+    sesame.updates = 0
+    assert schedule.next_member(60, 1) is further
+
+
 def test_a_late_fold_may_end_early_and_what_follows_is_saving_and_predicting(schedule):
     _, bert, sesame = schedule.states
     sesame.updates = 61

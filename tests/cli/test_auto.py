@@ -280,19 +280,35 @@ def intents(folder: Path, encoder: Path, *flags: str, classes: int, rows: int) -
 
 
 @pytest.mark.integration
-def test_the_encoder_with_the_better_frozen_vectors_is_fine_tuned_first(attentune, tiny, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_encoder_with_the_better_frozen_vectors_is_fine_tuned_first(attentune, tiny, tmp_path, jobs):
+    """A second worker waits for these vectors too."""
     for name in ("blind", "seeing"):
         shutil.copytree(tiny("bert"), tmp_path / name)
     weights = load_file(tmp_path / "blind/model.safetensors")
     blind = {name: 0 * one if "word_embeddings" in name else one for name, one in weights.items()}
     save_file(blind, tmp_path / "blind/model.safetensors", metadata={"format": "pt"})
     encoders = ("--encoders", f"{tmp_path / 'blind'},{tmp_path / 'seeing'}")
-    flags = ("--portfolio", "frozen-linear,bert-mean", "--folds", "2", "--jobs", "1", "--num_train_epochs", "1", *LONG)
-    status, _, err = attentune(*intents(tmp_path, tiny("bert"), *encoders, *flags, classes=3, rows=120))
+    flags = ("--portfolio", "frozen-linear,bert-mean", "--folds", "2", "--jobs", str(jobs), "--num_train_epochs", "1")
+    status, _, err = attentune(*intents(tmp_path, tiny("bert"), *encoders, *LONG, *flags, classes=3, rows=120))
     assert status == 0, err
     assert re.search(r"fine-tuned in this order, by the loss of their frozen vectors: seeing \d\.\d+, blind \d", err)
     fine_tuned = [name.partition(",")[0] for _, name in tasks(tmp_path) if name.startswith("bert-mean")]
     assert fine_tuned[:4] == ["bert-mean@seeing"] * 2 + ["bert-mean"] * 2
+
+
+@pytest.mark.integration
+def test_of_encoders_with_equal_frozen_vectors_each_is_fine_tuned_first_once(attentune, tiny, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(tiny("bert"), tmp_path / name)
+    encoders = ("--encoders", f"{tmp_path / 'one'},{tmp_path / 'two'}")
+    portfolio = ("--portfolio", "frozen-linear,bert-mean,bert-cls-mean")
+    flags = (*portfolio, "--folds", "2", "--jobs", "1", "--num_train_epochs", "1", *LONG)
+    status, _, err = attentune(*intents(tmp_path, tiny("bert"), *encoders, *flags, classes=3, rows=60))
+    assert status == 0, err
+    assert "The first 2 are equal within the error: a member of each comes first." in " ".join(err.split())
+    names = [name.partition(",")[0].partition("@")[0] for _, name in tasks(tmp_path) if name.startswith("bert")]
+    assert names[:8] == ["bert-mean"] * 4 + ["bert-cls-mean"] * 4
 
 
 @pytest.mark.integration

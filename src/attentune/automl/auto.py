@@ -462,6 +462,8 @@ class _Training(AutoWork, Plan):
         self.schedule.give_up_late_members(self.training_left_s, self.workers)
         runs: list[Run] = []
         while started + len(runs) < self.workers:
+            frozen = self._frozen()
+            self.schedule.only_baselines = len(frozen) > 1 and any(one.running for one in frozen)
             state = self.schedule.next_member(self.training_left_s, self.workers)
             if state is None:
                 break
@@ -598,10 +600,14 @@ class _Training(AutoWork, Plan):
         if cosine > tfidf:
             self.states.sort(key=lambda state: not state.member.is_baseline and state.member.name != _SIMILARITY_MEMBER)
 
+    def _frozen(self) -> list[MemberState]:
+        """Return the members whose losses rank the encoders."""
+        frozen = [state for state in self.states if state.member.method == "frozen-linear"]
+        return [state for state in frozen if state.member.encoder not in self.late]
+
     def _rank_encoders(self) -> None:
         """Fine-tune the encoder first whose frozen vectors predict best; docs/auto.md has the rule."""
-        frozen = [state for state in self.states if state.member.method == "frozen-linear"]
-        frozen = [state for state in frozen if state.member.encoder not in self.late]
+        frozen = self._frozen()
         if len(frozen) < 2 or not all(state.is_complete for state in frozen):
             return
         losses = {

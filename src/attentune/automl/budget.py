@@ -434,6 +434,7 @@ class Schedule:
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
     free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
+    only_baselines: bool = False  # whether new fine-tuned members wait, as the encoders are not ranked yet
     preferred: Collection[str] = ()  # encoders whose first fine-tuned member may have fewer updates, to be an early one
 
     def updates_of(self, state: MemberState) -> int:
@@ -469,7 +470,8 @@ class Schedule:
         if waiting:
             return waiting[0]
         others = [part for state in begun for part in self.remaining(state)]
-        new = [state for state in self._not_begun() if self._has_disk_space(state)]
+        new = [one for one in self._not_begun() if one.member.is_baseline or not self.only_baselines]
+        new = [one for one in new if self._has_disk_space(one)]
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
