@@ -463,7 +463,7 @@ class Schedule:
 
         Members that are begun come first, then the first one that fits, then the first that fits with fewer updates: at
         least 50 if it starts at a linear probe, then half of the plan's. A member whose encoder is adapted, for which
-        the plan keeps time, and the first one of a preferred encoder may have fewer updates at their turn.
+        the plan keeps time, and the first one of a preferred encoder (down to a third) may have fewer at their turn.
         """
         begun = [state for state in self.states if state.is_started and not state.note]
         waiting = [state for state in begun if state.is_ready]
@@ -475,8 +475,9 @@ class Schedule:
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
-            is_first = state.member.probed and state.member.encoder in self._to_begin()
-            if (state.member.adapted or is_first) and self._lower_updates(state, left_s, workers, others):
+            share = _SHARES[-1] if state.member.encoder in self._to_begin() and state.member.probed else _FEWEST_SHARE
+            is_due = state.member.adapted or share < _FEWEST_SHARE
+            if is_due and self._lower_updates(state, left_s, workers, others, share):
                 return state
         # Asked again later: the prediction may change.
         tries = sorted(((one, 0.0 if one.member.probed else _FEWEST_SHARE) for one in new), key=lambda pair: pair[1])
