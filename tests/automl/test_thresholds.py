@@ -476,3 +476,6 @@ def test_encoders_are_ranked_by_their_losses_and_of_equals_by_speed():
     # A lead that is no larger than its error makes equals, the faster one first.
     equals = {"base": base + noise[2] - 0.001, "small": base, "bad": base + 2.0}
     assert rank_encoders(equals, speeds) == [["small", "base"], ["bad"]]
+    assert rank_encoders(equals, speeds, base + 0.1) == [["small", "base"], ["bad"]]
+    # Where they are no better than without any text, they tell nothing: the larger encoder comes first.
+    assert rank_encoders(equals, speeds, base + noise[1]) == [["base", "small", "bad"]]

@@ -306,7 +306,7 @@ def test_of_encoders_with_equal_frozen_vectors_each_is_fine_tuned_first_once(att
     flags = (*portfolio, "--folds", "2", "--jobs", "1", "--num_train_epochs", "1", *LONG)
     status, _, err = attentune(*intents(tmp_path, tiny("bert"), *encoders, *flags, classes=3, rows=60))
     assert status == 0, err
-    assert "The first 2 are equal within the error: a member of each comes first." in " ".join(err.split())
+    assert "They do not tell the first 2 apart: a member of each comes first." in " ".join(err.split())
     names = [name.partition(",")[0].partition("@")[0] for _, name in tasks(tmp_path) if name.startswith("bert")]
     assert names[:8] == ["bert-mean"] * 4 + ["bert-cls-mean"] * 4
 

@@ -615,7 +615,9 @@ class _Training(AutoWork, Plan):
             for state in frozen
         }
         speeds = {name: speed.train_tokens_per_s * speed.load for name, speed in self.schedule.speed.encoders.items()}
-        groups = rank_encoders(losses, speeds)
+        majority = [one for one in self.states if one.member.name == "majority" and one.is_complete]
+        nothing_N = [calibrated_losses(self.out_of_fold(one), self.labels, self.space) for one in majority]
+        groups = rank_encoders(losses, speeds, *nothing_N)
         self.schedule.preferred = groups[0]
         ranked = [name for group in groups for name in group]
         places = {name: place for place, name in enumerate([*ranked, *self.late])}
@@ -625,9 +627,7 @@ class _Training(AutoWork, Plan):
         firsts = [next(one for one in states if not one.member.is_baseline) for states in members]
         self.states.sort(key=lambda one: not one.member.is_baseline and one not in firsts)
         shown = ", ".join(f"{Path(name).name} {losses[name].mean():.4f}" for name in ranked)
-        equal = f" The first {len(firsts)} are equal within the error: a member of each comes first." * (
-            len(firsts) > 1
-        )
+        equal = f" They do not tell the first {len(firsts)} apart: a member of each comes first." * (len(firsts) > 1)
         self._say_notes(
             [f"Encoders are fine-tuned in this order, by the loss of their frozen vectors: {shown}.{equal}"]
         )
@@ -679,21 +679,31 @@ class _Training(AutoWork, Plan):
             self.executor.shutdown(wait_s=0.0)
 
 
-def rank_encoders(losses: Mapping[str, np.ndarray], tokens_per_s: Mapping[str, float]) -> list[list[str]]:
+def rank_encoders(
+    losses: Mapping[str, np.ndarray], tokens_per_s: Mapping[str, float], nothing_N: np.ndarray | None = None
+) -> list[list[str]]:
     """Rank encoders by the (N,) losses of their frozen vectors on rows that the linear model was not fitted on.
 
     The first group has those that the best one does not beat by more than a standard error of the paired differences,
-    the fastest first; the next group is made of the others in the same way.
+    the fastest first; the next group is made of the others in the same way. If the best is not better than `nothing_N`,
+    the losses of a model that sees no text, the vectors tell nothing: all are one group, the slowest first.
     """
     groups: list[list[str]] = []
     rest = list(losses)
     while rest:
         best = losses[min(rest, key=lambda name: losses[name].mean())]
-        behind = {name: losses[name] - best for name in rest}
-        equal = [name for name, lag_N in behind.items() if lag_N.mean() <= lag_N.std(ddof=1) / math.sqrt(len(lag_N))]
+        if not groups and nothing_N is not None and not _is_behind(nothing_N, best):
+            return [sorted(rest, key=lambda name: tokens_per_s[name])]
+        equal = [name for name in rest if not _is_behind(losses[name], best)]
         groups.append(sorted(equal, key=lambda name: -tokens_per_s[name]))
         rest = [name for name in rest if name not in equal]
     return groups
+
+
+def _is_behind(losses_N: np.ndarray, best_N: np.ndarray) -> bool:
+    """Whether losses are above others by more than a standard error of the paired differences."""
+    lag_N = losses_N - best_N
+    return bool(lag_N.mean() > lag_N.std(ddof=1) / math.sqrt(len(lag_N)))
 
 
 def _load_rows(config: Config, data: TaskData | None) -> TaskData:

@@ -547,7 +547,8 @@ class Schedule:
     ) -> bool:
         """Lower the updates of a fine-tuned member so that its waiting folds fit into the time left, if they can.
 
-        The first fine-tuned member may have as few as 50, later ones the given share of the plan's; with share 0, 50.
+        The first fine-tuned member of one preferred encoder may have as few as 50, others the given share of the
+        plan's; with share 0, 50.
         """
         planned = self.updates_of(state)
         if state.member.is_baseline or self.has_fixed_updates:
@@ -556,8 +557,9 @@ class Schedule:
         def needed_s(updates: int) -> float:
             return time_needed([*others, *self.remaining(state, updates)], workers)
 
+        has_rivals = bool(self._fine_tuned()) or len(self.preferred) > 1
         share = _EARLIEST_SHARE if state.done else share  # folds that are finished would be lost
-        fewest = math.ceil(share * self.plan.updates) if self._fine_tuned() and share else FEWEST_UPDATES
+        fewest = math.ceil(share * self.plan.updates) if has_rivals and share else FEWEST_UPDATES
         updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
         if updates is None or updates >= planned:
             return False
