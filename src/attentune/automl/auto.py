@@ -158,12 +158,10 @@ class _Training(AutoWork, Plan):
     executor: LocalExecutor | None = None
     end_s: float = 0.0  # the seconds of fusing and estimating, by a trial
     timed_members: int = 1  # the members of that trial
-    tokens_per_row: float = 0.0
     is_ordered: bool = False
     is_complete: bool = False
     late: Collection[str] = ()  # encoders that are tried after all others
     setup: WorkerSetup = field(init=False)
-    schedule: Schedule = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = RecordStore(self.work)

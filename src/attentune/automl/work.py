@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.automl.budget import MemberState
+from attentune.automl.budget import MemberState, Schedule
 from attentune.automl.folds import WORK_FOLDER, held_out_logits
 from attentune.automl.thresholds import utility
 from attentune.config import Config
@@ -102,6 +102,8 @@ class AutoWork:
     data: TaskData = field(init=False)
     metric: Metric = field(init=False)  # what decides
     folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `members.save_folds`
+    tokens_per_row: float = 0.0  # of the training rows, on average
+    schedule: Schedule = field(init=False)
     workers: int = 1  # runs at a time, for which memory suffices
     prepared: tuple[tuple[str, ...], Any] | None = None  # complete members, with their fusion and estimate
     intervals: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # of the scores of out-of-fold predictions
