@@ -461,8 +461,8 @@ class _Training(AutoWork, Plan):
         runs: list[Run] = []
         while started + len(runs) < self.workers:
             frozen = self._frozen()
-            self.schedule.only_baselines = len(frozen) > 1 and any(one.running for one in frozen)
-            state = self.schedule.next_member(self.training_left_s, self.workers)
+            is_ranking = len(frozen) > 1 and any(one.running for one in frozen)
+            state = self.schedule.next_member(self.training_left_s, self.workers, only_baselines=is_ranking)
             if state is None:
                 break
             runs.append(self._start(state))

@@ -434,7 +434,6 @@ class Schedule:
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
     free_bytes: int | None = None  # the disk space for new folds of fine-tuned members; None if it is not limited
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
-    only_baselines: bool = False  # whether new fine-tuned members wait, as the encoders are not ranked yet
     preferred: Collection[str] = ()  # encoders whose first fine-tuned member may have fewer updates, to be an early one
 
     def updates_of(self, state: MemberState) -> int:
@@ -458,19 +457,20 @@ class Schedule:
         """Return the updates after which a member's fold may end early when it is late; None if they are fixed."""
         return None if self.has_fixed_updates else math.ceil(_EARLIEST_SHARE * self.updates_of(state))
 
-    def next_member(self, left_s: float, workers: int) -> MemberState | None:
+    def next_member(self, left_s: float, workers: int, *, only_baselines: bool = False) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.
 
         Members that are begun come first, then the first one that fits, then the first that fits with fewer updates: at
         least 50 if it starts at a linear probe, then half of the plan's. A member whose encoder is adapted, for which
         the plan keeps time, and the first one of a preferred encoder (down to a third) may have fewer at their turn.
+        With `only_baselines` new fine-tuned members wait.
         """
         begun = [state for state in self.states if state.is_started and not state.note]
         waiting = [state for state in begun if state.is_ready]
         if waiting:
             return waiting[0]
         others = [part for state in begun for part in self.remaining(state)]
-        new = [one for one in self._not_begun() if one.member.is_baseline or not self.only_baselines]
+        new = [one for one in self._not_begun() if one.member.is_baseline or not only_baselines]
         new = [one for one in new if self._has_disk_space(one)]
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):

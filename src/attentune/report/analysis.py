@@ -274,7 +274,7 @@ def _example_values(metric: str, file: object, predictions: Predictions, score: 
     mean = float(values_N.mean())
     tolerance = _TOLERANCE
     # The saved digits change correlations of a model that predicts nearly the same for all rows: they tie ranks, and
-    # what they move a prediction is not small beside the predictions' spread.
+    # half of the last one is not small beside the predictions' spread.
     saved_N = predictions.predictions_N
     if metric == "spearmanr":
         tolerance += 1 - len(np.unique(saved_N)) / len(values_N)
