@@ -167,24 +167,24 @@ def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, m
         "--seeds",
         "101",
         "--contenders",
-        "bert,confidence,entropy,ignore",
+        "bert,reweight,confidence,entropy,ignore",
         "--output_dir",
     ]
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path)])
     assert program.main() == 0
-    assert "0 of 3 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
-    record, student, spread = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
-    assert len({str(one["accuracy"]) for one in (record, student, spread)}) == 3
+    assert "0 of 4 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
+    record, *others = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert len({str(one["accuracy"]) for one in (record, *others)}) == 4
     assert record["steps"] == 2
     assert record["train_rows"] == 40
     assert record["scored_rows"] == {"with": 400, "against": 300, "unshifted": 400}
     assert 0.2 < record["accuracy"]["against"] < 0.9
     assert record["accuracy"]["with"] == record["accuracy"]["unshifted"]
     assert program.main() == 0
-    assert "3 of 3 cells are done" in capsys.readouterr().out
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 3
+    assert "4 of 4 cells are done" in capsys.readouterr().out
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 4
     # What fails leaves no record, and the status says so.
-    for name in ("bert", "confidence", "entropy"):
+    for name in ("bert", "reweight", "confidence", "entropy"):
         monkeypatch.setitem(program.CONTENDERS, name, {"preset": "no-such-preset"})
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path / "other")])
     assert program.main() == 1
@@ -202,6 +202,13 @@ def test_a_teacher_is_softened_where_the_weak_model_knows_the_label(program):
             assert targets_NC[row][place] == pytest.approx(power / sum(powers))
     assert targets_NC[1] == pytest.approx(teacher_NC[1]), "what the weak model does not know stays"
     assert targets_NC[3] == pytest.approx([0.5, 0.5]), "what it is sure of teaches nothing"
+
+
+def test_weights_are_those_of_a_plain_loop(program):
+    p_NC, labels = np.random.default_rng(1).dirichlet(np.ones(3), 9), np.arange(9) % 3
+    rest = [1 - p_NC[row, labels[row]] for row in range(9)]
+    expected = [value / (math.fsum(rest) / 9) for value in rest]
+    assert program.row_weights(np.log(p_NC), labels).tolist() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("padding", [0, 2])

@@ -230,8 +230,8 @@ def test_the_student_has_the_settings_of_the_heaviest_model(tiny, tmp_path):
     run = saved_ensemble(tmp_path / "run", tiny)
     overrides = {"data.max_length": 48, "training.output_dir": "somewhere", "training.learning_rate": 2e-4}
     for name, head in (("bert", "mean"), ("roberta", "cls")):
-        changes = {"model.head.kind": head, "objective.loss": "focal", "objective.class_weights": "balanced"}
-        changes |= {"objective.debias": "reweight"}
+        changes = {"model.head.kind": head, "objective.loss": "cross-entropy", "objective.class_weights": "balanced"}
+        changes |= {"objective.debias": "product"}
         for place in (run / "members" / name).iterdir():
             (place / "config.yaml").write_text(to_yaml(load_config(overrides=overrides | changes)))
     mine = load_config(overrides={"training.seed": 9, "training.use_cpu": True, "data.train_file": "mine.csv"})

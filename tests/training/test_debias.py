@@ -1,4 +1,4 @@
-"""Training against shortcuts: a weak model that cannot know its rows by heart, its weights and products, whole runs."""
+"""Training against shortcuts: a weak model that cannot know its rows by heart, its products, whole runs."""
 
 import math
 import random
@@ -25,7 +25,7 @@ from attentune.demo.domains import Sentence, split_sentences
 from attentune.errors import ConfigError, DataError
 from attentune.seeding import numpy_generator
 from attentune.training.callbacks import ProgressDisplay
-from attentune.training.debias import out_of_fold, row_weights, weak_features
+from attentune.training.debias import out_of_fold, weak_features
 from attentune.training.objective import build_objective
 from attentune.training.run import train
 from helpers.interrupted import assert_same, die_after_step, losses_of, outcome, run
@@ -112,15 +112,6 @@ def test_a_class_that_other_folds_lack_has_the_least_probability() -> None:
     assert log_p_NC[:, 2].tolist() == pytest.approx([math.log(1 / 20)] * 20)
 
 
-def test_weights_are_those_of_a_plain_loop() -> None:
-    p_NC, labels = np.random.default_rng(1).dirichlet(np.ones(3), 9), np.arange(9) % 3
-    rest = [1 - p_NC[row, labels[row]] for row in range(9)]
-    expected = [value / (math.fsum(rest) / 9) for value in rest]
-    assert row_weights(np.log(p_NC), labels, "rows").tolist() == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(DataError, match="rows: the weak model .* sure of the label of every row.* two classes"):
-        row_weights(np.zeros((4, 1)), np.zeros(4, dtype=np.int64), "rows")
-
-
 # The loss
 
 
@@ -176,18 +167,10 @@ def test_the_steps_of_a_product_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: 
     assert plain.scores == record.scores, "of steps that move nothing the model predicts the same"
 
 
-def test_reweighting_multiplies_the_weights_that_rows_have(tiny: Tiny, tmp_path: Path) -> None:
-    write_reviews(tmp_path / "silver.csv", 16, seed=9)
-    more = {"data__extra_train_files": [str(tmp_path / "silver.csv")], "data__extra_train_weights": [0.5]}
-    given = settings(tmp_path, tiny("bert"), objective__debias="reweight", **more)
+def test_what_a_run_is_resumed_by_is_that_of_the_rows_alone(tiny: Tiny, tmp_path: Path) -> None:
+    given = settings(tmp_path, tiny("bert"), objective__debias="product")
     inputs = trainer_of(load_config(overrides=given)).inputs
-    debias_N, own_N = inputs.debias.weights_N, inputs.data.splits["train"].weights
-    assert debias_N.mean() == pytest.approx(1)
-    assert inputs.debias.log_p_NC is None
-    assert inputs.weights.tolist() == [one * other for one, other in zip(own_N, debias_N, strict=True)]
-    assert np.ptp(debias_N) > 0.1
-    # What the run is compared and resumed by is that of the rows alone.
-    plain = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert"), **more))).inputs
+    plain = trainer_of(load_config(overrides=settings(tmp_path, tiny("bert")))).inputs
     assert plain.debias is None
     assert plain.fingerprint == inputs.fingerprint
 
@@ -229,9 +212,8 @@ def elsewhere(folder: Path, name: str) -> dict[str, str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["reweight", "product"])
-def test_a_killed_run_goes_on_with_the_same_weak_model(tiny: Tiny, tmp_path: Path, kind: str) -> None:
-    method = {"preset": "ssa-hybrid", "objective__debias": kind, "training__save_steps": 3}
+def test_a_killed_run_goes_on_with_the_same_weak_model(tiny: Tiny, tmp_path: Path) -> None:
+    method = {"preset": "ssa-hybrid", "objective__debias": "product", "training__save_steps": 3}
     run(tmp_path, tiny("bert"), **method, **elsewhere(tmp_path, "whole"))
     die_after_step(8, lambda: run(tmp_path, tiny("bert"), **method))
     run(tmp_path, tiny("bert"), **method, training__resume=True)
@@ -253,7 +235,6 @@ def test_a_product_trains_with_layers_in_c(tiny: Tiny, tmp_path: Path) -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("kind", ["reweight", "product"])
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -262,12 +243,12 @@ def test_a_product_trains_with_layers_in_c(tiny: Tiny, tmp_path: Path) -> None:
         ({"data__label_column": "number", "data__task_type": "regression"}, "labels of the type regression"),
     ],
 )
-def test_other_kinds_of_labels_are_refused(tmp_path: Path, kind: str, changes: dict[str, Any], told: str) -> None:
+def test_other_kinds_of_labels_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     for name in ("train", "validation"):
         lines = (f"text {row},{('bad', 'good')[row % 2]},{row / 7}" for row in range(20))
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label,number", *lines]) + "\n")
-    with pytest.raises(ConfigError, match=rf"objective.debias: got {kind} for {told}.*classification.*none"):
-        run(tmp_path, Path("embedded"), objective__debias=kind, **changes)
+    with pytest.raises(ConfigError, match=rf"objective.debias: got product for {told}.*classification.*none"):
+        run(tmp_path, Path("embedded"), objective__debias="product", **changes)
 
 
 def test_soft_targets_and_few_rows_are_refused(tmp_path: Path) -> None:
@@ -287,7 +268,6 @@ def test_a_product_refuses_other_losses(loss: str) -> None:
         ConfigError, match=f"objective.debias: product .*objective.loss is {loss}; set loss cross-entropy"
     ):
         load_config(overrides={"objective.debias": "product", "objective.loss": loss})
-    load_config(overrides={"objective.debias": "reweight", "objective.loss": loss})
 
 
 # A planted shortcut
@@ -302,7 +282,7 @@ def planted(sentences: list[Sentence], agreement: float, seed: int) -> TextRows:
 
 
 @pytest.mark.integration
-def test_both_lose_less_to_a_planted_word(tmp_path: Path) -> None:
+def test_less_is_lost_to_a_planted_word(tmp_path: Path) -> None:
     """It agrees with the label in 90 % of the training rows, and in none of the rows of the second split."""
     parts = split_sentences(train_size=400, seed=1)
     splits = {
@@ -311,7 +291,7 @@ def test_both_lose_less_to_a_planted_word(tmp_path: Path) -> None:
         "validation_against": planted(parts["held_out"], 0.0, 3),
     }
     data, falls = TaskData("planted", TWO, ("accuracy",), splits), {}
-    for kind in ("none", "reweight", "product"):
+    for kind in ("none", "product"):
         changes = {"objective__debias": kind, "training__max_steps": 80, "training__eval_strategy": "no"}
         changes |= {"training__learning_rate": 1e-4, "training__per_device_train_batch_size": 16}
         given = settings(tmp_path, Path("embedded"), preset="bert-mean", **changes, **elsewhere(tmp_path, kind))
@@ -319,4 +299,3 @@ def test_both_lose_less_to_a_planted_word(tmp_path: Path) -> None:
         falls[kind] = scores["validation"]["accuracy"] - scores["validation_against"]["accuracy"]
     assert falls["none"] > 0.1, "the word is learnt"
     assert falls["product"] < falls["none"] / 2, falls
-    assert falls["reweight"] < falls["none"], falls

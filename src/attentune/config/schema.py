@@ -166,13 +166,13 @@ class ObjectiveConfig:
     class_weights: Any = setting(None, "null, balanced, or one number per class (a list, or a mapping by label name)")
     debias: str = setting(
         "none",
-        "train against shortcuts, by a weak linear model of frequent words: product adds its log-probabilities to the"
-        " logits in training, reweight gives rows that it predicts less weight",
-        choices="none reweight product",
+        "train against shortcuts: product adds the log-probabilities of a weak linear model of frequent words to the"
+        " logits in training",
+        choices="none product",
     )
     debias_strength: float = setting(
         4.0,
-        "with debias product: the factor of the weak model's log-probabilities at the end; it rises from 0",
+        "with debias: the factor of the weak model's log-probabilities at the end; it rises from 0",
         minimum=0,
     )
     ordinal_prediction: str = setting(

@@ -96,7 +96,7 @@ def _loss(config: Config) -> Iterator[str]:
     if objective.debias == "product" and loss not in ("auto", "cross-entropy"):
         yield (
             f"objective.debias: product adds log-probabilities of classes, which needs the cross-entropy, but"
-            f" objective.loss is {loss}; set loss cross-entropy, or debias reweight."
+            f" objective.loss is {loss}; set loss cross-entropy, or debias none."
         )
     if loss != "pearson":
         return

@@ -4,18 +4,16 @@ The weak model sees what shortcuts are made of: which frequent words, marks and 
 pair which of its words are in both texts. Rare words, which carry most of the honest meaning, it does not see. Each row
 is predicted by one that was fitted to other rows, so that it cannot know a row by heart.
 
-    reweight   w_i = (1 - p_i[y_i]) / mean over rows j of (1 - p_j[y_j]);     loss_i = w_i CE(softmax(logits_i), y_i)
     product    loss_i = CE(softmax(logits_i + s t/T log p_i), y_i) at step t of T; predictions are of logits_i alone
 
 With s (`objective.debias_strength`) 1 throughout, a model that learns rows by heart still learns what the weak model
 knows; with a greater one from the start it learns the reverse of that first, and some models nothing else. So it starts
 as without a weak model and learns what the rows say; then it gains ever less from rows that the weak model predicts.
 
-Sources: reweighting as in Utama, Moosavi and Gurevych 2020 ("Towards Debiasing NLU Models from Unknown Biases", section
-3), scaled to a mean of 1; products of experts as in Hinton 2002, for shortcuts Clark, Yatskar and Zettlemoyer 2019
-("bias product") and He, Zha and Wang 2019. A weak model of the words of one text and of those in common: as the biased
-models of Clark et al. and He et al.; that it sees frequent ones only, and a strength that rises, are
-ours (results/shortcuts has the figures).
+Sources: products of experts as in Hinton 2002, for shortcuts Clark, Yatskar and Zettlemoyer 2019 ("bias product") and
+He, Zha and Wang 2019. A weak model of the words of one text and of those in common: as the biased models of Clark et
+al. and He et al.; that it sees frequent ones only, and a strength that rises, are ours (results/shortcuts has the
+figures).
 """
 
 import re
@@ -32,7 +30,6 @@ from sklearn.linear_model import LogisticRegression
 
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import fold_rows
-from attentune.errors import DataError
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.prepare import WEAK_FOLDS, RunInputs
 
@@ -45,27 +42,22 @@ _TOKEN = re.compile(r"\w+|[^\w\s]+")
 class Debias:
     """What training takes from the weak model; a resumed run computes the same again."""
 
-    weights_N: np.ndarray | None  # reweight: (N,) float64 weight of each training row, 1 on average
-    log_p_NC: np.ndarray | None  # product: (N, C) float32 log-probabilities of the classes of each row, times s
+    log_p_NC: np.ndarray  # (N, C) float32 log-probabilities of the classes of each training row, times s
     facts: dict[str, Any]  # for `run.json`
 
 
 def debiased(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
     """Return the inputs of a run with what `objective.debias` needs, computed here once; unchanged if it is none."""
-    kind, config, rows = inputs.config.objective.debias, inputs.config, inputs.read_data.splits["train"]
-    if kind == "none":
+    config, rows = inputs.config, inputs.read_data.splits["train"]
+    if config.objective.debias == "none":
         return inputs
     began, strength = time.perf_counter(), config.objective.debias_strength
-    display.info(f"debias {kind}: predicting {len(rows):,} training rows from frequent words, in {WEAK_FOLDS} folds")
+    display.info(f"debias: predicting {len(rows):,} training rows from frequent words, in {WEAK_FOLDS} folds")
     log_p_NC = out_of_fold(rows, inputs.data.label_space, config.training.seed)
     accuracy, seconds = float((log_p_NC.argmax(axis=1) == rows.labels).mean()), time.perf_counter() - began
-    display.info(f"debias {kind}: these predict {100 * accuracy:.1f} % of the rows right ({seconds:.1f} s)")
-    debias = Debias(
-        weights_N=row_weights(log_p_NC, inputs.labels, rows.source) if kind == "reweight" else None,
-        log_p_NC=(strength * log_p_NC).astype(np.float32) if kind == "product" else None,
-        facts={"weak_accuracy": accuracy, "seconds": round(seconds, 3)},
-    )
-    return replace(inputs, debias=debias)
+    display.info(f"debias: these predict {100 * accuracy:.1f} % of the rows right ({seconds:.1f} s)")
+    facts = {"weak_accuracy": accuracy, "seconds": round(seconds, 3)}
+    return replace(inputs, debias=Debias((strength * log_p_NC).astype(np.float32), facts))
 
 
 def out_of_fold(rows: TextRows, space: LabelSpace, seed: int) -> np.ndarray:
@@ -109,14 +101,3 @@ def _seen(text: str, pair: str | None) -> Iterator[tuple[str, float]]:
         shares = [len(first & second) / max(1, len(side)) for side in (first, second)]
         named = {"share of first": shares[0], "share of second": shares[1], "all": float(shares[1] == 1)}
         yield from ((name, value) for name, value in named.items() if value)
-
-
-def row_weights(log_p_NC: np.ndarray, labels: np.ndarray, source: str) -> np.ndarray:
-    """Return (N,) float64: 1 minus the weak model's probability of each row's label, divided by the mean of that."""
-    rest_N = -np.expm1(log_p_NC[np.arange(len(labels)), labels])
-    if not rest_N.any():
-        raise DataError(
-            f"{source}: the weak model of objective.debias is sure of the label of every row, so reweight leaves none."
-            " Expected rows of at least two classes; give some, or set objective.debias none."
-        )
-    return rest_N / rest_N.mean()

@@ -141,12 +141,6 @@ class RunInputs(Prepared):
     cues: tuple[Cue, ...] = ()  # words of the training rows that go with one label, though they should not decide
     debias: Debias | None = None  # what training takes from the weak model of `objective.debias`
 
-    @property
-    def weights(self) -> np.ndarray | None:
-        """(N,) float64 weights of the training rows, times those of `objective.debias`; None if all are 1."""
-        own_N, debias_N = super().weights, None if self.debias is None else self.debias.weights_N
-        return own_N if debias_N is None else debias_N if own_N is None else own_N * debias_N
-
     def words(self) -> TokenWords:
         """Return the words of the training rows."""
         from attentune.data.tokenization import words_of  # imports transformers
